@@ -1,0 +1,1 @@
+"""The job service of Minicluster, a JupyterHub service."""

@@ -1,0 +1,80 @@
+"""What an engine must do: start tasks, end them, and say which are there.
+
+The reconciler calls it; an engine never calls back but by `on_change`, which only wakes the loop.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from traitlets.config import LoggingConfigurable
+
+from minicluster_hub.models import NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLaunch:
+    """One task as data. `token` is the agent's secret: an engine hands it over as a file."""
+
+    task_id: int
+    gang_id: int
+    owner: str
+    node: str
+    slots: tuple[int, ...]
+    token: str
+    service_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task that the engine knows. `detail`: the last words of one that ended by itself."""
+
+    task_id: int
+    alive: bool
+    exit_code: int | None = None
+    detail: str = ""
+
+
+class EngineError(Exception):
+    """Base of what an engine raises; the message is for the job's owner."""
+
+
+class TaskRefused(EngineError):
+    """The engine cannot start this task, now or later."""
+
+
+class Engine(LoggingConfigurable):
+    """Base of the engines."""
+
+    on_change: Callable[[], None]
+    """Set by the reconciler before `open`; called when a task or a node changes."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Find the tasks that run already (the service may have been killed) and the nodes."""
+
+    @abstractmethod
+    async def start(self, launch: TaskLaunch) -> None:
+        """Start a task. Starting one that is there already does nothing. Raises TaskRefused."""
+
+    @abstractmethod
+    async def end(self, task_id: int) -> None:
+        """Kill all processes of a task. Returns when none is left; unknown ids are ended already."""
+
+    @abstractmethod
+    def tasks(self) -> Mapping[int, TaskView]:
+        """Return all tasks known now, the ended ones until `forget`."""
+
+    @abstractmethod
+    def forget(self, task_id: int) -> None:
+        """Drop what is kept of an ended task (scratch folder, exit reason)."""
+
+    @abstractmethod
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Return all nodes, those that are down too."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Leave the tasks running and let go of them."""

@@ -1,0 +1,121 @@
+"""The two blobs of a cell: what goes to the ranks, and what comes back from rank 0.
+
+Both are a JSON head, readable without unpickling anything, and byte sections behind it:
+`MCL1`, the head's length (8 bytes, big endian), the head, the sections one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MAGIC = b"MCL1"
+
+
+class PayloadDamaged(ValueError):
+    """A blob that is not one of ours, or was cut."""
+
+
+def pack(head: Mapping[str, Any], sections: Mapping[str, bytes]) -> bytes:
+    sizes = {name: len(data) for name, data in sections.items()}
+    encoded = json.dumps({**head, "sections": sizes}).encode()
+    return b"".join([MAGIC, len(encoded).to_bytes(8, "big"), encoded, *sections.values()])
+
+
+def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the head and the sections. Raises PayloadDamaged."""
+    if blob[:4] != MAGIC or len(blob) < 12:
+        raise PayloadDamaged(f"not a Minicluster payload: {len(blob)} bytes that start with {blob[:4]!r}")
+    start = 12 + int.from_bytes(blob[4:12], "big")
+    try:
+        head: dict[str, Any] = json.loads(blob[12:start])
+        sizes: dict[str, int] = head.pop("sections")
+    except (ValueError, KeyError) as error:
+        raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
+    sections = {}
+    for name, size in sizes.items():
+        sections[name] = blob[start : start + size]
+        start += size
+    if start != len(blob):
+        raise PayloadDamaged(f"the payload has {len(blob)} bytes, its head says {start}")
+    return head, sections
+
+
+@dataclass(frozen=True)
+class CellPayload:
+    """A cell on its way to the ranks.
+
+    source: the cell's text, as typed. filename: what tracebacks call it.
+    names: one pickle of a dict of all names that travel (`pickling.dumps`).
+    modules: source files beside the notebook by relative path.
+    pull: the names to bring back; None: all that the cell assigns at top level.
+    versions: python, torch, cloudpickle, minicluster of the sender.
+    """
+
+    source: str
+    filename: str
+    names: bytes = b""
+    modules: Mapping[str, bytes] = field(default_factory=dict)
+    pull: tuple[str, ...] | None = None
+    result_limit_bytes: int = 1 << 30
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        head = {
+            "kind": "cell",
+            "source": self.source,
+            "filename": self.filename,
+            "pull": self.pull,
+            "result_limit_bytes": self.result_limit_bytes,
+            "versions": dict(self.versions),
+        }
+        modules = {f"module:{path}": data for path, data in self.modules.items()}
+        return pack(head, {"names": self.names, **modules})
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> CellPayload:
+        head, sections = unpack(blob)
+        pull = head["pull"]
+        return cls(
+            source=head["source"],
+            filename=head["filename"],
+            names=sections.pop("names"),
+            modules={key.removeprefix("module:"): data for key, data in sections.items()},
+            pull=None if pull is None else tuple(pull),
+            result_limit_bytes=head["result_limit_bytes"],
+            versions=head["versions"],
+        )
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """A name that stayed on rank 0, and why."""
+
+    name: str
+    type_name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ResultPayload:
+    """What came back from rank 0.
+
+    names: one pickle of a dict of the names brought back. value: a pickle of a one-key dict
+    {"_": value} of the cell's last expression, empty when there is none.
+    """
+
+    names: bytes = b""
+    value: bytes = b""
+    left_behind: tuple[LeftBehind, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        left = [[item.name, item.type_name, item.reason] for item in self.left_behind]
+        return pack({"kind": "result", "left_behind": left}, {"names": self.names, "value": self.value})
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> ResultPayload:
+        head, sections = unpack(blob)
+        left = tuple(LeftBehind(*item) for item in head["left_behind"])
+        return cls(sections["names"], sections["value"], left)

@@ -1,0 +1,1 @@
+"""Notebook servers on the cluster's nodes."""
