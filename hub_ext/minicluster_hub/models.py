@@ -47,6 +47,7 @@ class JobRecord:
     world_size: int | None
     error: JobError | None
     result: BlobInfo | None
+    queue_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

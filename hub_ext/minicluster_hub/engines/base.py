@@ -29,10 +29,15 @@ class TaskLaunch:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task that the engine knows. `detail`: the last words of one that ended by itself."""
+    """A task that the engine knows. `detail`: the last words of one that ended by itself.
+
+    clean: nothing is left of it, no process and no container. A task whose agent died is neither
+    alive nor clean until `Engine.end` has swept it.
+    """
 
     task_id: int
     alive: bool
+    clean: bool = False
     exit_code: int | None = None
     detail: str = ""
 

@@ -1,0 +1,78 @@
+"""A tiny broadcast notification: those who wait learn that something changed, and look for themselves.
+
+A ring carries a key and nothing else; what changed is read from the store or the disk, so a ring
+may come too often without harm, and none is lost between two waits.
+
+Keys rung by the reconciler's `changes`: a job's id (int) when what its owner sees of it changed,
+and `NODES` when a node or who holds its slots changed. Keys of the logs' bell: a job's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+NODES = "nodes"
+
+
+class Listener:
+    """Collects the keys that rang since the last wait. Made by `Bell.listen`."""
+
+    def __init__(self) -> None:
+        self._rung: set[Hashable] = set()
+        self._event = asyncio.Event()
+
+    def hear(self, key: Hashable) -> None:
+        """Remember that the key rang and wake who waits."""
+        self._rung.add(key)
+        self._event.set()
+
+    async def wait(self, timeout_s: float | None) -> frozenset[Hashable]:
+        """Return the keys that rang since the last wait, at once if there are some.
+
+        The answer is empty when `timeout_s` passed without a ring; None waits for ever.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return frozenset()
+        self._event.clear()
+        rung, self._rung = frozenset(self._rung), set()
+        return rung
+
+
+class Bell:
+    """Rings for all listeners of a key, in the one event loop of the service."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[Hashable | None, set[Listener]] = {}
+
+    def ring(self, key: Hashable) -> None:
+        """Wake everyone who listens to this key, or to all keys."""
+        for place in (key, None):
+            for listener in self._listeners.get(place, ()):
+                listener.hear(key)
+
+    @asynccontextmanager
+    async def listen(self, *keys: Hashable, into: Listener | None = None) -> AsyncIterator[Listener]:
+        """Listen to these keys (none given: to all), from now to the end of the block.
+
+        `into`: a listener of another bell, so that one wait hears both.
+        """
+        listener = into if into is not None else Listener()
+        places: tuple[Hashable | None, ...] = keys or (None,)
+        for place in places:
+            self._listeners.setdefault(place, set()).add(listener)
+        try:
+            yield listener
+        finally:
+            for place in places:
+                self._leave(place, listener)
+
+    def _leave(self, place: Hashable | None, listener: Listener) -> None:
+        remaining = self._listeners.get(place, set())
+        remaining.discard(listener)
+        if not remaining:
+            self._listeners.pop(place, None)

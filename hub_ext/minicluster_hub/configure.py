@@ -1,0 +1,122 @@
+"""What jupyterhub_config.py calls: a hub with our login, our spawner and the job service.
+
+Everything is set on the config object given, so that a lab's own lines after the call win.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from minicluster_hub.passwords import ADMIN_GROUP
+from minicluster_hub.processes import DATA_LABEL
+from minicluster_hub.settings import Settings
+
+SERVICE = "minicluster"
+READ, SUBMIT, ADMIN = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin"))
+USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
+
+
+def configure(
+    c: Any,
+    *,
+    data_dir: str | Path | None = None,
+    nodes: int | None = None,
+    service_url: str | None = None,
+    service_token: str | None = None,
+    service_args: tuple[str, ...] = (),
+) -> Settings:
+    """Set up JupyterHub for Minicluster and return the settings used.
+
+    data_dir: holds everything that is kept; `./run --data` when it is not given.
+    nodes: virtual nodes of this machine (engine `local`); `./run --nodes` when not given.
+    service_url, service_token: the job service is started elsewhere, with this token of its own
+        (at least 32 random characters), and outlives a restart of the hub.
+    service_args: further options of a job service that the hub starts itself.
+    """
+    told = Settings.from_environment()
+    settings = dataclasses.replace(
+        told,
+        data_dir=Path(data_dir).absolute() if data_dir else told.data_dir,
+        nodes=nodes or told.nodes,
+    )
+    if bool(service_url) != bool(service_token):
+        raise ValueError("configure(): service_url and service_token belong together; give both or neither.")
+    _hub(c, settings)
+    _login(c, settings)
+    _scopes(c)
+    _servers(c, settings)
+    external = {"url": service_url, "api_token": service_token}
+    c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
+    return settings
+
+
+def _hub(c: Any, settings: Settings) -> None:
+    folder = settings.data_dir / "hub"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    c.JupyterHub.bind_url = settings.bind_url
+    c.JupyterHub.hub_bind_url = f"http://127.0.0.1:{settings.ports.hub}"
+    c.JupyterHub.db_url = f"sqlite:///{folder / 'jupyterhub.sqlite'}"
+    c.JupyterHub.upgrade_db = True
+    c.JupyterHub.cookie_secret_file = str(folder / "cookie_secret")
+    c.JupyterHub.cleanup_servers = False
+    c.JupyterHub.concurrent_spawn_limit = 10
+    c.JupyterHub.service_check_interval = 60
+    c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{settings.ports.proxy}"
+    c.ConfigurableHTTPProxy.pid_file = str(folder / "proxy.pid")
+    c.ConfigurableHTTPProxy.log_level = "warn"
+
+
+def _login(c: Any, settings: Settings) -> None:
+    c.JupyterHub.authenticator_class = "minicluster_hub.authenticator.PasswordAuthenticator"
+    c.PasswordAuthenticator.passwords_file = str(settings.data_dir / "passwords.json")
+
+
+def _scopes(c: Any) -> None:
+    c.JupyterHub.custom_scopes = {
+        READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
+        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ]},
+        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
+    }
+    c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
+    c.JupyterHub.load_groups = {ADMIN_GROUP: {"users": []}}
+    c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
+    # This list replaces the server role's own, so the role's two scopes stand here again.
+    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+
+
+def _servers(c: Any, settings: Settings) -> None:
+    c.JupyterHub.spawner_class = "minicluster_spawner.process.ProcessSpawner"
+    c.ProcessSpawner.data_dir = str(settings.data_dir)
+    c.Spawner.default_url = "/lab"
+    c.Spawner.environment = {"MINICLUSTER_URL": f"{settings.url}/services/{SERVICE}/"}
+
+
+def _service(how: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": SERVICE,
+        "display": True,
+        "oauth_no_confirm": True,
+        "oauth_client_allowed_scopes": [*USER_SCOPES, ADMIN],
+        **how,
+    }
+
+
+def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any]:
+    """A job service that the hub starts, and starts again when it ends."""
+    return {
+        "url": f"http://127.0.0.1:{settings.ports.service}",
+        "command": [
+            sys.executable,
+            "-P",
+            "-m",
+            "minicluster_hub",
+            f"--data-dir={settings.data_dir}",
+            "--engine=local",
+            f"--LocalEngine.nodes={settings.nodes}",
+            *service_args,
+        ],
+        "environment": {DATA_LABEL: str(settings.data_dir)},
+    }

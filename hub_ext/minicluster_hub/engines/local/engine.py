@@ -1,0 +1,164 @@
+"""Starts agents as processes of this machine, and finds them again after the service was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from traitlets import Enum, Integer, Unicode
+
+from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, TaskView
+from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
+from minicluster_hub.engines.local.processes import (
+    AGENT_MODULE,
+    SCRATCH_LABEL,
+    TASK_LABEL,
+    kill_task,
+    tasks_alive,
+)
+from minicluster_hub.engines.local.watch import ExitWatch
+from minicluster_hub.models import NodeView
+
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
+"""What tasks get of the service's own environment: nothing that could be a secret."""
+_LAST_WORDS_BYTES = 4000
+
+
+class LocalEngine(Engine):
+    """This machine seen as virtual nodes. All users' tasks run as the user of the service."""
+
+    data_dir = Unicode(help="Folder of the cluster's data; a task's scratch folder lies below it.").tag(
+        config=True
+    )
+    node_count = Integer(3, min=1, help="Virtual nodes that this machine is seen as.").tag(config=True)
+    devices = Enum(
+        ("auto", "cpu"),
+        "auto",
+        help="auto: the slots are the GPUs where there are some. cpu: GPUs are left alone.",
+    ).tag(config=True)
+    python = Unicode(sys.executable, help="The Python that runs the agents.").tag(config=True)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._data = Path(self.data_dir).resolve()
+        self._tasks_root = self._data / "tasks"
+        self._nodes: tuple[tuple[NodeView, tuple[int, ...]], ...] = ()
+        self._tasks: dict[int, TaskView] = {}
+        self._watches: dict[int, ExitWatch] = {}
+
+    async def open(self) -> None:
+        self._tasks_root.mkdir(parents=True, exist_ok=True)
+        gpus = gpu_indexes() if self.devices == "auto" else ()
+        self._nodes = virtual_nodes(self.node_count, gpus)
+        for task_id, pid in tasks_alive(self._tasks_root).items():
+            self.log.info("found task %s running as process %s", task_id, pid)
+            if pid is not None:
+                self._watch(task_id, pid)
+            else:
+                self._tasks[task_id] = TaskView(task_id, alive=False)
+
+    async def start(self, launch: TaskLaunch) -> None:
+        if launch.task_id in self._tasks:
+            return
+        scratch = self._prepare_scratch(launch)
+        try:
+            with (scratch / "agent.log").open("ab") as output:
+                process = subprocess.Popen(  # noqa: ASYNC220 - returns once the child runs, in about 1 ms
+                    self._command(),
+                    env=self._environment(launch, scratch),
+                    cwd=self._folder_of(launch.owner),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise TaskRefused(f"the agent could not be started on {launch.node}: {error}") from error
+        # The exit is taken by ExitWatch; a Popen that is collected must not warn or wait.
+        process.returncode = 0
+        self._watch(launch.task_id, process.pid)
+
+    async def end(self, task_id: int) -> None:
+        await asyncio.to_thread(kill_task, self._scratch(task_id))
+        watch = self._watches.pop(task_id, None)
+        if watch is not None:
+            watch.finish()
+        view = self._tasks.get(task_id, TaskView(task_id, alive=False))
+        self._tasks[task_id] = replace(view, alive=False, clean=True)
+
+    def tasks(self) -> Mapping[int, TaskView]:
+        return self._tasks
+
+    def forget(self, task_id: int) -> None:
+        self._tasks.pop(task_id, None)
+        shutil.rmtree(self._scratch(task_id), ignore_errors=True)
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        return tuple(node for node, _ in self._nodes)
+
+    async def close(self) -> None:
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
+
+    # --- one task -----------------------------------------------------------------------------
+
+    def _command(self) -> list[str]:
+        return [self.python, "-m", AGENT_MODULE]
+
+    def _scratch(self, task_id: int) -> Path:
+        return self._tasks_root / str(task_id)
+
+    def _prepare_scratch(self, launch: TaskLaunch) -> Path:
+        scratch = self._scratch(launch.task_id)
+        scratch.mkdir(mode=0o700, exist_ok=True)
+        token_file = scratch / "token"
+        token_file.touch(mode=0o600)
+        token_file.write_text(launch.token)
+        return scratch
+
+    def _environment(self, launch: TaskLaunch, scratch: Path) -> dict[str, str]:
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        environment |= {
+            "HOME": str(self._folder_of(launch.owner)),
+            "MINICLUSTER_DATA": str(self._data),
+            "MINICLUSTER_SERVICE_URL": launch.service_url,
+            "MINICLUSTER_TOKEN_FILE": str(scratch / "token"),
+            "MINICLUSTER_NODE": launch.node,
+            "MINICLUSTER_SLOTS": ",".join(map(str, launch.slots)),
+            TASK_LABEL: str(launch.task_id),
+            SCRATCH_LABEL: str(scratch),
+        }
+        gpus = dict((node.name, mine) for node, mine in self._nodes)[launch.node]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpus[slot]) for slot in launch.slots if gpus)
+        return environment
+
+    def _folder_of(self, owner: str) -> Path:
+        """Return the owner's home, where relative paths of a cell mean what they mean in the notebook."""
+        home = self._data / "homes" / owner
+        return home if home.is_dir() else self._data
+
+    def _watch(self, task_id: int, pid: int) -> None:
+        self._tasks[task_id] = TaskView(task_id, alive=True)
+        self._watches[task_id] = ExitWatch(pid, lambda exit_code: self._ended(task_id, exit_code))
+
+    def _ended(self, task_id: int, exit_code: int | None) -> None:
+        self._watches.pop(task_id, None)
+        detail = self._last_words(task_id)
+        self._tasks[task_id] = TaskView(task_id, alive=False, exit_code=exit_code, detail=detail)
+        self.on_change()
+
+    def _last_words(self, task_id: int) -> str:
+        path = self._scratch(task_id) / "agent.log"
+        if not path.exists():
+            return ""
+        text = path.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace")
+        return re.sub(r"[^\x09\x0a\x20-\x7e\u00a0-\uffff]", "", text).strip()

@@ -1,0 +1,42 @@
+"""Learning that a process ended without asking again and again, also of one that we did not start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class ExitWatch:
+    """Calls `on_exit(exit_code)` in the event loop when the process `pid` ends.
+
+    The exit code is None where the process is not our child. Linux's pidfd gives the event.
+    """
+
+    def __init__(self, pid: int, on_exit: Callable[[int | None], None]) -> None:
+        self._pid = pid
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._fd: int | None = os.pidfd_open(pid)
+        self._loop.add_reader(self._fd, self._ended)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = None
+
+    def finish(self) -> None:
+        """Take the exit now, of a process that is known to be dead."""
+        if self._fd is not None:
+            self._ended()
+
+    def _ended(self) -> None:
+        self.close()
+        exit_code = None
+        with suppress(ChildProcessError):
+            _, status = os.waitpid(self._pid, 0)
+            exit_code = os.waitstatus_to_exitcode(status)
+        self._on_exit(exit_code)

@@ -1,0 +1,52 @@
+"""What each task should be doing, computed from the stored world: pure, and the same after a restart."""
+
+from __future__ import annotations
+
+import hashlib
+
+from minicluster.wire import JobState, RunOrder, StopMode, TaskOrders
+from minicluster_hub.lifecycle import Scene
+from minicluster_hub.models import GangTarget, JobRecord, TaskRecord
+
+_STOP_MODES = {
+    JobState.STOPPING: StopMode.INTERRUPT,
+    JobState.FAILING: StopMode.ABORT,
+    JobState.REQUEUING: StopMode.ABORT,
+}
+
+
+class TaskOver(Exception):
+    """The task is to end, or has ended: its agent gets no more orders."""
+
+
+def orders_for(task: TaskRecord, scene: Scene) -> TaskOrders:
+    """Return the task's orders. Raises TaskOver when its gang is being ended."""
+    if scene.gang.target is GangTarget.END:
+        raise TaskOver(f"task {task.id} is over: its gang {scene.gang.id} is being ended")
+    if scene.job is None or scene.job.attempt_id is None or not scene.assembled:
+        return _versioned(None, None)
+    return _versioned(_run_order(task, scene, scene.job), _STOP_MODES.get(scene.job.state))
+
+
+def _run_order(task: TaskRecord, scene: Scene, job: JobRecord) -> RunOrder:
+    first = scene.tasks[0]
+    mine = sorted(rank.rank for rank in scene.ranks if rank.task_id == task.id)
+    return RunOrder(
+        attempt=job.attempt_id or 0,
+        job_id=job.id,
+        payload_sha256=job.spec.payload_sha256,
+        first_rank=mine[0],
+        local_world_size=len(mine),
+        world_size=len(scene.ranks),
+        group_rank=task.index,
+        group_world_size=len(scene.tasks),
+        master_addr=first.address,
+        master_port=first.store_port or 0,
+        restart_count=job.attempts - 1,
+        env=job.spec.env,
+    )
+
+
+def _versioned(run: RunOrder | None, stop: StopMode | None) -> TaskOrders:
+    text = f"{run.model_dump_json() if run else ''}|{stop or ''}"
+    return TaskOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], run=run, stop=stop)

@@ -1,0 +1,166 @@
+"""The users of an embedded cluster: one file of salted password hashes in the data folder."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FIRST_USER = "admin"
+ADMIN_GROUP = "minicluster-admins"
+_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
+_USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,62}")
+_N, _R, _P = 2**14, 8, 1
+
+
+class PasswordError(Exception):
+    """Base of what can be wrong with the password file or a name in it."""
+
+
+class UserNameRefused(PasswordError):
+    """A user name that cannot be one."""
+
+
+class UserUnknown(PasswordError):
+    """A user that the file does not hold."""
+
+
+class PasswordFileBroken(PasswordError):
+    """The file is there and cannot be understood or read."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One user's line; scrypt's cost is kept, so that it can be raised for new passwords."""
+
+    salt: str
+    hash: str
+    n: int
+    r: int
+    p: int
+    admin: bool = False
+
+    def matches(self, password: str) -> bool:
+        """Compare in constant time (about 50 ms of scrypt; releases the interpreter's lock)."""
+        return hmac.compare_digest(_scrypt(password, self.salt, self.n, self.r, self.p), self.hash)
+
+
+def make_password() -> str:
+    """Make a password that can be read aloud: ten syllables of 80, 63 bits."""
+    syllables = [secrets.choice(_CONSONANTS) + secrets.choice(_VOWELS) for _ in range(10)]
+    return "-".join(first + second for first, second in zip(syllables[::2], syllables[1::2], strict=True))
+
+
+def check_user_name(name: str) -> str:
+    """Return the name as it is kept (lower case) or refuse it with the rule."""
+    kept = name.strip().lower()
+    if not _USER_NAME.fullmatch(kept):
+        raise UserNameRefused(
+            f"The user name {name!r} cannot be used: take 1 to 63 of a-z, 0-9 and . _ @ + -,"
+            " a letter or digit first."
+        )
+    return kept
+
+
+class PasswordFile:
+    """passwords.json: read at each use, so that a running hub sees a new user at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def users(self) -> dict[str, Entry]:
+        """All users; none when the file is not there yet."""
+        try:
+            document = json.loads(self.path.read_text())
+            return {name: Entry(**entry) for name, entry in document["users"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PasswordFileBroken(
+                f"The password file {self.path} cannot be read ({error}). Restore it, or move it away and"
+                " start again: a new first user is made then."
+            ) from error
+
+    def verify(self, name: str, password: str) -> Entry | None:
+        """Return the user's entry when the password is right; an unknown user takes as long."""
+        entry = self.users().get(name)
+        if entry is None:
+            _nobody().matches(password)
+            return None
+        return entry if entry.matches(password) else None
+
+    def add(self, name: str, *, admin: bool = False) -> str:
+        """Make a user with a fresh password, which is returned and kept nowhere."""
+        name = check_user_name(name)
+        with self._locked():
+            users = self.users()
+            if name in users:
+                raise UserNameRefused(
+                    f"The user {name!r} exists already. A new password: --reset-password {name}"
+                )
+            return self._set(users, name, admin)
+
+    def reset(self, name: str) -> str:
+        """Give a user a fresh password, which is returned and kept nowhere."""
+        name = check_user_name(name)
+        with self._locked():
+            users = self.users()
+            if name not in users:
+                known = ", ".join(sorted(users)) or "none yet"
+                raise UserUnknown(f"There is no user {name!r} in {self.path}. Users: {known}.")
+            return self._set(users, name, users[name].admin)
+
+    def add_first(self) -> str | None:
+        """Make the first admin when there is none; return the password then."""
+        if any(entry.admin for entry in self.users().values()):
+            return None
+        return self.add(FIRST_USER, admin=True)
+
+    def _set(self, users: dict[str, Entry], name: str, admin: bool) -> str:
+        password = make_password()
+        salt = secrets.token_hex(16)
+        digest = _scrypt(password, salt, _N, _R, _P)
+        entry = Entry(salt=salt, hash=digest, n=_N, r=_R, p=_P, admin=admin)
+        self._write({**users, name: entry})
+        return password
+
+    def _write(self, users: dict[str, Entry]) -> None:
+        document: dict[str, Any] = {
+            "version": 1,
+            "users": {name: asdict(entry) for name, entry in users.items()},
+        }
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(document, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold off another process that changes the file; readers need no lock."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _nobody() -> Entry:
+    return Entry(salt="00" * 16, hash="", n=_N, r=_R, p=_P)
+
+
+def _scrypt(password: str, salt: str, n: int, r: int, p: int) -> str:
+    memory_bytes = 256 * n * r * max(p, 1)
+    return hashlib.scrypt(
+        password.encode(), salt=bytes.fromhex(salt), n=n, r=r, p=p, maxmem=memory_bytes
+    ).hex()

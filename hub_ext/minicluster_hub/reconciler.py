@@ -1,0 +1,295 @@
+"""The one loop that acts: reads the world, asks the pure parts what must happen, saves, then does it.
+
+It sleeps until something wakes it (a handler that stored something, an engine that saw something)
+or the next deadline of the world is due. Killed at any moment, it goes on from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from minicluster.wire import ErrorKind, Job, JobError, JobState, NodeList, TaskOrders
+from minicluster_hub.bell import NODES, Bell
+from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
+from minicluster_hub.lifecycle import (
+    Action,
+    EndGang,
+    EndTask,
+    Happened,
+    Limits,
+    MarkEnded,
+    MarkStarted,
+    Scene,
+    Sight,
+    StartTask,
+    decide,
+    next_deadline,
+    scenes,
+)
+from minicluster_hub.models import JobRecord, NodeView, TaskRecord, World
+from minicluster_hub.orders import TaskOver, orders_for
+from minicluster_hub.scheduling.base import Placement, Policy
+from minicluster_hub.scheduling.reasons import Wait, explain
+from minicluster_hub.scheduling.scheduler import Admit, Decision, Reclaim, Reuse, schedule
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import GangTaken, SlotTaken, Store
+from minicluster_hub.views import job_message, node_list, snapshot_of
+
+RETRY_S = 1.0
+
+
+class Reconciler:
+    """See the module. All methods are called from the service's event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        *,
+        policy: Policy,
+        placement: Placement,
+        service_url: str,
+        limits: Limits | None = None,
+        clock: Callable[[], float] = time.time,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.changes = Bell()
+        self._store = store
+        self._engine = engine
+        self._policy = policy
+        self._placement = placement
+        self._service_url = service_url
+        self._limits = limits or Limits()
+        self._clock = clock
+        self._log = log or logging.getLogger(__name__)
+        self._awake = asyncio.Event()
+        self._opened = time.monotonic()
+        self._heard: dict[int, float] = {}
+        self._world = World((), (), (), (), ())
+        self._scenes: dict[int, Scene] = {}
+        self._waits: dict[int, Wait] = {}
+        self._versions: dict[int, str] = {}
+        self._orders_bell = Bell()
+        self._engine_work: dict[int, asyncio.Task[None]] = {}
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Open the engine and act until cancelled; tasks stay as they are then."""
+        self._engine.on_change = self._engine_changed
+        await self._engine.open()
+        wait_s: float | None = 0.0
+        while True:
+            await self._sleep(wait_s)
+            try:
+                wait_s = self._tick()
+            except Exception:
+                self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
+                wait_s = RETRY_S
+
+    def wake(self) -> None:
+        """Say that something was stored: the loop looks at once."""
+        self._awake.set()
+
+    def heartbeat(self, task_id: int) -> None:
+        """Say that a task's agent has spoken."""
+        self._heard[task_id] = time.monotonic()
+
+    async def close(self) -> None:
+        """End what is under way in the engine; the tasks go on."""
+        for work in self._engine_work.values():
+            work.cancel()
+        await asyncio.gather(*self._engine_work.values(), return_exceptions=True)
+        await self._engine.close()
+
+    async def _sleep(self, wait_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._awake.wait()
+        except TimeoutError:
+            pass
+        self._awake.clear()
+
+    def _engine_changed(self) -> None:
+        self.changes.ring(NODES)
+        self.wake()
+
+    def _tick(self) -> float | None:
+        """Act until nothing is left to do now; return in how many seconds to look again."""
+        while True:
+            self._look()
+            sight = self._sight()
+            actions = [action for action in decide(self._world, sight, self._limits) if self._is_new(action)]
+            for action in actions:
+                self._carry_out(action)
+            if not actions and not self._schedule():
+                break
+        self._tell_orders()
+        return next_deadline(self._world, sight, self._limits)
+
+    def _look(self) -> None:
+        self._world = self._store.world()
+        alive = {task.id for task in self._world.tasks}
+        self._heard = {task_id: at for task_id, at in self._heard.items() if task_id in alive}
+        self._scenes = {scene.gang.id: scene for scene in scenes(self._world, self._sight(), self._limits)}
+
+    def _sight(self) -> Sight:
+        now = time.monotonic()
+        silence = {task.id: now - self._heard.get(task.id, self._opened) for task in self._world.tasks}
+        return Sight(self._engine.tasks(), silence, self._clock())
+
+    def _is_new(self, action: Action) -> bool:
+        touches_engine = isinstance(action, StartTask | EndTask | MarkEnded)
+        return not (touches_engine and action.task.id in self._engine_work)
+
+    # --- carrying out -------------------------------------------------------------------------
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case StartTask(task):
+                self._start(task)
+            case MarkStarted(task):
+                self.heartbeat(task.id)
+                self._store.task_started(task.id, self._clock())
+            case EndTask(task):
+                self._with_engine(task.id, self._engine.end(task.id))
+            case MarkEnded(task):
+                self._store.task_ended(task.id, self._clock())
+                self._engine.forget(task.id)
+                self.changes.ring(NODES)
+            case EndGang(gang_id, reason):
+                self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
+                self._store.end_gang(gang_id)
+            case Happened(job_id, event, reason, error):
+                self.happened(job_id, event, reason, error)
+
+    def happened(
+        self, job_id: int, event: JobEvent, reason: str = "", error: JobError | None = None
+    ) -> JobRecord:
+        """Apply an event to a job and tell everyone who looks at it."""
+        record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error)
+        self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
+        self.changes.ring(job_id)
+        self.changes.ring(NODES)
+        self.wake()
+        return record
+
+    def _start(self, task: TaskRecord) -> None:
+        """Keep the token's hash first, then start: a kill between the two only makes a new token."""
+        scene = self._scenes[task.gang_id]
+        token = secrets.token_urlsafe(32)
+        self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
+        launch = TaskLaunch(
+            task.id, task.gang_id, scene.gang.owner, task.node, task.slots, token, self._service_url
+        )
+        self._with_engine(task.id, self._start_task(launch, scene.job))
+
+    async def _start_task(self, launch: TaskLaunch, job: JobRecord | None) -> None:
+        try:
+            await self._engine.start(launch)
+        except EngineError as error:
+            self._log.warning("task %s was not started on %s: %s", launch.task_id, launch.node, error)
+            self._store.end_gang(launch.gang_id)
+            if job is not None:
+                failure = JobError(kind=ErrorKind.START, node=launch.node, message=str(error))
+                self.happened(job.id, JobEvent.FAILURE_SEEN, str(error), failure)
+
+    def _with_engine(self, task_id: int, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._engine_work[task_id] = task
+        task.add_done_callback(lambda done: self._engine_done(task_id, done))
+
+    def _engine_done(self, task_id: int, done: asyncio.Task[None]) -> None:
+        self._engine_work.pop(task_id, None)
+        if not done.cancelled() and done.exception() is not None:
+            self._log.error("the engine failed with task %s", task_id, exc_info=done.exception())
+            asyncio.get_running_loop().call_later(RETRY_S, self.wake)
+            return
+        self.wake()
+
+    # --- scheduling ---------------------------------------------------------------------------
+
+    def _schedule(self) -> bool:
+        """Start or make room for waiting jobs; return whether anything was done."""
+        unusable = frozenset(scene.gang.id for scene in self._scenes.values() if scene.lost)
+        snapshot = snapshot_of(self._world, self._engine.nodes(), unusable, self._clock())
+        decisions = schedule(snapshot, self._policy, self._placement) if snapshot.waiting else ()
+        done = [self._apply(decision) for decision in decisions]
+        if not any(done):
+            self._tell_waits({wait.job_id: wait for wait in explain(snapshot)})
+        return any(done)
+
+    def _apply(self, decision: Decision) -> bool:
+        now = self._clock()
+        try:
+            match decision:
+                case Admit(job_id, places):
+                    self._store.admit(job_id, places, now)
+                case Reuse(job_id, gang_id):
+                    self._store.bind(job_id, gang_id, now)
+                case Reclaim(gang_id):
+                    self._store.end_gang(gang_id)
+                    return True
+        except (SlotTaken, GangTaken) as error:
+            self._log.warning("the plan no longer holds: %s", error)
+            return False
+        self._log.info("job %s: %s", job_id, decision)
+        self.changes.ring(job_id)
+        self.changes.ring(NODES)
+        return True
+
+    def _tell_waits(self, waits: dict[int, Wait]) -> None:
+        for job_id in waits.keys() | self._waits.keys():
+            if waits.get(job_id) != self._waits.get(job_id):
+                self.changes.ring(job_id)
+        self._waits = waits
+
+    # --- what handlers ask --------------------------------------------------------------------
+
+    def orders(self, task: TaskRecord) -> TaskOrders:
+        """Return what the task should be doing now. Raises TaskOver."""
+        scene = self._scenes.get(task.gang_id)
+        if scene is None:
+            raise TaskOver(f"task {task.id} is over")
+        return orders_for(task, scene)
+
+    async def orders_changed(self, task_id: int, timeout_s: float) -> None:
+        """Return when the task's orders may have changed, or the time is over."""
+        async with self._orders_bell.listen(task_id) as listener:
+            await listener.wait(timeout_s)
+
+    def _tell_orders(self) -> None:
+        versions: dict[int, str] = {}
+        for task in self._world.tasks:
+            try:
+                versions[task.id] = self.orders(task).version
+            except TaskOver:
+                versions[task.id] = "over"
+        for task_id in versions.keys() | self._versions.keys():
+            if versions.get(task_id) != self._versions.get(task_id):
+                self._orders_bell.ring(task_id)
+        self._versions = versions
+
+    def node_views(self) -> tuple[NodeView, ...]:
+        return self._engine.nodes()
+
+    def nodes(self) -> NodeList:
+        """Return all nodes with who holds their slots."""
+        return node_list(self._engine.nodes(), self._world.leases)
+
+    def job_view(self, record: JobRecord) -> Job:
+        """Return the job as its owner sees it."""
+        scene = self._scenes.get(record.gang_id or 0)
+        if record.state is JobState.QUEUED or record.attempt_id is None:
+            nodes: tuple[str, ...] = ()
+        elif scene is not None and not record.state.terminal:
+            nodes = tuple(task.node for task in scene.tasks)
+        else:
+            nodes = self._store.attempt_nodes(record.attempt_id)
+        return job_message(record, nodes, self._waits.get(record.id))

@@ -1,0 +1,79 @@
+"""Where this cluster keeps its data and listens: told by `./run` through the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster_hub.processes import DATA_LABEL
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Loopback ports behind the public one."""
+
+    hub: int = 8081
+    proxy: int = 8001
+    service: int = 8082
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `configure` needs to know of the place where it runs.
+
+    host, port: where browsers come in. nodes: virtual nodes of the engine `local`.
+    """
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    nodes: int = 3
+    ports: Ports = Ports()
+
+    @property
+    def url(self) -> str:
+        """The hub's URL as a browser on this machine types it."""
+        return f"http://{_in_url(self.reachable_host)}:{self.port}"
+
+    @property
+    def bind_url(self) -> str:
+        return f"http://{_in_url(self.host)}:{self.port}"
+
+    @property
+    def reachable_host(self) -> str:
+        """An address of this machine that reaches the public port from inside."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
+
+    def environment(self) -> dict[str, str]:
+        """The variables from which `from_environment` makes the same settings again."""
+        return {
+            DATA_LABEL: str(self.data_dir),
+            "MINICLUSTER_HOST": self.host,
+            "MINICLUSTER_PORT": str(self.port),
+            "MINICLUSTER_NODES": str(self.nodes),
+            "MINICLUSTER_HUB_PORT": str(self.ports.hub),
+            "MINICLUSTER_PROXY_PORT": str(self.ports.proxy),
+            "MINICLUSTER_SERVICE_PORT": str(self.ports.service),
+        }
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str] = os.environ) -> Settings:
+        """Read what `./run` said; without it, defaults and ./data."""
+        plain, ports = cls(data_dir=Path("data")), Ports()
+        return cls(
+            data_dir=Path(env.get(DATA_LABEL, "data")).absolute(),
+            host=env.get("MINICLUSTER_HOST", plain.host),
+            port=int(env.get("MINICLUSTER_PORT", plain.port)),
+            nodes=int(env.get("MINICLUSTER_NODES", plain.nodes)),
+            ports=Ports(
+                hub=int(env.get("MINICLUSTER_HUB_PORT", ports.hub)),
+                proxy=int(env.get("MINICLUSTER_PROXY_PORT", ports.proxy)),
+                service=int(env.get("MINICLUSTER_SERVICE_PORT", ports.service)),
+            ),
+        )
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,136 @@
+"""The connection to SQLite or PostgreSQL: how it is opened, and the two kinds of transaction.
+
+A reading transaction sees one state of the database from its first to its last query. Writing
+ones follow each other on SQLite; on PostgreSQL they lock the rows they decide from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+
+from minicluster_hub.store.errors import StoreBroken, StoreUnavailable
+
+BUSY_TIMEOUT_S = 10
+_WRITES = "minicluster_writes"
+
+
+class Database:
+    """One database, safe to use from several threads."""
+
+    def __init__(self, url: URL) -> None:
+        self.url = url
+        engine = _sqlite_engine(url) if self.is_sqlite else _postgresql_engine(url)
+        self._engine = engine
+        self._writing = engine.execution_options(**{_WRITES: True})
+        # A snapshot for all queries of a reading transaction; SQLite gives one anyway.
+        snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        self._reading = engine.execution_options(**snapshot)
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the file, or the URL without its password."""
+        if self.is_sqlite:
+            return self.url.database or ":memory:"
+        return self.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self._told(), self._reading.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is kept as a whole or, when the block raises, not at all."""
+        with self._told(), self._writing.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn the driver's errors into ours. A broken key passes: it is the caller's answer."""
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except SQLAlchemyError as error:
+            message = f"the database {self.name} did not take a call: {first_line(error)}"
+            raise StoreUnavailable(message) from error
+
+
+def open_database(url: str) -> Database:
+    """Return the database of an URL, without speaking to it yet. Raises StoreBroken."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StoreBroken(_bad_url("it cannot be read as an URL")) from None
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        _prepare_file(parsed)
+        return Database(parsed.set(drivername="sqlite+pysqlite"))
+    if backend in ("postgresql", "postgres"):
+        return Database(parsed.set(drivername="postgresql+psycopg"))
+    raise StoreBroken(_bad_url(f"{backend!r} is not a database we know"))
+
+
+def first_line(error: SQLAlchemyError) -> str:
+    """Return what the driver said, without SQLAlchemy's decoration."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return str(cause).strip().split("\n", 1)[0] or type(cause).__name__
+
+
+def _bad_url(why: str) -> str:
+    return (
+        f"the database URL is wrong: {why}; give sqlite:////path/to/file.sqlite "
+        "or postgresql://user:password@host/database"
+    )
+
+
+def _prepare_file(url: URL) -> None:
+    """Make the file's folder and the file itself, for its owner only: specs may hold secrets."""
+    if not url.database or url.database == ":memory:":
+        return
+    path = Path(url.database)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StoreBroken(
+            f"the database {path} cannot be written ({error.strerror}); "
+            "make its folder writable or give another data folder"
+        ) from error
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(dbapi_connection: Any, _record: object) -> None:
+        # The driver must begin no transactions of its own: ours are told below.
+        dbapi_connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            dbapi_connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # IMMEDIATE takes the write lock before the first read, so that no other writer comes between.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": BUSY_TIMEOUT_S})

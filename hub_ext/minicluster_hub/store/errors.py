@@ -1,0 +1,39 @@
+"""What the store raises. Its callers see these and never an error of the database's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class StoreError(Exception):
+    """Base of the store's errors."""
+
+
+class StoreBroken(StoreError):
+    """The database cannot be used at all; the message is one sentence for who starts the service."""
+
+
+class StoreUnavailable(StoreError):
+    """The database did not take this call (disk full, server gone); a later try may succeed."""
+
+
+class JobUnknown(StoreError):
+    """A job's id that has no row: a defect in the caller, since jobs are never deleted."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"there is no job {job_id} in the store")
+
+
+class SlotTaken(StoreError):
+    """A slot of the placement is held already. Nothing was changed; decide anew."""
+
+    def __init__(self, job_id: int, slots: Iterable[str]) -> None:
+        told = ", ".join(slots) or "one of its slots was asked for twice or was just taken"
+        super().__init__(f"job {job_id} cannot be admitted: {told}")
+
+
+class GangTaken(StoreError):
+    """A gang that was thought warm is not free for this job. Nothing was changed; decide anew."""
+
+    def __init__(self, job_id: int, gang_id: int, why: str) -> None:
+        super().__init__(f"job {job_id} cannot have gang {gang_id}: {why}")

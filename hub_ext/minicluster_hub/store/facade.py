@@ -1,0 +1,213 @@
+"""The store as the rest of the service knows it: one transaction per method, records in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from minicluster.wire import JobError, JobSubmit, TaskReport
+from minicluster_hub.models import EventRecord, JobRecord, TaskRecord, World
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import blobs, gangs, jobs, reports
+from minicluster_hub.store.database import Database, open_database
+from minicluster_hub.store.errors import SlotTaken
+from minicluster_hub.store.schema import upgrade
+from minicluster_hub.store.world import read_world
+
+
+class Store:
+    """All state that must outlive the service. Every method may raise StoreUnavailable.
+
+    Calls take about a millisecond and block; times are seconds since the epoch.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open a database, created or migrated as needed. Raises StoreBroken."""
+        database = open_database(url)
+        try:
+            upgrade(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def ping(self) -> None:
+        """Raise StoreUnavailable if the database does not answer."""
+        with self._database.read() as connection:
+            connection.execute(select(1))
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def submit(self, owner: str, request: JobSubmit, now: float) -> tuple[JobRecord, bool]:
+        """Return the job of the owner's key, and whether this call made it."""
+        known = self._known_job(owner, request)
+        if known is not None:
+            return known, False
+        try:
+            with self._database.write() as connection:
+                return jobs.submit(connection, owner, request, now), True
+        except IntegrityError:
+            known = self._known_job(owner, request)
+            if known is None:
+                raise
+            return known, False
+
+    def _known_job(self, owner: str, request: JobSubmit) -> JobRecord | None:
+        with self._database.read() as connection:
+            return jobs.find_by_key(connection, owner, request.idempotency_key)
+
+    def job(self, job_id: int) -> JobRecord | None:
+        with self._database.read() as connection:
+            return jobs.find(connection, job_id)
+
+    def jobs(self, owner: str | None, *, open_only: bool = False, limit: int = 100) -> list[JobRecord]:
+        """Return jobs, the newest first. `owner` None: everyone's."""
+        with self._database.read() as connection:
+            return jobs.list_jobs(connection, owner, open_only, limit)
+
+    def events(self, job_id: int, after: int = 0) -> list[EventRecord]:
+        """Return the lines of a job's story behind the event `after`, in order."""
+        with self._database.read() as connection:
+            return jobs.list_events(connection, job_id, after)
+
+    def last_event_id(self, job_id: int) -> int:
+        """Return the id of the job's newest event, 0 if there is none."""
+        with self._database.read() as connection:
+            return jobs.last_event_id(connection, job_id)
+
+    def apply(
+        self,
+        job_id: int,
+        event: JobEvent,
+        now: float,
+        *,
+        reason: str = "",
+        error: JobError | None = None,
+        text: str = "",
+    ) -> JobRecord:
+        """Take a job over one transition of the table in `states`; return it as it is then.
+
+        The attempt's first error is kept, and rank 0's result when the ranks succeeded. A job that
+        is over, or queued again, leaves its gang warm. Raises TransitionImpossible, JobUnknown.
+        """
+        with self._database.write() as connection:
+            job = jobs.find_known(connection, job_id, lock=True)
+            jobs.step(connection, job, event, now, reason=reason, error=error, text=text)
+            return jobs.find_known(connection, job_id)
+
+    def note(self, job_id: int, kind: str, text: str, now: float) -> None:
+        """Write a line of the job's story that changes no state."""
+        with self._database.write() as connection:
+            jobs.find_known(connection, job_id)
+            jobs.add_event(connection, job_id, kind, text, now)
+
+    def set_reason(self, job_id: int, reason: str, queue_position: int | None) -> bool:
+        """Store why an open job waits; return whether that is news."""
+        job = self.job(job_id)
+        if job is None or job.state.terminal or (job.reason, job.queue_position) == (reason, queue_position):
+            return False
+        with self._database.write() as connection:
+            jobs.set_reason(connection, job_id, reason, queue_position)
+        return True
+
+    # --- what the reconciler decides from and on --------------------------------------------------
+
+    def world(self) -> World:
+        """Return all open jobs, the gangs with a living task, their tasks, ranks and all leases."""
+        with self._database.read() as connection:
+            return read_world(connection)
+
+    def attempt_nodes(self, attempt_id: int) -> tuple[str, ...]:
+        """Return the nodes that an attempt ran on, in the order of its tasks."""
+        with self._database.read() as connection:
+            return gangs.attempt_nodes(connection, attempt_id)
+
+    def admit(self, job_id: int, places: Sequence[tuple[str, tuple[int, ...]]], now: float) -> int:
+        """Lease the slots of a new gang, one task per place, and start an attempt; return its id.
+
+        Raises SlotTaken, with nothing changed, when a slot is held.
+        """
+        try:
+            with self._database.write() as connection:
+                return gangs.admit(connection, job_id, places, now)
+        except IntegrityError as error:
+            with self._database.read() as connection:
+                raise SlotTaken(job_id, gangs.held(connection, places)) from error
+
+    def bind(self, job_id: int, gang_id: int, now: float) -> None:
+        """Start an attempt on a warm gang of the job's owner. Raises GangTaken."""
+        with self._database.write() as connection:
+            gangs.bind(connection, job_id, gang_id, now)
+
+    def end_gang(self, gang_id: int) -> None:
+        """Want the gang's tasks gone."""
+        with self._database.write() as connection:
+            gangs.end_gang(connection, gang_id)
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    def arm_task(self, task_id: int, token_hash: str) -> None:
+        """Keep the hash of the task's newest token; an older token is worth nothing then."""
+        with self._database.write() as connection:
+            gangs.arm_task(connection, task_id, token_hash)
+
+    def task_started(self, task_id: int, now: float) -> None:
+        """Keep that the engine was told. A task that is further stays so."""
+        with self._database.write() as connection:
+            gangs.task_started(connection, task_id, now)
+
+    def task_ended(self, task_id: int, now: float) -> None:
+        """Keep that nothing of the task is left, and free its slots."""
+        with self._database.write() as connection:
+            gangs.task_ended(connection, task_id, now)
+
+    def task_by_token(self, token_hash: str) -> TaskRecord | None:
+        """Return the task with this token's hash, unless it has ended."""
+        with self._database.read() as connection:
+            return gangs.task_by_token(connection, token_hash)
+
+    def report(self, task: TaskRecord, report: TaskReport, now: float) -> bool:
+        """Keep what goes forward in an agent's report; return whether anything did.
+
+        Notes go into the job's story once each. Chunks are the logs' business.
+        """
+        with self._database.read() as connection:
+            changes = reports.plan(connection, task.id, report)
+        if changes is None or changes.empty:
+            return False
+        with self._database.write() as connection:
+            changes = reports.plan(connection, task.id, report, lock=True)
+            if changes is None or changes.empty:
+                return False
+            reports.carry_out(connection, task.id, changes, now)
+        return True
+
+    # --- blobs ------------------------------------------------------------------------------------
+
+    def add_blob(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
+        """Keep that the owner has this blob. Again is no change."""
+        if self.has_blob(owner, sha256):
+            return
+        try:
+            with self._database.write() as connection:
+                blobs.add(connection, owner, sha256, size_bytes, now)
+        except IntegrityError:
+            return  # the same blob came twice at once
+
+    def has_blob(self, owner: str, sha256: str) -> bool:
+        return self.blob_size(owner, sha256) is not None
+
+    def blob_size(self, owner: str, sha256: str) -> int | None:
+        """Return the size in bytes of an owner's blob, None if the owner has no such blob."""
+        with self._database.read() as connection:
+            return blobs.size(connection, owner, sha256)

@@ -1,0 +1,168 @@
+"""Gangs, their tasks and leases: all slots of an attempt, together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+
+from minicluster.wire import RankState
+from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import jobs
+from minicluster_hub.store.errors import GangTaken
+from minicluster_hub.store.rows import add_row, slots_to_json, to_gang, to_task
+from minicluster_hub.store.tables import ATTEMPTS, GANGS, LEASES, RANKS, TASKS
+
+Places = Sequence[tuple[str, tuple[int, ...]]]
+
+LIVE_STATES = tuple(state.value for state in TaskState if state is not TaskState.ENDED)
+
+
+def admit(connection: Connection, job_id: int, places: Places, now: float) -> int:
+    """Give a queued job a new gang. Raises IntegrityError when a slot is held already."""
+    if not any(slots for _, slots in places):
+        raise ValueError(f"job {job_id} cannot be admitted to no slots at all")
+    job = jobs.find_known(connection, job_id, lock=True)
+    gang = {
+        "owner": job.owner,
+        "target": GangTarget.KEEP,
+        "job_id": job.id,
+        "slots_per_node": job.spec.slots_per_node,
+        "created_at": now,
+    }
+    gang_id = add_row(connection, GANGS, gang)
+    task_ids = [_add_task(connection, gang_id, index, place, now) for index, place in enumerate(places)]
+    _lease(connection, job, places, task_ids)
+    _begin_attempt(connection, job, gang_id, task_ids, [node for node, _ in places], now)
+    return gang_id
+
+
+def bind(connection: Connection, job_id: int, gang_id: int, now: float) -> None:
+    """Give a queued job a warm gang of its owner. Raises GangTaken."""
+    job = jobs.find_known(connection, job_id, lock=True)
+    tasks = tasks_of(connection, gang_id)
+    why = _refusal(connection, job, gang_id, tasks)
+    if why:
+        raise GangTaken(job_id, gang_id, why)
+    connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(job_id=job_id, idle_since=None))
+    leases = update(LEASES).where(LEASES.c.task_id.in_([task.id for task in tasks]))
+    connection.execute(leases.values(job_id=job_id, warm=False))
+    nodes = [task.node for task in tasks]
+    _begin_attempt(connection, job, gang_id, [task.id for task in tasks], nodes, now)
+
+
+def tasks_of(connection: Connection, gang_id: int) -> list[TaskRecord]:
+    query = select(TASKS).where(TASKS.c.gang_id == gang_id).order_by(TASKS.c.index)
+    return [to_task(row) for row in connection.execute(query)]
+
+
+def attempt_nodes(connection: Connection, attempt_id: int) -> tuple[str, ...]:
+    """Return the nodes of an attempt, in the order of its tasks."""
+    of_attempt = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.id == attempt_id).scalar_subquery()
+    query = select(TASKS.c.node).where(TASKS.c.gang_id == of_attempt).order_by(TASKS.c.index)
+    return tuple(connection.execute(query).scalars())
+
+
+def held(connection: Connection, places: Places) -> list[str]:
+    """Return in words which of these slots are held, and by what."""
+    wanted = [
+        and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots
+    ]
+    query = select(LEASES).where(or_(*wanted)).order_by(LEASES.c.node, LEASES.c.slot)
+    return [
+        f"slot {row.slot} of {row.node} is held by task {row.task_id} of {row.owner}"
+        for row in connection.execute(query)
+    ]
+
+
+def end_gang(connection: Connection, gang_id: int) -> None:
+    connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
+
+
+def arm_task(connection: Connection, task_id: int, token_hash: str) -> None:
+    task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
+    connection.execute(task.values(token_hash=token_hash))
+
+
+def task_started(connection: Connection, task_id: int, now: float) -> None:
+    task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state == TaskState.NEW)
+    connection.execute(task.values(state=TaskState.STARTED, state_since=now))
+
+
+def task_ended(connection: Connection, task_id: int, now: float) -> None:
+    task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
+    connection.execute(task.values(state=TaskState.ENDED, state_since=now))
+    connection.execute(delete(LEASES).where(LEASES.c.task_id == task_id))
+
+
+def task_by_token(connection: Connection, token_hash: str) -> TaskRecord | None:
+    """Return the task that has this token, unless it has ended. No token is no task."""
+    if not token_hash:
+        return None
+    query = select(TASKS).where(TASKS.c.token_hash == token_hash, TASKS.c.state.in_(LIVE_STATES))
+    row = connection.execute(query).one_or_none()
+    return None if row is None else to_task(row)
+
+
+def _refusal(connection: Connection, job: JobRecord, gang_id: int, tasks: list[TaskRecord]) -> str:
+    """Return why the gang cannot take the job, or nothing. Locks the gang's row."""
+    row = connection.execute(select(GANGS).where(GANGS.c.id == gang_id).with_for_update()).one_or_none()
+    if row is None:
+        return "there is no such gang"
+    gang = to_gang(row)
+    if gang.owner != job.owner:
+        return "it is another owner's"
+    if gang.job_id is not None:
+        return f"it is bound to job {gang.job_id}"
+    if gang.target is not GangTarget.KEEP:
+        return "it is being ended"
+    ended = [str(task.id) for task in tasks if task.state is TaskState.ENDED]
+    return f"its task {ended[0]} has ended" if ended else ""
+
+
+def _add_task(
+    connection: Connection, gang_id: int, index: int, place: tuple[str, tuple[int, ...]], now: float
+) -> int:
+    node, slots = place
+    values = {
+        "gang_id": gang_id,
+        "index": index,
+        "node": node,
+        "slots": slots_to_json(slots),
+        "state": TaskState.NEW,
+        "token_hash": "",
+        "address": "",
+        "cleared": 0,
+        "state_since": now,
+    }
+    return add_row(connection, TASKS, values)
+
+
+def _lease(connection: Connection, job: JobRecord, places: Places, task_ids: list[int]) -> None:
+    rows = [
+        {"node": node, "slot": slot, "task_id": task_id, "job_id": job.id, "owner": job.owner, "warm": False}
+        for task_id, (node, slots) in zip(task_ids, places, strict=True)
+        for slot in slots
+    ]
+    # In one order everywhere: two admissions that want the same slots then cannot deadlock.
+    rows.sort(key=lambda row: (row["node"], row["slot"]))
+    connection.execute(insert(LEASES), rows)
+
+
+def _begin_attempt(
+    connection: Connection, job: JobRecord, gang_id: int, task_ids: list[int], nodes: list[str], now: float
+) -> None:
+    """Write the attempt with its ranks, task by task, and take the job to STARTING."""
+    number = job.attempts + 1
+    attempt = {"job_id": job.id, "gang_id": gang_id, "number": number, "created_at": now}
+    attempt_id = add_row(connection, ATTEMPTS, attempt)
+    of_ranks = [task_id for task_id in task_ids for _ in range(job.spec.ranks_on_each_node)]
+    ranks = [
+        {"attempt_id": attempt_id, "rank": rank, "task_id": task_id, "state": RankState.PENDING}
+        for rank, task_id in enumerate(of_ranks)
+    ]
+    connection.execute(insert(RANKS), ranks)
+    values = {"attempts": number, "attempt_id": attempt_id, "gang_id": gang_id, "world_size": len(ranks)}
+    text = f"attempt {number} on {', '.join(nodes)}"
+    jobs.step(connection, job, JobEvent.ADMITTED, now, text=text, values=values)

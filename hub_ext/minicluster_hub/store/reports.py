@@ -1,0 +1,128 @@
+"""What an agent says of itself, taken so that late and doubled messages do no harm.
+
+`plan` compares a report with what is stored; only what goes forward is in the plan. Most reports
+are bare heartbeats, whose plan is empty: they never take the write lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from minicluster.wire import RankReport, RankState, TaskReport
+from minicluster_hub.models import TaskRecord, TaskState
+from minicluster_hub.store.rows import clean, to_json, to_task
+from minicluster_hub.store.tables import ATTEMPTS, EVENTS, RANKS, TASKS
+
+_ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPlan:
+    """The changes of one report. `notes` are events that are not in the job's story yet."""
+
+    attempt_id: int | None
+    job_id: int | None
+    task: dict[str, Any]
+    ranks: tuple[RankReport, ...]
+    result: dict[str, Any]
+    notes: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.task or self.ranks or self.result or self.notes)
+
+
+def plan(
+    connection: Connection, task_id: int, report: TaskReport, *, lock: bool = False
+) -> ReportPlan | None:
+    """Return what the report changes, or None when the task has ended."""
+    query = select(TASKS).where(TASKS.c.id == task_id)
+    row = connection.execute(query.with_for_update() if lock else query).one()
+    task = to_task(row)
+    if task.state is TaskState.ENDED:
+        return None
+    newest_id = select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == task.gang_id).scalar_subquery()
+    newest = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.id == newest_id)).one()
+    changes = _task_changes(task, report, newest.id)
+    if report.attempt != newest.id:
+        return ReportPlan(None, None, changes, (), {}, ())
+    first_result = report.result if task.index == 0 and newest.result_sha256 is None else None
+    result = {}
+    if first_result is not None:
+        result = {"result_sha256": first_result.sha256, "result_size_bytes": first_result.size_bytes}
+    return ReportPlan(
+        newest.id,
+        newest.job_id,
+        changes,
+        _rank_changes(connection, newest.id, task_id, report),
+        result,
+        _new_notes(connection, newest.job_id, report),
+    )
+
+
+def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: float) -> None:
+    if changes.task:
+        values = dict(changes.task)
+        if "state" in values:
+            values["state_since"] = now
+        connection.execute(update(TASKS).where(TASKS.c.id == task_id).values(values))
+    for rank in changes.ranks:
+        known = update(RANKS).where(RANKS.c.attempt_id == changes.attempt_id, RANKS.c.rank == rank.rank)
+        values = {"state": rank.state, "exit_code": rank.exit_code, "error": to_json(rank.error)}
+        connection.execute(known.values(values))
+    if changes.result:
+        attempt = update(ATTEMPTS).where(ATTEMPTS.c.id == changes.attempt_id)
+        connection.execute(attempt.values(changes.result))
+    for text in changes.notes:
+        values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
+        connection.execute(insert(EVENTS).values(values))
+
+
+def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> dict[str, Any]:
+    """Return the task's columns that go forward."""
+    changes: dict[str, Any] = {}
+    if report.failure is not None and task.failure is None:
+        changes["failure"] = to_json(report.failure)
+    # An agent cannot have cleared what was never asked of it.
+    cleared = min(report.cleared, newest_attempt)
+    if cleared < task.cleared:
+        return changes  # sent before another report that came first: its address is old, too
+    if cleared > task.cleared:
+        changes["cleared"] = cleared
+    if report.ready and task.state in (TaskState.NEW, TaskState.STARTED):
+        changes["state"] = TaskState.READY
+    if report.ready and clean(report.address) != task.address:
+        changes["address"] = clean(report.address)
+    if report.ready and report.store_port not in (None, task.store_port):
+        changes["store_port"] = report.store_port
+    return changes
+
+
+def _rank_changes(
+    connection: Connection, attempt_id: int, task_id: int, report: TaskReport
+) -> tuple[RankReport, ...]:
+    """Return the ranks of this task that are further than stored; EXITED is final."""
+    if not report.ranks:
+        return ()
+    query = select(RANKS.c.rank, RANKS.c.state).where(
+        RANKS.c.attempt_id == attempt_id, RANKS.c.task_id == task_id
+    )
+    stored = {row.rank: RankState(row.state) for row in connection.execute(query)}
+    return tuple(
+        rank
+        for rank in report.ranks
+        if rank.rank in stored and _ORDER[rank.state] > _ORDER[stored[rank.rank]]
+    )
+
+
+def _new_notes(connection: Connection, job_id: int, report: TaskReport) -> tuple[str, ...]:
+    """Return the notes that the job's story does not have: reports repeat theirs."""
+    if not report.notes:
+        return ()
+    query = select(EVENTS.c.text).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
+    told = set(connection.execute(query).scalars())
+    notes = dict.fromkeys(clean(note) for note in report.notes)
+    return tuple(note for note in notes if note not in told)

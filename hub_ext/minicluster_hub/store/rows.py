@@ -1,0 +1,128 @@
+"""From the tables' rows to records and back: the only place that knows both forms."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import Connection, Row, Table, insert
+
+from minicluster.wire import BlobInfo, JobError, JobSpec, JobState, RankState
+from minicluster_hub.models import (
+    EventRecord,
+    GangRecord,
+    GangTarget,
+    JobRecord,
+    Lease,
+    RankRecord,
+    TaskRecord,
+    TaskState,
+)
+
+AnyRow = Row[Any]
+
+
+def clean(text: str) -> str:
+    """Return text that both databases take: no NUL, no lone surrogate."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def add_row(connection: Connection, table: Table, values: dict[str, Any]) -> int:
+    """Insert a row and return the id that the database gave it."""
+    key = connection.execute(insert(table).values(values)).inserted_primary_key
+    assert key is not None  # noqa: S101
+    return key[0]
+
+
+def to_json(message: BaseModel | None) -> str | None:
+    return None if message is None else message.model_dump_json()
+
+
+def slots_to_json(slots: tuple[int, ...]) -> str:
+    return json.dumps(list(slots))
+
+
+def to_job(row: AnyRow) -> JobRecord:
+    return JobRecord(
+        id=row.id,
+        owner=row.owner,
+        spec=JobSpec.model_validate_json(row.spec),
+        state=JobState(row.state),
+        reason=row.reason,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        state_since=row.state_since,
+        attempts=row.attempts,
+        attempt_id=row.attempt_id,
+        gang_id=row.gang_id,
+        world_size=row.world_size,
+        error=_error(row.error),
+        result=_blob(row.result_sha256, row.result_size_bytes),
+        queue_position=row.queue_position,
+    )
+
+
+def to_gang(row: AnyRow) -> GangRecord:
+    return GangRecord(
+        id=row.id,
+        owner=row.owner,
+        target=GangTarget(row.target),
+        job_id=row.job_id,
+        slots_per_node=row.slots_per_node,
+        created_at=row.created_at,
+        idle_since=row.idle_since,
+    )
+
+
+def to_task(row: AnyRow) -> TaskRecord:
+    mapping = row._mapping  # `index` is a method of rows, so that column has no attribute
+    return TaskRecord(
+        id=row.id,
+        gang_id=row.gang_id,
+        index=mapping["index"],
+        node=row.node,
+        slots=tuple(json.loads(row.slots)),
+        state=TaskState(row.state),
+        token_hash=row.token_hash,
+        address=row.address,
+        store_port=row.store_port,
+        cleared=row.cleared,
+        failure=_error(row.failure),
+        state_since=row.state_since,
+    )
+
+
+def to_rank(row: AnyRow) -> RankRecord:
+    return RankRecord(
+        attempt_id=row.attempt_id,
+        rank=row.rank,
+        task_id=row.task_id,
+        state=RankState(row.state),
+        exit_code=row.exit_code,
+        error=_error(row.error),
+    )
+
+
+def to_lease(row: AnyRow) -> Lease:
+    return Lease(
+        node=row.node,
+        slot=row.slot,
+        task_id=row.task_id,
+        job_id=row.job_id,
+        owner=row.owner,
+        warm=row.warm,
+    )
+
+
+def to_event(row: AnyRow) -> EventRecord:
+    return EventRecord(id=row.id, job_id=row.job_id, at=row.at, kind=row.kind, text=row.text)
+
+
+def _error(text: str | None) -> JobError | None:
+    return None if text is None else JobError.model_validate_json(text)
+
+
+def _blob(sha256: str | None, size_bytes: int | None) -> BlobInfo | None:
+    return None if sha256 is None or size_bytes is None else BlobInfo(sha256=sha256, size_bytes=size_bytes)

@@ -1,0 +1,155 @@
+"""The tables. A change here needs a new file in migrations/versions; a test compares the two.
+
+Structured values (specs, errors, slot lists) are JSON text: nothing searches in them, and text
+takes what PostgreSQL's jsonb refuses (an escaped NUL in a traceback).
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+JOBS = Table(
+    "jobs",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("idempotency_key", String(64), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("queue_position", Integer),
+    Column("created_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    Column("state_since", Float, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    # Of the newest attempt; no foreign keys, since attempts and gangs point back here.
+    Column("attempt_id", Integer),
+    Column("gang_id", Integer),
+    Column("world_size", Integer),
+    Column("error", Text),
+    Column("result_sha256", String(64)),
+    Column("result_size_bytes", BigInteger),
+    UniqueConstraint("owner", "idempotency_key"),
+    Index(None, "state"),
+    Index(None, "owner", "id"),
+    sqlite_autoincrement=True,
+)
+
+GANGS = Table(
+    "gangs",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("target", String(8), nullable=False),
+    Column("job_id", Integer, ForeignKey("jobs.id")),
+    Column("slots_per_node", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("idle_since", Float),
+    Index(None, "job_id"),
+    sqlite_autoincrement=True,
+)
+
+ATTEMPTS = Table(
+    "attempts",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("job_id", Integer, ForeignKey("jobs.id"), nullable=False),
+    Column("gang_id", Integer, ForeignKey("gangs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("result_sha256", String(64)),
+    Column("result_size_bytes", BigInteger),
+    UniqueConstraint("job_id", "number"),
+    Index(None, "gang_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+TASKS = Table(
+    "tasks",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("gang_id", Integer, ForeignKey("gangs.id"), nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("slots", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("token_hash", String(128), nullable=False),
+    Column("address", Text, nullable=False),
+    Column("store_port", Integer),
+    Column("cleared", Integer, nullable=False),
+    Column("failure", Text),
+    Column("state_since", Float, nullable=False),
+    UniqueConstraint("gang_id", "index"),
+    Index(None, "state"),
+    Index(None, "token_hash"),
+    sqlite_autoincrement=True,
+)
+
+RANKS = Table(
+    "ranks",
+    METADATA,
+    Column("attempt_id", Integer, ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("task_id", Integer, ForeignKey("tasks.id"), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("exit_code", Integer),
+    Column("error", Text),
+)
+
+# The primary key is what makes it impossible that two tasks hold one slot.
+LEASES = Table(
+    "leases",
+    METADATA,
+    Column("node", Text, primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("task_id", Integer, ForeignKey("tasks.id"), nullable=False),
+    Column("job_id", Integer, ForeignKey("jobs.id")),
+    Column("owner", Text, nullable=False),
+    Column("warm", Boolean, nullable=False),
+    Index(None, "task_id"),
+    Index(None, "job_id"),
+)
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("job_id", Integer, ForeignKey("jobs.id"), nullable=False),
+    Column("at", Float, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("text", Text, nullable=False),
+    Index(None, "job_id", "id"),
+    sqlite_autoincrement=True,
+)
+
+BLOBS = Table(
+    "blobs",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
+)

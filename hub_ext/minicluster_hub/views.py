@@ -1,0 +1,112 @@
+"""From records to what people see: jobs and nodes as messages, snapshots for the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minicluster.wire import Job, JobState, Node, NodeList, SlotUse
+from minicluster_hub.models import GangTarget, JobRecord, Lease, NodeView, TaskRecord, TaskState, World
+from minicluster_hub.scheduling.base import JobRequest, Places, RunningJob, Snapshot, WarmGang
+from minicluster_hub.scheduling.reasons import Wait
+
+
+def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) -> Job:
+    waiting = record.state is JobState.QUEUED and wait is not None
+    return Job(
+        id=record.id,
+        owner=record.owner,
+        name=record.spec.name,
+        state=record.state,
+        reason=wait.reason if waiting and wait else record.reason,
+        created_at=record.created_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        attempt=record.attempts,
+        world_size=record.world_size,
+        nodes=nodes,
+        error=record.error,
+        result=record.result,
+        queue_position=wait.position if waiting and wait else None,
+        expected_start_at=wait.expected_start_at if waiting and wait else None,
+    )
+
+
+def node_list(nodes: Sequence[NodeView], leases: Sequence[Lease]) -> NodeList:
+    held = {(lease.node, lease.slot): lease for lease in leases}
+    return NodeList(
+        nodes=tuple(
+            Node(
+                name=node.name,
+                up=node.up,
+                slots=tuple(
+                    _slot_use(slot, kind, held.get((node.name, slot)))
+                    for slot, kind in enumerate(node.slot_kinds)
+                ),
+            )
+            for node in nodes
+        )
+    )
+
+
+def _slot_use(slot: int, kind: str, lease: Lease | None) -> SlotUse:
+    known = "gpu" if kind == "gpu" else "cpu"
+    if lease is None:
+        return SlotUse(slot=slot, kind=known)
+    return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
+
+
+def snapshot_of(world: World, nodes: Sequence[NodeView], unusable: frozenset[int], now: float) -> Snapshot:
+    """Return what the scheduler is told. `unusable`: gangs that cannot take a job (a lost task)."""
+    up = [node for node in nodes if node.up]
+    held = {(lease.node, lease.slot) for lease in world.leases}
+    tasks: dict[int, list[TaskRecord]] = {}
+    for task in world.tasks:
+        tasks.setdefault(task.gang_id, []).append(task)
+    return Snapshot(
+        now=now,
+        waiting=tuple(_request(job) for job in world.jobs if job.state is JobState.QUEUED),
+        running=tuple(
+            _running(job, tasks) for job in world.jobs if job.state is not JobState.QUEUED and job.gang_id
+        ),
+        warm=_warm_gangs(world, tasks, unusable),
+        slots={node.name: len(node.slot_kinds) for node in up},
+        free={
+            node.name: tuple(slot for slot in range(len(node.slot_kinds)) if (node.name, slot) not in held)
+            for node in up
+        },
+    )
+
+
+def _request(job: JobRecord) -> JobRequest:
+    nodes = job.spec.nodes
+    return JobRequest(
+        job_id=job.id,
+        owner=job.owner,
+        min_nodes=nodes.min if nodes else 1,
+        max_nodes=nodes.max if nodes else 1,
+        slots_per_node=job.spec.slots_per_node,
+        submitted_at=job.created_at,
+    )
+
+
+def _running(job: JobRecord, tasks: Mapping[int, list[TaskRecord]]) -> RunningJob:
+    limit = job.spec.timeout_s
+    ends_by = job.state_since + limit if limit and job.state is JobState.RUNNING else None
+    return RunningJob(job.id, job.owner, _places(tasks.get(job.gang_id or 0, [])), ends_by)
+
+
+def _warm_gangs(
+    world: World, tasks: Mapping[int, list[TaskRecord]], unusable: frozenset[int]
+) -> tuple[WarmGang, ...]:
+    return tuple(
+        WarmGang(gang.id, gang.owner, _places(tasks[gang.id]), gang.slots_per_node, gang.idle_since or 0.0)
+        for gang in world.gangs
+        if gang.job_id is None
+        and gang.target is GangTarget.KEEP
+        and gang.id not in unusable
+        and all(task.state is TaskState.READY for task in tasks[gang.id])
+    )
+
+
+def _places(tasks: Sequence[TaskRecord]) -> Places:
+    return tuple((task.node, task.slots) for task in tasks if task.state is not TaskState.ENDED)

@@ -1,0 +1,19 @@
+"""The base of all errors that a notebook's user may see from this package."""
+
+from __future__ import annotations
+
+
+class MiniclusterError(Exception):
+    """Something that its reader can act on: one sentence of what, one of what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the sentences alone in IPython: the stack of this package helps nobody."""
+        return [f"{type(self).__name__}: {self.message}", *([self.hint] if self.hint else [])]

@@ -1,0 +1,211 @@
+"""The agent of a task: follows the service's orders and reports what is.
+
+It never imports torch, so that it answers within milliseconds whatever the ranks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+
+from minicluster.wire import ErrorKind, JobError, ReportAnswer, RunOrder, StopMode, TaskOrders, TaskReport
+
+from . import processes, system
+from .attempt import Attempt, Surroundings
+from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
+from .parent import Child, Parent
+from .reporter import Reporter
+from .settings import AgentSettings, SettingsIncomplete
+
+log = logging.getLogger("minicluster.agent")
+
+
+class StoreSeat:
+    """Keeps one unused TCPStore listening, so that an order to run needs nothing more."""
+
+    def __init__(self, address: str, parent: Parent) -> None:
+        self.port = 0
+        self._address = address
+        self._parent = parent
+        self._made = 0
+        self._child: Child | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    @property
+    def listening(self) -> bool:
+        return self.pid is not None
+
+    def renew(self) -> None:
+        """Put a fresh store in the place of the one that was used."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        with socket.create_server((self._address, 0), backlog=1024) as listener:
+            self.port = listener.getsockname()[1]
+            self._made += 1
+            self._child = self._parent.fork(f"store-{self._made}", {"kind": "store"}, [listener.fileno()])
+
+
+class Agent:
+    """One task's agent. `run` returns when the service says that the task is over."""
+
+    def __init__(self, settings: AgentSettings, link: Link, parent: Parent) -> None:
+        self._settings = settings
+        self._link = link
+        self._parent = parent
+        self._reporter = Reporter(link, self._snapshot, self._take_answer)
+        self._store = StoreSeat(settings.address, parent)
+        self._attempt: Attempt | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._cleared = 0
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self) -> None:
+        self._parent.listen(self._reporter.wake)
+        try:
+            async with self._tasks as tasks:
+                tasks.create_task(self._reporter.run())
+                tasks.create_task(self._follow_orders())
+                tasks.create_task(self._open())
+        except* TaskOver as over:
+            log.info("%s", over.exceptions[0])
+        finally:
+            await self._end_all()
+
+    async def _open(self) -> None:
+        await self._parent.usable()
+        if not self._parent.broken:
+            self._store.renew()
+
+    async def _follow_orders(self) -> None:
+        have, backoff = "", Backoff()
+        while True:
+            try:
+                orders = await self._link.orders(have)
+            except (ServiceAway, ServiceRefused) as error:
+                log.warning("%s", error.message)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            if orders.version != have:
+                await self._obey(orders)
+                have = orders.version
+
+    async def _obey(self, orders: TaskOrders) -> None:
+        wanted = orders.run
+        if self._attempt and (wanted is None or wanted.attempt != self._attempt.id):
+            await self._drop(self._attempt)
+        if wanted and wanted.attempt > self._cleared and self._attempt is None:
+            self._begin(wanted)
+        if orders.stop and self._attempt:
+            self._attempt.stop(orders.stop)
+
+    def _begin(self, order: RunOrder) -> None:
+        log.info("attempt %s of job %s: ranks %s to %s of %s", order.attempt, order.job_id, order.first_rank,
+                 order.first_rank + order.local_world_size - 1, order.world_size)
+        around = Surroundings(
+            settings=self._settings,
+            link=self._link,
+            parent=self._parent,
+            changed=self._reporter.wake,
+            renew_store=self._store.renew,
+            kept=self._kept,
+        )
+        self._attempt = Attempt(order, around)
+        self._running = self._tasks.create_task(self._attempt.run())
+
+    async def _drop(self, attempt: Attempt) -> None:
+        """End an attempt that the service does not want any more, and what it still had to say."""
+        attempt.stop(StopMode.ABORT)
+        await attempt.gone.wait()
+        if self._running:
+            self._running.cancel()
+        self._cleared = max(self._cleared, attempt.id)
+        self._attempt = None
+        attempt.forget()
+        self._reporter.wake()
+
+    def _snapshot(self) -> TaskReport:
+        attempt = self._attempt
+        common = TaskReport(
+            ready=self._store.listening and not self._parent.broken,
+            address=self._settings.address,
+            store_port=self._store.port or None,
+            cleared=self._cleared,
+            failure=self._failure(),
+        )
+        if attempt is None:
+            return common
+        return common.model_copy(
+            update={
+                "attempt": attempt.id,
+                "ranks": attempt.rank_reports(),
+                "chunks": attempt.chunks(),
+                "result": attempt.result,
+                "notes": attempt.notes(),
+            }
+        )
+
+    def _take_answer(self, report: TaskReport, answer: ReportAnswer) -> None:
+        attempt = self._attempt
+        if attempt is None or report.attempt != attempt.id:
+            return
+        attempt.acknowledge(answer.sizes)
+        if attempt.unsent:
+            self._reporter.wake()
+        told_all = attempt.delivered and report.ranks == attempt.rank_reports() and not attempt.unsent
+        if told_all and self._store.listening and self._cleared < attempt.id:
+            self._cleared = attempt.id
+            self._reporter.wake()
+
+    def _failure(self) -> JobError | None:
+        if not self._parent.broken:
+            return None
+        kind = ErrorKind.LOST if self._parent.ready.is_set() else ErrorKind.START
+        message = f"Ranks cannot start on {self._settings.node}: {self._parent.broken}."
+        return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
+
+    def _kept(self) -> set[int]:
+        return {pid for pid in (self._parent.pid, self._store.pid) if pid}
+
+    async def _end_all(self) -> None:
+        self._parent.close()
+        while processes.kill_below(os.getpid()):
+            await asyncio.sleep(0.01)
+        await self._link.close()
+
+
+async def serve(settings: AgentSettings, parent: Parent) -> None:
+    """Run an agent until its task is over or it is told to end."""
+    agent = Agent(settings, Link(settings.service_url, settings.token), parent)
+    running = asyncio.current_task()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel if running else sys.exit)
+    with contextlib.suppress(asyncio.CancelledError):
+        await agent.run()
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    system.adopt_orphans()
+    try:
+        settings = AgentSettings.from_environ()
+    except SettingsIncomplete as error:
+        log.error("%s", error)
+        return 2
+    asyncio.run(serve(settings, Parent.start()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

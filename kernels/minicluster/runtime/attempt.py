@@ -1,0 +1,218 @@
+"""One attempt on this node, from the order to the last acknowledged byte."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk
+
+from . import ladder, processes
+from .link import Backoff, Link, ServiceAway, ServiceRefused
+from .parent import Parent
+from .paths import AttemptPaths, write_whole
+from .ranks import LocalRank
+from .settings import AgentSettings
+from .streams import CHUNK_BYTES, Spool
+
+REPORT_BYTES = 1 << 20
+_BECAUSE = {StopMode.INTERRUPT: "the job was stopped", StopMode.ABORT: "the job's attempt was ended"}
+_SWEEPS = 100
+_SWEEP_WAIT_S = 0.02
+
+
+class AttemptImpossible(MiniclusterError):
+    """The attempt's ranks cannot be started here."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What an attempt needs of its agent. renew_store: put a fresh store in the place of a used one;
+    kept: the processes below the agent that outlive an attempt."""
+
+    settings: AgentSettings
+    link: Link
+    parent: Parent
+    changed: Callable[[], None]
+    renew_store: Callable[[], None]
+    kept: Callable[[], set[int]]
+
+
+class Attempt:
+    """The ranks of one attempt on this node, with their streams and their result."""
+
+    def __init__(self, order: RunOrder, around: Surroundings) -> None:
+        self.order = order
+        self.id = order.attempt
+        self.result: BlobInfo | None = None
+        self.delivered = False
+        self.gone = asyncio.Event()
+        self._around = around
+        self._paths = AttemptPaths(around.settings.scratch / f"attempt-{order.attempt}")
+        shutil.rmtree(self._paths.folder, ignore_errors=True)
+        self._paths.folder.mkdir(parents=True)
+        stream = "records" if order.group_rank == 0 else f"agent-{order.group_rank}"
+        self._records = Spool(stream, self._paths.spool(stream))
+        self._ranks = [self._local_rank(index) for index in range(order.local_world_size)]
+        self._notes: list[str] = []
+        self._mode: StopMode | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        self._descent: asyncio.Task[None] | None = None
+        self._acknowledged = asyncio.Event()
+
+    # What the agent reports.
+
+    @property
+    def failed(self) -> bool:
+        return any(rank.failure for rank in self._ranks)
+
+    @property
+    def unsent(self) -> int:
+        return sum(spool.unsent for spool in self._spools())
+
+    def rank_reports(self) -> tuple[RankReport, ...]:
+        hold = not self.delivered and not self.failed
+        return tuple(rank.report(hold_success=hold) for rank in self._ranks)
+
+    def notes(self) -> tuple[str, ...]:
+        told = [rank.note for rank in self._ranks] + [spool.lost for spool in self._spools()]
+        return (*self._notes, *filter(None, told))
+
+    def chunks(self) -> tuple[StreamChunk, ...]:
+        """Return the next piece of each stream, those first that have sent the least."""
+        waiting = sorted(self._spools(), key=lambda spool: spool.acknowledged)
+        chunks = [chunk for spool in waiting if (chunk := spool.chunk())]
+        return tuple(chunks[: REPORT_BYTES // CHUNK_BYTES])
+
+    def acknowledge(self, sizes: dict[str, int]) -> None:
+        for spool in self._spools():
+            spool.acknowledge(sizes.get(spool.name, 0))
+        self._acknowledged.set()
+
+    # What happens.
+
+    async def run(self) -> None:
+        """Run the ranks to their end and deliver all that is left of them."""
+        try:
+            await self._start_ranks()
+        except AttemptImpossible as error:
+            for rank in self._ranks:
+                rank.refuse(error.message, error.hint)
+            self._around.changed()
+        await self._clear_up()
+        self.gone.set()
+        await self._deliver()
+
+    def stop(self, mode: StopMode, because: str = "") -> None:
+        """End the ranks, by ever harsher signals. A harsher mode takes the place of a milder one."""
+        if self._mode in (mode, StopMode.ABORT) or self.gone.is_set():
+            return
+        self._mode = mode
+        if self._preparing and not self._preparing.done():
+            self._preparing.cancel()
+        self._descend(mode, because or _BECAUSE[mode], self._ranks)
+
+    def forget(self) -> None:
+        """Drop the files."""
+        for spool in self._spools():
+            spool.close()
+        shutil.rmtree(self._paths.folder, ignore_errors=True)
+
+    async def _start_ranks(self) -> None:
+        self._preparing = asyncio.create_task(self._prepare())
+        try:
+            await self._preparing
+        except asyncio.CancelledError:
+            if self._mode is None:
+                raise
+            raise AttemptImpossible(f"The ranks were not started: {_BECAUSE[self._mode]}.") from None
+        failing = asyncio.create_task(self._end_all_when_one_fails())
+        parent = self._around.parent
+        await asyncio.gather(*(rank.live(parent, index) for index, rank in enumerate(self._ranks)))
+        failing.cancel()
+        if self._descent:
+            self._descent.cancel()
+
+    async def _prepare(self) -> None:
+        await self._around.parent.usable()
+        if self._around.parent.broken:
+            raise AttemptImpossible(f"No rank can start on {self._around.settings.node}: {self._around.parent.broken}.")
+        write_whole(self._paths.order, self.order.model_dump_json().encode())
+        backoff = Backoff()
+        while True:
+            try:
+                return await self._around.link.fetch(self.order.payload_sha256, self._paths.payload)
+            except ServiceAway:
+                await asyncio.sleep(backoff.next_s())
+            except ServiceRefused as error:
+                raise AttemptImpossible(f"The cell could not be fetched. {error.message}") from error
+
+    async def _end_all_when_one_fails(self) -> None:
+        waits = {asyncio.create_task(rank.failing.wait()): rank for rank in self._ranks}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            culprit = waits[done.pop()]
+            others = [rank for rank in self._ranks if not rank.spare()]
+            self._descend(StopMode.ABORT, f"rank {culprit.rank} failed", others)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _descend(self, mode: StopMode, because: str, ranks: list[LocalRank]) -> None:
+        if self._descent:
+            self._descent.cancel()
+
+        def send(number: signal.Signals) -> None:
+            for rank in ranks:
+                rank.send(number, because)
+
+        self._descent = asyncio.create_task(ladder.descend(mode, send, self.gone.wait))
+
+    async def _clear_up(self) -> None:
+        """End what the ranks left behind, and read the last of their output."""
+        for _ in range(_SWEEPS):
+            if not processes.kill_below(os.getpid(), self._around.kept()):
+                break
+            await asyncio.sleep(_SWEEP_WAIT_S)
+        else:
+            self._notes.append("Processes of the job do not end on " + self._around.settings.node + ".")
+        for rank in self._ranks:
+            rank.drain()
+            rank.close()
+        if self.order.group_rank == 0:
+            self._around.renew_store()
+        self._around.changed()
+
+    async def _deliver(self) -> None:
+        await self._upload_result()
+        while self.unsent:
+            self._acknowledged.clear()
+            await self._acknowledged.wait()
+        self.delivered = True
+        self._around.changed()
+
+    async def _upload_result(self) -> None:
+        first = self._ranks[0]
+        if first.rank != 0 or not first.succeeded or not self._paths.result.exists():
+            return
+        backoff = Backoff()
+        while self.result is None:
+            try:
+                self.result = await self._around.link.upload(self._paths.result)
+            except ServiceAway:
+                await asyncio.sleep(backoff.next_s())
+            except ServiceRefused as error:
+                self._notes.append(f"The result could not be brought back. {error.message}")
+                return
+
+    def _local_rank(self, index: int) -> LocalRank:
+        rank = self.order.first_rank + index
+        return LocalRank(rank, self._around.settings.node, self._paths, self._records, self._around.changed)
+
+    def _spools(self) -> list[Spool]:
+        return [*(rank.output for rank in self._ranks), self._records]

@@ -1,0 +1,47 @@
+"""The environment of a rank, named as torchrun names it, computed from the order alone."""
+
+from __future__ import annotations
+
+import os
+
+from minicluster.wire import RunOrder
+
+ATTEMPT = "MINICLUSTER_ATTEMPT"
+RECORDS_FD = "MINICLUSTER_RECORDS_FD"
+THREADS = "OMP_NUM_THREADS"
+
+
+def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[str, str]:
+    """Return what a rank's environment has besides the task's own. The user's variables win nothing
+    over the places that the service decided."""
+    rank = str(order.first_rank + local_rank)
+    places = {
+        "RANK": rank,
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(order.world_size),
+        "LOCAL_WORLD_SIZE": str(order.local_world_size),
+        "GROUP_RANK": str(order.group_rank),
+        "GROUP_WORLD_SIZE": str(order.group_world_size),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": str(order.world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": order.master_addr,
+        "MASTER_PORT": str(order.master_port),
+        "TORCHELASTIC_RUN_ID": f"job-{order.job_id}",
+        "TORCHELASTIC_RESTART_COUNT": str(order.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(order.restart_count),
+        # The store is a process of the task, so no rank must try to host one.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        ATTEMPT: str(order.attempt),
+    }
+    return {**order.env, **places}
+
+
+def fair_threads(order: RunOrder) -> int:
+    """Return the CPU threads of one rank: the cores divided by the ranks on this machine."""
+    cores = len(os.sched_getaffinity(0))
+    # A loopback master means that all tasks of the gang are on this one machine.
+    neighbours = order.world_size if order.master_addr.startswith("127.") else order.local_world_size
+    return max(1, cores // neighbours)

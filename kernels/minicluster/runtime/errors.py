@@ -1,0 +1,130 @@
+"""Why a rank ended, in words. Pure: what was seen goes in, the error for people comes out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster.wire import ErrorKind, JobError
+
+_SIGNAL_WORDS: dict[signal.Signals, tuple[str, str]] = {
+    signal.SIGSEGV: ("segmentation fault", "Native code crashed; where it was stands at the end of the rank's output."),
+    signal.SIGABRT: ("abort", "A library gave up; its reason stands at the end of the rank's output."),
+    signal.SIGBUS: ("bus error", "Often /dev/shm is full: use num_workers=0, or give the task more shared memory."),
+    signal.SIGFPE: ("arithmetic error", "Native code divided by zero."),
+    signal.SIGILL: ("illegal instruction", "A library was built for another processor."),
+    signal.SIGKILL: ("killed from outside", "Someone or something on the node ended it, without a trace."),
+    signal.SIGTERM: ("asked to end from outside", "Someone or something on the node ended it."),
+}
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """What was seen of a rank's end.
+
+    status: waitpid's word. finished: the cell had come to its end. account: the error file.
+    ended_because: why we ended it, empty when we did not. memory_kills: processes that the node's
+    kernel killed for memory while the rank lived. at: seconds since the epoch.
+    """
+
+    rank: int
+    node: str
+    status: int
+    at: float
+    finished: bool = False
+    account: dict[str, Any] | None = None
+    ended_because: str = ""
+    memory_kills: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code, negative for a signal's number."""
+        return os.waitstatus_to_exitcode(self.status)
+
+
+def failure_of(end: RankEnd) -> JobError | None:
+    """Return why the rank failed, None when it did not."""
+    if end.finished:
+        return None
+    if end.account and not (end.ended_because and _extra(end).get("interrupted")):
+        return _told(end)
+    if end.ended_because:
+        return _error(end, ErrorKind.SIGNAL, f"Rank {end.rank} was ended: {end.ended_because}.")
+    if end.exit_code > 0:
+        text = f"Rank {end.rank} on {end.node} ended with exit code {end.exit_code}, before the cell's end."
+        return _error(end, ErrorKind.EXIT, text, "It called os._exit(), or a library did.")
+    if end.exit_code == 0:
+        return None
+    return _killed(end)
+
+
+def note_of(end: RankEnd) -> str:
+    """Return what the owner should know of a rank that did not fail, empty when nothing."""
+    if end.finished and end.ended_because:
+        return f"Rank {end.rank} had done its work but hung at its exit, and was ended: {end.ended_because}."
+    if end.finished and end.exit_code != 0:
+        return f"Rank {end.rank} had done its work, and then ended with {_ending(end)}."
+    if not end.finished and end.exit_code == 0:
+        return f"Rank {end.rank} left with os._exit(0) before the cell's end; its results are not there."
+    return ""
+
+
+def _told(end: RankEnd) -> JobError:
+    told = (end.account or {}).get("message", "")
+    said = told.get("message", "") if isinstance(told, dict) else str(told)
+    extra = _extra(end)
+    code = told.get("errorCode", end.exit_code) if isinstance(told, dict) else end.exit_code
+    at = float(extra.get("at") or extra.get("timestamp") or end.at)
+    if extra.get("exit"):
+        text = f"Rank {end.rank} on {end.node} ended with exit code {code}: {said}."
+        return _error(end, ErrorKind.EXIT, text, at=at, exit_code=code)
+    return _error(
+        end, ErrorKind.EXCEPTION, said, extra.get("hint", ""), extra.get("py_callstack", ""), at=at, exit_code=code
+    )
+
+
+def _killed(end: RankEnd) -> JobError:
+    if end.exit_code == -signal.SIGKILL and end.memory_kills:
+        text = f"Rank {end.rank} on {end.node} was killed because the node ran out of memory."
+        hint = "Use a smaller batch, fewer loader processes, or load the data in parts."
+        return _error(end, ErrorKind.MEMORY, text, hint)
+    number = signal.Signals(-end.exit_code)
+    _, hint = _SIGNAL_WORDS.get(number, ("", ""))
+    return _error(end, ErrorKind.SIGNAL, f"Rank {end.rank} on {end.node} was killed by {_ending(end)}.", hint)
+
+
+def _ending(end: RankEnd) -> str:
+    if end.exit_code >= 0:
+        return f"exit code {end.exit_code}"
+    number = signal.Signals(-end.exit_code)
+    words, _ = _SIGNAL_WORDS.get(number, ("", ""))
+    return f"{number.name} ({words})" if words else number.name
+
+
+def _extra(end: RankEnd) -> dict[str, Any]:
+    told = (end.account or {}).get("message", {})
+    return told.get("extraInfo", {}) if isinstance(told, dict) else {}
+
+
+def _error(
+    end: RankEnd,
+    kind: ErrorKind,
+    message: str,
+    hint: str = "",
+    traceback: str = "",
+    *,
+    at: float | None = None,
+    exit_code: int | None = None,
+) -> JobError:
+    return JobError(
+        kind=kind,
+        message=message,
+        rank=end.rank,
+        node=end.node,
+        traceback=traceback,
+        hint=hint,
+        exit_code=end.exit_code if exit_code is None else exit_code,
+        at=end.at if at is None else at,
+    )

@@ -1,0 +1,100 @@
+"""The process group that is there before the cell runs, and scripts that make their own.
+
+A script written for torchrun calls init_process_group() itself. With the same wishes it gets the
+group that is there; with others it gets a new one, over keys of the store that nobody has used.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from .network import interface_to
+
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def choose_interface(master: str) -> None:
+    """Have Gloo and NCCL use the interface that leads to the gang; what the user set stays."""
+    name = interface_to(master)
+    for variable in _INTERFACE_VARIABLES:
+        if name and variable not in os.environ:
+            os.environ[variable] = name
+
+
+def choose_device(local_rank: int, local_world_size: int) -> str:
+    """Make the rank's GPU the current one, where there is one, and return the backend to use."""
+    if not torch.cuda.is_available():
+        return "gloo"
+    count = torch.cuda.device_count()
+    torch.cuda.set_device(local_rank % count)
+    # NCCL refuses two ranks on one GPU.
+    return "cpu:gloo,cuda:nccl" if local_world_size <= count and dist.is_nccl_available() else "gloo"
+
+
+class GivenGroup:
+    """Makes the first group and stands in for torch's init and destroy functions."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._rank = int(os.environ["RANK"])
+        self._world_size = int(os.environ["WORLD_SIZE"])
+        self._store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        self._made = 0
+        self._untouched = False
+        self._kept: list[Any] = []
+        self._torch_init = dist.init_process_group
+        self._torch_destroy = dist.destroy_process_group
+
+    def make(self) -> None:
+        """Make the group and take the place of torch's functions."""
+        self._init({"backend": self._backend})
+        self._untouched = True
+        for module in (dist, distributed_c10d):
+            module.init_process_group = self.init_process_group
+            module.destroy_process_group = self.destroy_process_group
+
+    def init_process_group(self, *args: Any, **kwargs: Any) -> None:
+        """Stand in for torch.distributed.init_process_group."""
+        wishes = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
+        if self._untouched:
+            self._untouched = False
+            if self._is_met(wishes):
+                return
+            self.destroy_process_group()
+        self._init(wishes)
+
+    def destroy_process_group(self, group: Any = None) -> None:
+        """Stand in for torch.distributed.destroy_process_group.
+
+        The groups' objects are kept: collecting one that a DistributedDataParallel still holds
+        joins a Gloo thread that waits for the lock of the thread that joins it.
+        """
+        self._kept.extend(distributed_c10d._world.pg_map)
+        self._untouched = False
+        self._torch_destroy(group)
+
+    def _init(self, wishes: dict[str, Any]) -> None:
+        if wishes.get("store") is None and wishes.get("init_method") in (None, "env://"):
+            # Keys of an earlier group would lead to addresses where nobody listens any more.
+            fresh = dist.PrefixStore(f"group-{self._made}", self._store)
+            wishes = {**wishes, "init_method": None, "store": fresh}
+            wishes.update(rank=self._rank, world_size=self._world_size)
+        self._made += 1
+        self._torch_init(**wishes)
+
+    def _is_met(self, wishes: dict[str, Any]) -> bool:
+        there = {
+            "backend": (None, self._backend),
+            "init_method": (None, "env://"),
+            "timeout": (None, distributed_c10d.default_pg_timeout),
+            "world_size": (-1, self._world_size),
+            "rank": (-1, self._rank),
+            "group_name": ("",),
+        }
+        return all(value in there.get(name, (None,)) for name, value in wishes.items())

@@ -1,0 +1,37 @@
+"""How ranks are ended: signals that get harsher with time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from minicluster.wire import StopMode
+
+
+@dataclass(frozen=True)
+class Step:
+    """A signal, and how long to wait for what it does."""
+
+    signal: signal.Signals
+    wait_s: float
+
+
+LADDERS: dict[StopMode, tuple[Step, ...]] = {
+    StopMode.INTERRUPT: (Step(signal.SIGINT, 5.0), Step(signal.SIGTERM, 5.0), Step(signal.SIGKILL, 5.0)),
+    StopMode.ABORT: (Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 5.0)),
+}
+
+
+async def descend(
+    mode: StopMode, send: Callable[[signal.Signals], None], gone: Callable[[], Awaitable[object]]
+) -> None:
+    """Send each signal of the mode in turn, until `gone` returns."""
+    for step in LADDERS[mode]:
+        send(step.signal)
+        try:
+            await asyncio.wait_for(gone(), step.wait_s)
+        except TimeoutError:
+            continue
+        return

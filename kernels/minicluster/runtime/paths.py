@@ -1,0 +1,43 @@
+"""Every file name of an attempt, in one place."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class AttemptPaths:
+    """The files of one attempt on this node, all in `folder`."""
+
+    folder: Path
+
+    @property
+    def order(self) -> Path:
+        return self.folder / "order.json"
+
+    @property
+    def payload(self) -> Path:
+        return self.folder / "payload"
+
+    @property
+    def modules(self) -> Path:
+        return self.folder / "modules"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result"
+
+    def error_file(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.error.json"
+
+    def spool(self, stream: str) -> Path:
+        return self.folder / f"{stream}.log"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is either there with all its bytes, or not there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)

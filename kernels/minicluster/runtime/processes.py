@@ -1,0 +1,64 @@
+"""The tree of processes below the agent, read from /proc.
+
+Agent and zygote adopt orphans, so all that a rank ever started stays in the tree, whatever session
+or environment it took; nothing outside of it is ever touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+
+def descendants(root: int) -> list[int]:
+    """Return all processes below `root`, those that wait to be reaped left out."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _living():
+        children.setdefault(parent, []).append(pid)
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def kill_below(root: int, keep: Collection[int] = ()) -> int:
+    """Send SIGKILL to all processes below `root` but those of `keep`. Return how many there were."""
+    victims = [pid for pid in descendants(root) if pid not in keep]
+    for pid in victims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(victims)
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal a rank with its children. A stopped process is woken, or it would never see it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+        os.killpg(pid, signal.SIGCONT)
+
+
+def oom_kills() -> int:
+    """Return how many processes this machine's kernel has killed for memory since it started."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _living() -> Iterator[tuple[int, int]]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            # The name in parentheses may hold anything; the fields behind it are plain.
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state not in "ZX":
+            yield int(entry.name), int(parent)

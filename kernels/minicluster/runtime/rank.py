@@ -1,0 +1,181 @@
+"""The life of one rank: a cell, run in a `__main__` of its own, in a process forked for it."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import dataclasses
+import faulthandler
+import fcntl
+import json
+import linecache
+import os
+import platform
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from minicluster import pickling
+from minicluster.cell import CellSource
+from minicluster.errors import MiniclusterError
+from minicluster.payload import CellPayload, LeftBehind, ResultPayload
+from minicluster.wire import RunOrder
+
+from . import birth, environment, group, system, tracebacks
+from .paths import AttemptPaths, write_whole
+from .settings import TOKEN_FILE
+
+_RECORDS_FD_FROM = 200
+"""A number so high that a program started by the cell hardly has a file of its own there."""
+
+
+class NotebookDiffers(MiniclusterError):
+    """The cell was pickled by a Python whose functions this one cannot run."""
+
+
+@dataclass(frozen=True)
+class RankPipes:
+    """Descriptors to write to. control: one JSON line about how the cell ended."""
+
+    output: int
+    records: int
+    control: int
+
+
+class Rank:
+    """One rank from its birth to its last word."""
+
+    def __init__(self, folder: Path, local_rank: int, pipes: RankPipes) -> None:
+        self.paths = AttemptPaths(folder)
+        self.order = RunOrder.model_validate_json(self.paths.order.read_bytes())
+        self.local_rank = local_rank
+        self.rank = self.order.first_rank + local_rank
+        self.pipes = pipes
+        self.namespace: dict[str, Any] = _new_main().__dict__
+
+    def run(self) -> int:
+        """Run the cell and return the process's exit code."""
+        try:
+            self._prepare()
+            payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
+            self._load(payload)
+            self._execute(payload)
+        except BaseException as error:
+            code = self._failed(error)
+            self._say("failed", exit_code=code)
+            return code
+        self._say("finished")
+        return 0
+
+    def _prepare(self) -> None:
+        records_fd = fcntl.fcntl(self.pipes.records, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
+        os.close(self.pipes.records)
+        error_file = str(self.paths.error_file(self.rank))
+        os.environ.pop(TOKEN_FILE, None)
+        os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
+        os.environ[environment.RECORDS_FD] = str(records_fd)
+        threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
+        torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
+        np.random.seed()  # noqa: NPY002 - the global state, the same in all children of the zygote
+        group.choose_interface(self.order.master_addr)
+        group.GivenGroup(group.choose_device(self.local_rank, self.order.local_world_size)).make()
+
+    def _load(self, payload: CellPayload) -> None:
+        sys.argv = [payload.filename]
+        sys.path[:0] = [str(self.paths.modules), ""]
+        theirs, ours = payload.versions.get("python", ""), platform.python_version()
+        if payload.names and theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
+            raise NotebookDiffers(
+                f"The notebook runs Python {theirs}, rank {self.rank} runs {ours}: functions cannot travel.",
+                "Use the same image for the notebook and the cluster.",
+            )
+        if payload.names:
+            self.namespace.update(pickling.loads(payload.names, self.namespace))
+
+    def _execute(self, payload: CellPayload) -> None:
+        lines = payload.source.splitlines(keepends=True)
+        linecache.cache[payload.filename] = (len(payload.source), None, lines, payload.filename)
+        cell = CellSource.parse(payload.source, payload.filename)
+        value = None
+        try:
+            exec(cell.body, self.namespace)  # noqa: S102 - running the user's cell is the purpose
+            if cell.value is not None:
+                value = eval(cell.value, self.namespace)  # noqa: S307 - as above
+        except SystemExit as ended:
+            if ended.code not in (None, 0):
+                raise
+        if self.rank == 0:
+            self._keep_result(payload, cell, value)
+
+    def _keep_result(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
+        wanted = cell.assigned if payload.pull is None else payload.pull
+        names = [name for name in wanted if name in self.namespace]
+        result = pickling.dump_result(
+            self.namespace, names, value, cell.value is not None, payload.result_limit_bytes
+        )
+        absent = [name for name in payload.pull or () if name not in self.namespace]
+        write_whole(self.paths.result, _with_absent(result, absent).to_bytes())
+
+    def _failed(self, error: BaseException) -> int:
+        if isinstance(error, SystemExit):
+            code, message = _exit_of(error)
+            account = tracebacks.exit_account(message, code)
+        else:
+            code, text = 1, tracebacks.render(error)
+            account = tracebacks.account_of(error, text, code)
+            print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
+        tracebacks.write_account(self.paths.error_file(self.rank), account)
+        return code
+
+    def _say(self, event: str, **more: Any) -> None:
+        os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
+
+
+def live(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> NoReturn:
+    """Be a rank, from the fork to the exit."""
+    code = 1
+    try:
+        birth.leave_parent(zygote_pid)
+        birth.take_streams(pipes.output)
+        faulthandler.enable(sys.stderr)
+        code = Rank(folder, local_rank, pipes).run()
+        _leave()
+    finally:
+        system.flush_c_streams()
+        # Tearing down process groups can deadlock, and takes seconds when it does not.
+        os._exit(code)
+
+
+def _leave() -> None:
+    """Do what Python does at exit for the user's code: wait for threads, call atexit functions."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        print(tracebacks.render(error), end="", file=sys.stderr)  # noqa: T201 - as Python does
+
+
+def _new_main() -> ModuleType:
+    """Make a `__main__` for the cell, so that what it defines pickles as in a notebook."""
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module
+
+
+def _exit_of(error: SystemExit) -> tuple[int, str]:
+    if isinstance(error.code, int):
+        return error.code & 0xFF or 1, f"sys.exit({error.code})"
+    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    return 1, str(error.code)
+
+
+def _with_absent(result: ResultPayload, absent: list[str]) -> ResultPayload:
+    left = tuple(LeftBehind(name, "", "the cell did not make it") for name in absent)
+    return dataclasses.replace(result, left_behind=result.left_behind + left)

@@ -1,0 +1,143 @@
+"""One local rank, as the agent sees it: its process, its pipes, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from minicluster.wire import ErrorKind, JobError, RankReport, RankState
+
+from . import processes
+from .errors import RankEnd, failure_of, note_of
+from .parent import Child, Parent
+from .paths import AttemptPaths
+from .streams import LineSplitter, Pump, Spool
+
+EXIT_WAIT_S = 10.0
+"""How long a rank may take to leave after its cell has ended."""
+FAILED_EXIT_WAIT_S = 2.0
+"""The same after an error: the other ranks and the notebook wait for it."""
+
+
+class LocalRank:
+    """Follows one rank from its fork to its end. `failure` is there as soon as it is known."""
+
+    def __init__(self, rank: int, node: str, paths: AttemptPaths, records: Spool, changed: Callable[[], None]) -> None:
+        self.rank = rank
+        self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
+        self.failing = asyncio.Event()
+        self.end: RankEnd | None = None
+        self.failure: JobError | None = None
+        self._node = node
+        self._paths = paths
+        self._changed = changed
+        self._output = Pump(self._take_output)
+        self._records = Pump(LineSplitter(records.write).feed)
+        self._control = Pump(LineSplitter(self._hear).feed)
+        self._child: Child | None = None
+        self._finished = False
+        self._because = ""
+
+    @property
+    def note(self) -> str:
+        return note_of(self.end) if self.end else ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.end is not None and self.failure is None
+
+    async def live(self, parent: Parent, local_rank: int) -> None:
+        """Have the rank forked and follow it to its end."""
+        kills_before = processes.oom_kills()
+        pumps = (self._output, self._records, self._control)
+        order = {"kind": "rank", "folder": str(self._paths.folder), "local_rank": local_rank}
+        name = f"{self._paths.folder.name}-rank-{self.rank}"
+        self._child = child = parent.fork(name, order, [pump.write_fd for pump in pumps])
+        for pump in pumps:
+            pump.start()
+        await child.made.wait()
+        self._changed()
+        await child.ended.wait()
+        self.drain()
+        self._conclude(child, processes.oom_kills() - kills_before)
+
+    def send(self, number: signal.Signals, because: str) -> None:
+        """Signal the rank and what it started, unless it is gone."""
+        if self._child and self._child.pid and not self._child.ended.is_set():
+            self._because = self._because or because
+            processes.signal_group(self._child.pid, number)
+
+    def spare(self) -> bool:
+        """Say whether the rank is on its own way out."""
+        return self._finished or self.failing.is_set()
+
+    def drain(self) -> None:
+        for pump in (self._output, self._records, self._control):
+            pump.drain()
+
+    def close(self) -> None:
+        for pump in (self._output, self._records, self._control):
+            pump.close()
+
+    def refuse(self, message: str, hint: str = "") -> None:
+        """Say why the rank was never started."""
+        self.failure = JobError(
+            kind=ErrorKind.START, message=message, hint=hint, rank=self.rank, node=self._node, at=time.time()
+        )
+
+    def report(self, *, hold_success: bool) -> RankReport:
+        """Say how the rank stands. A success can be held until its output and result are delivered."""
+        if self.failure or (self.end and not hold_success):
+            code = self.end.exit_code if self.end else None
+            code = 0 if self.end and not self.failure else code
+            return RankReport(rank=self.rank, state=RankState.EXITED, exit_code=code, error=self.failure)
+        started = self._child is not None and self._child.pid is not None
+        return RankReport(rank=self.rank, state=RankState.STARTED if started else RankState.PENDING)
+
+    def _take_output(self, data: bytes) -> None:
+        self.output.write(data)
+        self._changed()
+
+    def _hear(self, lines: bytes) -> None:
+        said: dict[str, Any] = json.loads(lines.splitlines()[-1])
+        if said["event"] == "finished":
+            self._finished = True
+            wait_s = EXIT_WAIT_S
+        else:
+            self.failing.set()
+            wait_s = FAILED_EXIT_WAIT_S
+        because = f"it was still there {wait_s:.0f} s after the cell's end"
+        asyncio.get_running_loop().call_later(wait_s, self.send, signal.SIGKILL, because)
+
+    def _conclude(self, child: Child, memory_kills: int) -> None:
+        if child.status is None:
+            self.refuse(f"Rank {self.rank} could not be started on {self._node}: {child.refusal}.")
+        else:
+            self.end = RankEnd(
+                rank=self.rank,
+                node=self._node,
+                status=child.status,
+                at=time.time(),
+                finished=self._finished,
+                account=_read_account(self._paths.error_file(self.rank)),
+                ended_because=self._because,
+                memory_kills=memory_kills,
+            )
+            self.failure = failure_of(self.end)
+        if self.failure:
+            self.failing.set()
+        self._changed()
+
+
+def _read_account(path: Path) -> dict[str, Any] | None:
+    """Return torch elastic's error file, None when there is none that can be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+

@@ -1,0 +1,55 @@
+"""What the engine tells an agent through its environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from minicluster.errors import MiniclusterError
+
+from .network import source_address
+
+TOKEN_FILE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - a variable's name
+
+
+class SettingsIncomplete(MiniclusterError):
+    """The agent was started without what it needs to know."""
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """address: where other tasks of the gang reach this one; by default the route to the service."""
+
+    service_url: str
+    token: str
+    scratch: Path
+    node: str
+    address: str
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
+        url = _need(environ, "MINICLUSTER_SERVICE_URL")
+        return cls(
+            service_url=url if url.endswith("/") else f"{url}/",
+            token=_read_token(Path(_need(environ, TOKEN_FILE))),
+            scratch=Path(_need(environ, "MINICLUSTER_SCRATCH")),
+            node=_need(environ, "MINICLUSTER_NODE"),
+            address=environ.get("MINICLUSTER_ADDRESS") or source_address(urlsplit(url).hostname or "127.0.0.1"),
+        )
+
+
+def _need(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise SettingsIncomplete(f"{name} is not set.", "An agent is started by an engine, which sets it.")
+    return value
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise SettingsIncomplete(f"The token file {path} cannot be read: {error.strerror}.") from error

@@ -1,0 +1,134 @@
+"""Notebook servers as processes of this machine, for the embedded cluster.
+
+No system users are needed: every server runs as the hub's own user, each in a home of its own.
+That keeps users' files apart by habit, not by force; a shared lab takes a spawner with containers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import IO, Any
+
+import psutil
+from jupyterhub.spawner import LocalProcessSpawner
+from traitlets import Bool, Float, Unicode, default
+
+from minicluster_hub.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
+from minicluster_spawner.homes import examples_dir, folder_name, make_home
+
+_LOG_KEPT_BYTES = 2**22
+
+
+class ProcessSpawner(LocalProcessSpawner):
+    """One process group per notebook server, found again by a label in its environment."""
+
+    data_dir = Unicode("data", help="The cluster's data folder; homes/ and hub/servers/ lie in it.").tag(
+        config=True
+    )
+    examples = Unicode(help="Folder whose notebooks are copied once into each home; empty: none.").tag(
+        config=True
+    )
+    hide_gpus = Bool(
+        True,
+        help="Notebooks see no GPU, so that jobs find them free. False: a notebook may fill one that a job uses.",
+    ).tag(config=True)
+    stop_grace_s = Float(
+        5.0, help="Seconds a server gets to save and end its kernels; a longer time makes Stop slower."
+    ).tag(config=True)
+
+    @default("examples")
+    def _examples_default(self) -> str:
+        return str(examples_dir())
+
+    @default("cmd")
+    def _cmd_default(self) -> list[str]:
+        # -P: a file random.py in the home would else be imported for the module.
+        return [sys.executable, "-P", "-m", "jupyterhub.singleuser"]
+
+    @default("args")
+    def _args_default(self) -> list[str]:
+        return [
+            "--ServerApp.log_level=WARN",
+            # A login shell would reset PATH; this one finds the same python as the kernels.
+            '--ServerApp.terminado_settings={"shell_command": ["/bin/bash"]}',
+            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        ]
+
+    @property
+    def home(self) -> Path:
+        return Path(self.data_dir).absolute() / "homes" / folder_name(self.user.name)
+
+    @property
+    def server_log(self) -> Path:
+        return Path(self.data_dir).absolute() / "hub" / "servers" / f"{folder_name(self.user.name)}.log"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {
+            DATA_LABEL: str(Path(self.data_dir).absolute()),
+            SERVER_LABEL: f"{folder_name(self.user.name)}/{self.name}",
+        }
+
+    def user_env(self, env: dict[str, str]) -> dict[str, str]:
+        """Give the server its user's home, this environment's programs, and the labels."""
+        programs = str(Path(sys.executable).parent)
+        env.update(USER=self.user.name, HOME=str(self.home), SHELL="/bin/bash", **self.labels)
+        env["PATH"] = os.pathsep.join([programs, env.get("PATH", os.defpath)])
+        if self.hide_gpus:
+            env.setdefault("CUDA_VISIBLE_DEVICES", "")
+        return env
+
+    def make_preexec_fn(self, name: str) -> Any:
+        """Nothing to become: the server keeps the hub's user."""
+        return None
+
+    async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
+        """Leave internal certificates where they are: the same user reads them."""
+        return paths
+
+    async def start(self) -> tuple[str, int]:
+        """Make the home and start the server in it, its output in a file of its own."""
+        make_home(self.home, Path(self.examples) if self.examples else None)
+        configured = self.popen_kwargs
+        with self._open_log() as log:
+            ours = {"cwd": str(self.home), "umask": 0o077, "stdin": DEVNULL, "stdout": log, "stderr": log}
+            self.popen_kwargs = {**ours, **configured}
+            try:
+                return await super().start()
+            finally:
+                self.popen_kwargs = configured
+
+    def _open_log(self) -> IO[bytes]:
+        self.server_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.server_log.exists() and self.server_log.stat().st_size > _LOG_KEPT_BYTES:
+            self.server_log.replace(self.server_log.with_suffix(".log.1"))
+        return self.server_log.open("ab")
+
+    async def poll(self) -> int | None:
+        """Return None while the server lives (after a hub restart: the process with our label)."""
+        if self.proc is not None:
+            return await super().poll()
+        if self._found() is not None:
+            return None
+        self.clear_state()
+        return 0
+
+    def _found(self) -> psutil.Process | None:
+        """The server known by its process id, unless the id belongs to another process by now."""
+        try:
+            process = psutil.Process(self.pid) if self.pid else None
+        except psutil.Error:
+            return None
+        return process if process and matches(process, labelled(**self.labels)) else None
+
+    async def stop(self, now: bool = False) -> None:
+        """End the server in the gentle way, then whatever its kernels and terminals left behind."""
+        grace_s = 0.5 if now else self.stop_grace_s
+        if server := self._found():
+            await asyncio.to_thread(end_one, server, grace_s)
+        await asyncio.to_thread(end_all, labelled(**self.labels), 1.0)
+        await self.poll()

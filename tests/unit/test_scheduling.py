@@ -1,0 +1,140 @@
+"""FIFO, pack, warm gangs and the reasons for waiting: pure functions over snapshots."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minicluster_hub.scheduling.base import JobRequest, RunningJob, Snapshot, WarmGang, give
+from minicluster_hub.scheduling.placement import UnknownPlacement, placement
+from minicluster_hub.scheduling.placement.pack import Pack
+from minicluster_hub.scheduling.policies import UnknownPolicy, policy
+from minicluster_hub.scheduling.policies.fifo import Fifo
+from minicluster_hub.scheduling.reasons import explain
+from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Reuse, schedule
+
+THREE = {"node-1": 1, "node-2": 1, "node-3": 1}
+
+
+def request(job_id, nodes=1, *, most=None, slots=1, owner="ada"):
+    return JobRequest(job_id, owner, nodes, most or nodes, slots, submitted_at=float(job_id))
+
+
+def gang(gang_id, *nodes, owner="ada", idle_since=0.0):
+    return WarmGang(gang_id, owner, tuple((node, (0,)) for node in nodes), 1, idle_since)
+
+
+def snapshot(waiting, *, slots=THREE, warm=(), running=(), now=1000.0):
+    held = {(node, slot) for holder in (*warm, *running) for node, taken in holder.places for slot in taken}
+    free = {node: tuple(s for s in range(count) if (node, s) not in held) for node, count in slots.items()}
+    return Snapshot(now, tuple(waiting), tuple(running), tuple(warm), slots, free)
+
+
+def decide(*args, **kwargs):
+    return schedule(snapshot(*args, **kwargs), Fifo(), Pack())
+
+
+def test_a_gang_gets_all_its_nodes():
+    assert decide([request(1, 3)]) == (Admit(1, (("node-1", (0,)), ("node-2", (0,)), ("node-3", (0,)))),)
+
+
+def test_nobody_overtakes_under_fifo():
+    running = [RunningJob(9, "bob", (("node-1", (0,)),), None)]
+    assert decide([request(1, 3), request(2, 1)], running=running) == ()
+
+
+def test_a_range_takes_what_is_free_but_not_less_than_its_minimum():
+    running = [RunningJob(9, "bob", (("node-1", (0,)),), None)]
+    (admitted,) = decide([request(1, 2, most=3)], running=running)
+    assert [node for node, _ in admitted.places] == ["node-2", "node-3"]
+
+
+def test_pack_leaves_whole_nodes_whole():
+    free = {"a": (0, 1, 2, 3), "b": (1, 3), "c": (2,)}
+    assert Pack().place(request(1, 1, slots=2), 1, free) == (("b", (1, 3)),)
+    assert Pack().place(request(1, 2, slots=3), 2, free) is None
+
+
+def test_the_owners_warm_gang_is_used_again():
+    warm = [gang(4, "node-1", "node-2", "node-3")]
+    assert decide([request(1, 3)], warm=warm) == (Reuse(1, 4),)
+
+
+def test_a_strangers_warm_gang_is_taken_back_and_never_reused():
+    warm = [gang(4, "node-1", "node-2", "node-3", owner="bob")]
+    assert decide([request(1, 3)], warm=warm) == (Reclaim(4),)
+
+
+def test_only_as_many_warm_gangs_are_ended_as_are_needed():
+    warm = [gang(4, "node-1", owner="bob", idle_since=1.0), gang(5, "node-2", owner="bob", idle_since=2.0)]
+    assert decide([request(1, 2)], warm=warm) == (Reclaim(4),)
+
+
+def test_slots_being_freed_for_one_job_are_not_given_to_the_next():
+    warm = [gang(4, "node-1", "node-2", "node-3", owner="bob")]
+    assert decide([request(1, 3), request(2, 1)], warm=warm) == (Reclaim(4),)
+
+
+def test_the_reason_names_what_is_missing_and_who_has_it():
+    running = [RunningJob(17, "bob", (("node-1", (0,)),), ends_by=1600.0)]
+    first, second = explain(snapshot([request(1, 3), request(2, 1)], running=running))
+    assert first.reason == "needs 3 nodes with 1 free slot each; 2 are free until job 17 ends"
+    assert first.expected_start_at == 1600.0
+    assert (second.position, second.reason) == (2, "waits for job 1, first in the queue")
+    assert second.expected_start_at is None
+
+
+def test_the_reason_tells_of_nodes_that_are_down():
+    (wait,) = explain(snapshot([request(1, 3)], slots={"node-1": 1}))
+    assert "only 1 such node of the cluster is up" in wait.reason
+
+
+def test_unknown_names_list_the_valid_ones():
+    with pytest.raises(UnknownPolicy, match="there are: fifo"):
+        policy("lottery")
+    with pytest.raises(UnknownPlacement, match="there are: pack"):
+        placement("anywhere")
+
+
+requests = st.builds(
+    lambda job_id, least, more, slots, owner: request(
+        job_id, least, most=least + more, slots=slots, owner=owner
+    ),
+    st.integers(1, 10_000),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(1, 3),
+    st.sampled_from(["ada", "bob", "cid"]),
+)
+
+
+@given(
+    st.lists(requests, max_size=8, unique_by=lambda r: r.job_id),
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from(["ada", "bob"])), max_size=3, unique_by=lambda g: g[0]
+    ),
+)
+def test_no_slot_twice_no_gang_in_part_and_the_same_plan_again(waiting, sizes, gangs):
+    slots = {f"n{index}": count for index, count in enumerate(sizes)}
+    warm = [gang(i, f"n{index}", owner=owner) for i, (index, owner) in enumerate(gangs) if index < len(sizes)]
+    here = snapshot(waiting, slots=slots, warm=warm)
+    decisions = schedule(here, Fifo(), Pack())
+    assert decisions == schedule(here, Fifo(), Pack())
+    wanted = {r.job_id: r for r in waiting}
+    reclaimed = [g for g in warm if Reclaim(g.gang_id) in decisions]
+    reused = {d.gang_id for d in decisions if isinstance(d, Reuse)}
+    assert not reused & {g.gang_id for g in reclaimed}
+    used = [
+        (node, slot) for d in decisions if isinstance(d, Admit) for node, taken in d.places for slot in taken
+    ]
+    assert len(used) == len(set(used))
+    free = {(node, slot) for node, left in here.free.items() for slot in left}
+    assert set(used) <= free
+    for decision in decisions:
+        if isinstance(decision, Admit):
+            asked = wanted[decision.job_id]
+            assert asked.min_nodes <= len(decision.places) <= asked.max_nodes
+            assert all(len(taken) == asked.slots_per_node for _, taken in decision.places)
+            assert len({node for node, _ in decision.places}) == len(decision.places)
+    assert give(here.free, reclaimed).keys() == here.free.keys()
+    assert {w.job_id for w in explain(here)} == set(wanted)
