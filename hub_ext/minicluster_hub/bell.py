@@ -38,6 +38,10 @@ class Listener:
                 await self._event.wait()
         except TimeoutError:
             return frozenset()
+        return self.take()
+
+    def take(self) -> frozenset[Hashable]:
+        """Return the keys that rang since the last wait or take, without waiting."""
         self._event.clear()
         rung, self._rung = frozenset(self._rung), set()
         return rung

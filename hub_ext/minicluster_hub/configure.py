@@ -81,7 +81,6 @@ def _scopes(c: Any) -> None:
         ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
     }
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
-    c.JupyterHub.load_groups = {ADMIN_GROUP: {"users": []}}
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the server role's own, so the role's two scopes stand here again.
     c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
@@ -115,7 +114,7 @@ def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any
             "minicluster_hub",
             f"--data-dir={settings.data_dir}",
             "--engine=local",
-            f"--LocalEngine.nodes={settings.nodes}",
+            f"--LocalEngine.node_count={settings.nodes}",
             *service_args,
         ],
         "environment": {DATA_LABEL: str(settings.data_dir)},

@@ -1,0 +1,43 @@
+"""Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
+
+Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.rank,
+mc.world_size, mc.local_rank, mc.device. Importing this package imports nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from .train.logs import log
+    from .train.place import device, local_rank, rank, world_size
+    from .train.prepare import prepare
+    from .train.progress import progress
+
+__all__ = ["device", "local_rank", "log", "prepare", "progress", "rank", "world_size"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a helper when it is first asked for."""
+    modules = {
+        "prepare": "prepare",
+        "log": "logs",
+        "progress": "progress",
+        "rank": "place",
+        "world_size": "place",
+        "local_rank": "place",
+        "device": "place",
+    }
+    if name not in modules:
+        raise AttributeError(f"minicluster has no {name!r}; it has {', '.join(sorted(modules))}")
+    return getattr(import_module(f".train.{modules[name]}", __name__), name)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Make `%%distribute` and `%distribute` known: called by `%load_ext minicluster`."""
+    from .magics import load_ipython_extension as load
+
+    load(shell)

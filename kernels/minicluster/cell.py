@@ -60,14 +60,13 @@ class CellSource:
 
 def split_last_expression(tree: ast.Module, source: str) -> tuple[ast.Module, ast.Expression | None]:
     """Part the cell's last expression from the statements before it, as a notebook shows it."""
-    if not tree.body or not isinstance(tree.body[-1], ast.Expr) or _ends_with_semicolon(tree, source):
+    *before, last = tree.body or [ast.Pass()]
+    if not isinstance(last, ast.Expr) or _ends_with_semicolon(last, source):
         return tree, None
-    *before, last = tree.body
     return ast.Module(before, type_ignores=[]), ast.Expression(last.value)
 
 
-def _ends_with_semicolon(tree: ast.Module, source: str) -> bool:
-    last = tree.body[-1]
+def _ends_with_semicolon(last: ast.Expr, source: str) -> bool:
     lines = source.encode().splitlines()
     rest = lines[(last.end_lineno or 1) - 1][last.end_col_offset or 0 :]
     return rest.lstrip().startswith(b";")

@@ -21,9 +21,12 @@ StreamName = Annotated[str, Field(pattern=r"^(rank-\d{1,5}|records|agent-\d{1,5}
 
 
 class Message(BaseModel):
-    """Base of all messages: frozen, unknown fields ignored unless parsed strictly."""
+    """Base of all messages: frozen, unknown fields ignored unless parsed strictly.
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    NaN and infinity travel as the strings "NaN" and "Infinity": JSON has no numbers for them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
 
 M = TypeVar("M", bound=BaseModel)

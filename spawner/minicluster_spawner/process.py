@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import IO, Any
 
 import psutil
-from jupyterhub.spawner import LocalProcessSpawner
+from jupyterhub.spawner import LocalProcessSpawner, SpawnException
 from traitlets import Bool, Float, Unicode, default
 
 from minicluster_hub.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
 from minicluster_spawner.homes import examples_dir, folder_name, make_home
 
 _LOG_KEPT_BYTES = 2**22
+_LOOK_AGAIN_S = 0.05
 
 
 class ProcessSpawner(LocalProcessSpawner):
@@ -34,7 +36,7 @@ class ProcessSpawner(LocalProcessSpawner):
     )
     hide_gpus = Bool(
         True,
-        help="Notebooks see no GPU, so that jobs find them free. False: a notebook may fill one that a job uses.",
+        help="Hide GPUs from notebooks; jobs find them free. False: a notebook can fill one that a job has.",
     ).tag(config=True)
     stop_grace_s = Float(
         5.0, help="Seconds a server gets to save and end its kernels; a longer time makes Stop slower."
@@ -47,11 +49,14 @@ class ProcessSpawner(LocalProcessSpawner):
     @default("cmd")
     def _cmd_default(self) -> list[str]:
         # -P: a file random.py in the home would else be imported for the module.
-        return [sys.executable, "-P", "-m", "jupyterhub.singleuser"]
+        return [sys.executable, "-P", "-m", "minicluster_spawner.server"]
 
     @default("args")
     def _args_default(self) -> list[str]:
+        # Jupyter refuses root unless told; here the server is what the hub is.
+        as_root = ["--ServerApp.allow_root=True"] if os.getuid() == 0 else []
         return [
+            *as_root,
             "--ServerApp.log_level=WARN",
             # A login shell would reset PATH; this one finds the same python as the kernels.
             '--ServerApp.terminado_settings={"shell_command": ["/bin/bash"]}',
@@ -96,11 +101,23 @@ class ProcessSpawner(LocalProcessSpawner):
         configured = self.popen_kwargs
         with self._open_log() as log:
             ours = {"cwd": str(self.home), "umask": 0o077, "stdin": DEVNULL, "stdout": log, "stderr": log}
-            self.popen_kwargs = {**ours, **configured}
+            self.popen_kwargs = ours | dict(configured or {})
             try:
-                return await super().start()
+                address = await super().start()
             finally:
                 self.popen_kwargs = configured
+        await self._wait_listening(*address)
+        return address
+
+    async def _wait_listening(self, host: str, port: int) -> None:
+        """Return when the server takes connections; tell at once when it ended instead."""
+        while not _listens(host, port):
+            if (code := await self.poll()) is not None:
+                raise SpawnException(
+                    f"The notebook server ended at its start (exit code {code}). Its log: {self.server_log}",
+                    reason="ended_at_start",
+                )
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     def _open_log(self) -> IO[bytes]:
         self.server_log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,3 +149,8 @@ class ProcessSpawner(LocalProcessSpawner):
             await asyncio.to_thread(end_one, server, grace_s)
         await asyncio.to_thread(end_all, labelled(**self.labels), 1.0)
         await self.poll()
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        return probe.connect_ex((host, port)) == 0

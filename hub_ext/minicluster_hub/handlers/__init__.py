@@ -1,0 +1,1 @@
+"""The service's doors: REST, event streams and pages; nothing is decided here."""

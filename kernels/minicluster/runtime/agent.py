@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import time
 
@@ -19,40 +18,12 @@ from minicluster.wire import ErrorKind, JobError, ReportAnswer, RunOrder, StopMo
 from . import processes, system
 from .attempt import Attempt, Surroundings
 from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
-from .parent import Child, Parent
+from .parent import Parent
 from .reporter import Reporter
 from .settings import AgentSettings, SettingsIncomplete
+from .store_seat import StoreSeat
 
 log = logging.getLogger("minicluster.agent")
-
-
-class StoreSeat:
-    """Keeps one unused TCPStore listening, so that an order to run needs nothing more."""
-
-    def __init__(self, address: str, parent: Parent) -> None:
-        self.port = 0
-        self._address = address
-        self._parent = parent
-        self._made = 0
-        self._child: Child | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child else None
-
-    @property
-    def listening(self) -> bool:
-        return self.pid is not None
-
-    def renew(self) -> None:
-        """Put a fresh store in the place of the one that was used."""
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-        with socket.create_server((self._address, 0), backlog=1024) as listener:
-            self.port = listener.getsockname()[1]
-            self._made += 1
-            self._child = self._parent.fork(f"store-{self._made}", {"kind": "store"}, [listener.fileno()])
 
 
 class Agent:
@@ -70,7 +41,7 @@ class Agent:
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        self._parent.listen(self._reporter.wake)
+        self._parent.listen(self._reporter.state_changed)
         try:
             async with self._tasks as tasks:
                 tasks.create_task(self._reporter.run())
@@ -110,13 +81,13 @@ class Agent:
             self._attempt.stop(orders.stop)
 
     def _begin(self, order: RunOrder) -> None:
-        log.info("attempt %s of job %s: ranks %s to %s of %s", order.attempt, order.job_id, order.first_rank,
-                 order.first_rank + order.local_world_size - 1, order.world_size)
+        log.info("attempt %s of job %s: %s ranks here", order.attempt, order.job_id, order.local_world_size)
         around = Surroundings(
             settings=self._settings,
             link=self._link,
             parent=self._parent,
-            changed=self._reporter.wake,
+            changed=self._reporter.state_changed,
+            output_came=self._reporter.output_came,
             renew_store=self._store.renew,
             kept=self._kept,
         )
@@ -132,14 +103,14 @@ class Agent:
         self._cleared = max(self._cleared, attempt.id)
         self._attempt = None
         attempt.forget()
-        self._reporter.wake()
+        self._reporter.state_changed()
 
     def _snapshot(self) -> TaskReport:
         attempt = self._attempt
         common = TaskReport(
-            ready=self._store.listening and not self._parent.broken,
+            ready=self._store.port is not None and not self._parent.broken,
             address=self._settings.address,
-            store_port=self._store.port or None,
+            store_port=self._store.port,
             cleared=self._cleared,
             failure=self._failure(),
         )
@@ -161,11 +132,10 @@ class Agent:
             return
         attempt.acknowledge(answer.sizes)
         if attempt.unsent:
-            self._reporter.wake()
-        told_all = attempt.delivered and report.ranks == attempt.rank_reports() and not attempt.unsent
-        if told_all and self._store.listening and self._cleared < attempt.id:
+            self._reporter.output_came()
+        if attempt.told_all(report) and self._cleared < attempt.id:
             self._cleared = attempt.id
-            self._reporter.wake()
+            self._reporter.state_changed()
 
     def _failure(self) -> JobError | None:
         if not self._parent.broken:
@@ -179,8 +149,7 @@ class Agent:
 
     async def _end_all(self) -> None:
         self._parent.close()
-        while processes.kill_below(os.getpid()):
-            await asyncio.sleep(0.01)
+        await processes.clear_below(os.getpid())
         await self._link.close()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk
+from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
 
 from . import ladder, processes
 from .link import Backoff, Link, ServiceAway, ServiceRefused
@@ -22,8 +22,6 @@ from .streams import CHUNK_BYTES, Spool
 
 REPORT_BYTES = 1 << 20
 _BECAUSE = {StopMode.INTERRUPT: "the job was stopped", StopMode.ABORT: "the job's attempt was ended"}
-_SWEEPS = 100
-_SWEEP_WAIT_S = 0.02
 
 
 class AttemptImpossible(MiniclusterError):
@@ -39,6 +37,7 @@ class Surroundings:
     link: Link
     parent: Parent
     changed: Callable[[], None]
+    output_came: Callable[[], None]
     renew_store: Callable[[], None]
     kept: Callable[[], set[int]]
 
@@ -94,6 +93,11 @@ class Attempt:
             spool.acknowledge(sizes.get(spool.name, 0))
         self._acknowledged.set()
 
+    def told_all(self, report: TaskReport) -> bool:
+        """Say whether an acknowledged report held the last word of this attempt."""
+        same = (report.ranks, report.result, report.notes) == (self.rank_reports(), self.result, self.notes())
+        return self.delivered and same and not self.unsent
+
     # What happens.
 
     async def run(self) -> None:
@@ -125,12 +129,17 @@ class Attempt:
 
     async def _start_ranks(self) -> None:
         self._preparing = asyncio.create_task(self._prepare())
+        if self._mode:
+            self._preparing.cancel()
         try:
             await self._preparing
         except asyncio.CancelledError:
             if self._mode is None:
                 raise
             raise AttemptImpossible(f"The ranks were not started: {_BECAUSE[self._mode]}.") from None
+        await self._live()
+
+    async def _live(self) -> None:
         failing = asyncio.create_task(self._end_all_when_one_fails())
         parent = self._around.parent
         await asyncio.gather(*(rank.live(parent, index) for index, rank in enumerate(self._ranks)))
@@ -139,9 +148,10 @@ class Attempt:
             self._descent.cancel()
 
     async def _prepare(self) -> None:
-        await self._around.parent.usable()
-        if self._around.parent.broken:
-            raise AttemptImpossible(f"No rank can start on {self._around.settings.node}: {self._around.parent.broken}.")
+        parent = self._around.parent
+        await parent.usable()
+        if parent.broken:
+            raise AttemptImpossible(f"No rank can start on {self._around.settings.node}: {parent.broken}.")
         write_whole(self._paths.order, self.order.model_dump_json().encode())
         backoff = Backoff()
         while True:
@@ -157,8 +167,9 @@ class Attempt:
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             culprit = waits[done.pop()]
-            others = [rank for rank in self._ranks if not rank.spare()]
-            self._descend(StopMode.ABORT, f"rank {culprit.rank} failed", others)
+            others = [rank for rank in self._ranks if not rank.leaving]
+            if self._mode is None:  # Else they are being ended already, maybe more gently.
+                self._descend(StopMode.ABORT, f"rank {culprit.rank} failed", others)
         finally:
             for wait in waits:
                 wait.cancel()
@@ -171,16 +182,12 @@ class Attempt:
             for rank in ranks:
                 rank.send(number, because)
 
-        self._descent = asyncio.create_task(ladder.descend(mode, send, self.gone.wait))
+        self._descent = asyncio.create_task(ladder.descend(mode, send))
 
     async def _clear_up(self) -> None:
         """End what the ranks left behind, and read the last of their output."""
-        for _ in range(_SWEEPS):
-            if not processes.kill_below(os.getpid(), self._around.kept()):
-                break
-            await asyncio.sleep(_SWEEP_WAIT_S)
-        else:
-            self._notes.append("Processes of the job do not end on " + self._around.settings.node + ".")
+        if not await processes.clear_below(os.getpid(), self._around.kept()):
+            self._notes.append(f"Processes of the job do not end on {self._around.settings.node}.")
         for rank in self._ranks:
             rank.drain()
             rank.close()
@@ -212,7 +219,9 @@ class Attempt:
 
     def _local_rank(self, index: int) -> LocalRank:
         rank = self.order.first_rank + index
-        return LocalRank(rank, self._around.settings.node, self._paths, self._records, self._around.changed)
+        around = self._around
+        hooks = (around.changed, around.output_came)
+        return LocalRank(rank, around.settings.node, self._paths, self._records, *hooks)
 
     def _spools(self) -> list[Spool]:
         return [*(rank.output for rank in self._ranks), self._records]

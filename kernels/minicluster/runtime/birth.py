@@ -30,11 +30,11 @@ def take_streams(output_fd: int) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(output_fd)
-    sys.stdin = open(0, closefd=False)  # noqa: PTH123, SIM115 - a descriptor, open as long as the process
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, open as long as the process
     sys.stdout = sys.__stdout__ = _text(1, "replace")
     sys.stderr = sys.__stderr__ = _text(2, "backslashreplace")
 
 
 def _text(fd: int, errors: str) -> io.TextIOWrapper:
-    raw = open(fd, "wb", buffering=0, closefd=False)  # noqa: PTH123, SIM115 - as above
+    raw = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115 - as above
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from typing import Any
 
 from minicluster.wire import ErrorKind, JobError
 
-_SIGNAL_WORDS: dict[signal.Signals, tuple[str, str]] = {
-    signal.SIGSEGV: ("segmentation fault", "Native code crashed; where it was stands at the end of the rank's output."),
-    signal.SIGABRT: ("abort", "A library gave up; its reason stands at the end of the rank's output."),
-    signal.SIGBUS: ("bus error", "Often /dev/shm is full: use num_workers=0, or give the task more shared memory."),
+_SIGNAL_WORDS: dict[int, tuple[str, str]] = {
+    signal.SIGSEGV: ("segmentation fault", "Native code crashed; the rank's output ends with where."),
+    signal.SIGABRT: ("abort", "A library gave up; the rank's output ends with why."),
+    signal.SIGBUS: ("bus error", "Often /dev/shm is full: use num_workers=0, or more shared memory."),
     signal.SIGFPE: ("arithmetic error", "Native code divided by zero."),
     signal.SIGILL: ("illegal instruction", "A library was built for another processor."),
     signal.SIGKILL: ("killed from outside", "Someone or something on the node ended it, without a trace."),
@@ -80,9 +80,8 @@ def _told(end: RankEnd) -> JobError:
     if extra.get("exit"):
         text = f"Rank {end.rank} on {end.node} ended with exit code {code}: {said}."
         return _error(end, ErrorKind.EXIT, text, at=at, exit_code=code)
-    return _error(
-        end, ErrorKind.EXCEPTION, said, extra.get("hint", ""), extra.get("py_callstack", ""), at=at, exit_code=code
-    )
+    hint, traceback = extra.get("hint", ""), extra.get("py_callstack", "")
+    return _error(end, ErrorKind.EXCEPTION, said, hint, traceback, at=at, exit_code=code)
 
 
 def _killed(end: RankEnd) -> JobError:
@@ -90,17 +89,18 @@ def _killed(end: RankEnd) -> JobError:
         text = f"Rank {end.rank} on {end.node} was killed because the node ran out of memory."
         hint = "Use a smaller batch, fewer loader processes, or load the data in parts."
         return _error(end, ErrorKind.MEMORY, text, hint)
-    number = signal.Signals(-end.exit_code)
-    _, hint = _SIGNAL_WORDS.get(number, ("", ""))
+    _, hint = _SIGNAL_WORDS.get(-end.exit_code, ("", ""))
     return _error(end, ErrorKind.SIGNAL, f"Rank {end.rank} on {end.node} was killed by {_ending(end)}.", hint)
 
 
 def _ending(end: RankEnd) -> str:
     if end.exit_code >= 0:
         return f"exit code {end.exit_code}"
-    number = signal.Signals(-end.exit_code)
+    number = -end.exit_code
     words, _ = _SIGNAL_WORDS.get(number, ("", ""))
-    return f"{number.name} ({words})" if words else number.name
+    # Real-time signals have no name in Python.
+    name = signal.Signals(number).name if number in iter(signal.Signals) else f"signal {number}"
+    return f"{name} ({words})" if words else name
 
 
 def _extra(end: RankEnd) -> dict[str, Any]:

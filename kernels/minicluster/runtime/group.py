@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
 
 from .network import interface_to
@@ -44,7 +45,8 @@ class GivenGroup:
         self._backend = backend
         self._rank = int(os.environ["RANK"])
         self._world_size = int(os.environ["WORLD_SIZE"])
-        self._store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self._store = TCPStore(*address, is_master=False)
         self._made = 0
         self._untouched = False
         self._kept: list[Any] = []
@@ -56,8 +58,9 @@ class GivenGroup:
         self._init({"backend": self._backend})
         self._untouched = True
         for module in (dist, distributed_c10d):
-            module.init_process_group = self.init_process_group
-            module.destroy_process_group = self.destroy_process_group
+            vars(module).update(
+                init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
+            )
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for torch.distributed.init_process_group."""
@@ -82,7 +85,7 @@ class GivenGroup:
     def _init(self, wishes: dict[str, Any]) -> None:
         if wishes.get("store") is None and wishes.get("init_method") in (None, "env://"):
             # Keys of an earlier group would lead to addresses where nobody listens any more.
-            fresh = dist.PrefixStore(f"group-{self._made}", self._store)
+            fresh = PrefixStore(f"group-{self._made}", self._store)
             wishes = {**wishes, "init_method": None, "store": fresh}
             wishes.update(rank=self._rank, world_size=self._world_size)
         self._made += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from minicluster.wire import StopMode
@@ -19,19 +19,13 @@ class Step:
 
 
 LADDERS: dict[StopMode, tuple[Step, ...]] = {
-    StopMode.INTERRUPT: (Step(signal.SIGINT, 5.0), Step(signal.SIGTERM, 5.0), Step(signal.SIGKILL, 5.0)),
-    StopMode.ABORT: (Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 5.0)),
+    StopMode.INTERRUPT: (Step(signal.SIGINT, 5.0), Step(signal.SIGTERM, 5.0), Step(signal.SIGKILL, 0.0)),
+    StopMode.ABORT: (Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 0.0)),
 }
 
 
-async def descend(
-    mode: StopMode, send: Callable[[signal.Signals], None], gone: Callable[[], Awaitable[object]]
-) -> None:
-    """Send each signal of the mode in turn, until `gone` returns."""
+async def descend(mode: StopMode, send: Callable[[signal.Signals], None]) -> None:
+    """Send each signal of the mode in turn. Whoever sees the last rank end cancels this."""
     for step in LADDERS[mode]:
         send(step.signal)
-        try:
-            await asyncio.wait_for(gone(), step.wait_s)
-        except TimeoutError:
-            continue
-        return
+        await asyncio.sleep(step.wait_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
 from collections.abc import AsyncIterator
@@ -85,10 +86,10 @@ class Link:
                 if answer.status_code != httpx.codes.OK:
                     await answer.aread()
                     _check(answer)
-                with path.open("wb") as file:
-                    async for piece in answer.aiter_bytes(_PIECE_BYTES):
-                        digest.update(piece)
-                        file.write(piece)
+                path.unlink(missing_ok=True)  # noqa: ASYNC240 - a local disk
+                async for piece in answer.aiter_bytes(_PIECE_BYTES):
+                    digest.update(piece)
+                    _append(path, piece)
         except httpx.HTTPError as error:
             raise ServiceAway(f"The job service does not answer: {error!r}.") from error
         if digest.hexdigest() != sha256:
@@ -96,11 +97,13 @@ class Link:
 
     async def upload(self, path: Path) -> BlobInfo:
         """Send a file as a blob."""
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/octet-stream"}
+        sha256 = await asyncio.to_thread(_digest, path)
+        size = path.stat().st_size  # noqa: ASYNC240 - a local disk
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
         url = f"api/tasks/blobs/{sha256}"
-        answer = await self._ask("PUT", url, content=_pieces(path), headers=headers, timeout=_LONG_TIMEOUT)
+        answer = await self._ask(
+            "PUT", url, content=_pieces(path, size), headers=headers, timeout=_LONG_TIMEOUT
+        )
         return BlobInfo.model_validate_json(answer.content)
 
     async def close(self) -> None:
@@ -118,10 +121,25 @@ class Link:
 _JSON = {"Content-Type": "application/json"}
 
 
-async def _pieces(path: Path) -> AsyncIterator[bytes]:
+async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:
+    for offset in range(0, size, _PIECE_BYTES):
+        yield _piece(path, offset)
+
+
+def _piece(path: Path, offset: int) -> bytes:
     with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
+        file.seek(offset)
+        return file.read(_PIECE_BYTES)
+
+
+def _append(path: Path, piece: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(piece)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check(answer: httpx.Response) -> None:

@@ -51,7 +51,9 @@ class Parent:
     def start(cls) -> Parent:
         """Start the zygote: the first thing to do, since it takes the longest."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-m", "minicluster.runtime.zygote", str(theirs.fileno()), str(os.getpid())]
+        arguments = [str(theirs.fileno()), str(os.getpid())]
+        # -P: a file of the user called torch.py must not be imported in torch's place.
+        command = [sys.executable, "-P", "-m", "minicluster.runtime.zygote", *arguments]
         environ = {name: value for name, value in os.environ.items() if name != TOKEN_FILE}
         with theirs:
             process = subprocess.Popen(

@@ -21,9 +21,9 @@ class AttemptPaths:
     def payload(self) -> Path:
         return self.folder / "payload"
 
-    @property
-    def modules(self) -> Path:
-        return self.folder / "modules"
+    def modules(self, rank: int) -> Path:
+        """Return a rank's own copy of the modules beside the notebook: no rank waits for another."""
+        return self.folder / f"modules-{rank}"
 
     @property
     def result(self) -> Path:

@@ -6,11 +6,15 @@ or environment it took; nothing outside of it is ever touched.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 from collections.abc import Collection, Iterator
 from pathlib import Path
+
+_SWEEPS = 100
+_SWEEP_WAIT_S = 0.02
 
 
 def descendants(root: int) -> list[int]:
@@ -33,6 +37,15 @@ def kill_below(root: int, keep: Collection[int] = ()) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return len(victims)
+
+
+async def clear_below(root: int, keep: Collection[int] = ()) -> bool:
+    """Kill all below `root` until none is left. Return False when some do not end in 2 s."""
+    for _ in range(_SWEEPS):
+        if not kill_below(root, keep):
+            return True
+        await asyncio.sleep(_SWEEP_WAIT_S)
+    return False
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -58,6 +59,7 @@ class Rank:
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
         self.namespace: dict[str, Any] = _new_main().__dict__
+        self.given: frozenset[str] = frozenset()
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -82,13 +84,15 @@ class Rank:
         os.environ[environment.RECORDS_FD] = str(records_fd)
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
-        np.random.seed()  # noqa: NPY002 - the global state, the same in all children of the zygote
+        np.random.seed()
         group.choose_interface(self.order.master_addr)
         group.GivenGroup(group.choose_device(self.local_rank, self.order.local_world_size)).make()
 
     def _load(self, payload: CellPayload) -> None:
         sys.argv = [payload.filename]
-        sys.path[:0] = [str(self.paths.modules), ""]
+        modules = self.paths.modules(self.rank)
+        _write_modules(modules, payload.modules)
+        sys.path[:0] = [str(modules), ""]
         theirs, ours = payload.versions.get("python", ""), platform.python_version()
         if payload.names and theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
             raise NotebookDiffers(
@@ -96,7 +100,9 @@ class Rank:
                 "Use the same image for the notebook and the cluster.",
             )
         if payload.names:
-            self.namespace.update(pickling.loads(payload.names, self.namespace))
+            given = pickling.loads(payload.names, self.namespace)
+            self.namespace.update(given)
+            self.given = frozenset(given)
 
     def _execute(self, payload: CellPayload) -> None:
         lines = payload.source.splitlines(keepends=True)
@@ -115,10 +121,8 @@ class Rank:
 
     def _keep_result(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         wanted = cell.assigned if payload.pull is None else payload.pull
-        names = [name for name in wanted if name in self.namespace]
-        result = pickling.dump_result(
-            self.namespace, names, value, cell.value is not None, payload.result_limit_bytes
-        )
+        has_value, limit_bytes = cell.value is not None, payload.result_limit_bytes
+        result = pickling.dump_result(self.namespace, wanted, value, has_value, limit_bytes, self.given)
         absent = [name for name in payload.pull or () if name not in self.namespace]
         write_whole(self.paths.result, _with_absent(result, absent).to_bytes())
 
@@ -167,6 +171,13 @@ def _new_main() -> ModuleType:
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     return module
+
+
+def _write_modules(folder: Path, modules: Mapping[str, bytes]) -> None:
+    for name, source in modules.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source)
 
 
 def _exit_of(error: SystemExit) -> tuple[int, str]:

@@ -27,7 +27,15 @@ FAILED_EXIT_WAIT_S = 2.0
 class LocalRank:
     """Follows one rank from its fork to its end. `failure` is there as soon as it is known."""
 
-    def __init__(self, rank: int, node: str, paths: AttemptPaths, records: Spool, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        node: str,
+        paths: AttemptPaths,
+        records: Spool,
+        changed: Callable[[], None],
+        output_came: Callable[[], None],
+    ) -> None:
         self.rank = rank
         self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
         self.failing = asyncio.Event()
@@ -36,12 +44,14 @@ class LocalRank:
         self._node = node
         self._paths = paths
         self._changed = changed
-        self._output = Pump(self._take_output)
-        self._records = Pump(LineSplitter(records.write).feed)
+        self._output_came = output_came
+        self._output = Pump(lambda data: self._keep(self.output, data))
+        self._records = Pump(LineSplitter(lambda data: self._keep(records, data)).feed)
         self._control = Pump(LineSplitter(self._hear).feed)
         self._child: Child | None = None
         self._finished = False
         self._because = ""
+        self._early: signal.Signals | None = None
 
     @property
     def note(self) -> str:
@@ -61,6 +71,8 @@ class LocalRank:
         for pump in pumps:
             pump.start()
         await child.made.wait()
+        if self._early:
+            self.send(self._early, self._because)
         self._changed()
         await child.ended.wait()
         self.drain()
@@ -68,12 +80,17 @@ class LocalRank:
 
     def send(self, number: signal.Signals, because: str) -> None:
         """Signal the rank and what it started, unless it is gone."""
-        if self._child and self._child.pid and not self._child.ended.is_set():
-            self._because = self._because or because
+        if self._child and self._child.ended.is_set():
+            return
+        self._because = self._because or because
+        if self._child and self._child.pid:
             processes.signal_group(self._child.pid, number)
+        else:
+            self._early = number
 
-    def spare(self) -> bool:
-        """Say whether the rank is on its own way out."""
+    @property
+    def leaving(self) -> bool:
+        """Whether the rank is on its own way out."""
         return self._finished or self.failing.is_set()
 
     def drain(self) -> None:
@@ -99,9 +116,9 @@ class LocalRank:
         started = self._child is not None and self._child.pid is not None
         return RankReport(rank=self.rank, state=RankState.STARTED if started else RankState.PENDING)
 
-    def _take_output(self, data: bytes) -> None:
-        self.output.write(data)
-        self._changed()
+    def _keep(self, spool: Spool, data: bytes) -> None:
+        spool.write(data)
+        self._output_came()
 
     def _hear(self, lines: bytes) -> None:
         said: dict[str, Any] = json.loads(lines.splitlines()[-1])
@@ -140,4 +157,3 @@ def _read_account(path: Path) -> dict[str, Any] | None:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-

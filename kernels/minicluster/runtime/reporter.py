@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -29,11 +30,16 @@ class Reporter:
         self._snapshot = snapshot
         self._take = take
         self._due = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._sent_at = 0.0
-        self._told: object = None
 
-    def wake(self) -> None:
-        """Have a report sent soon. Cheap, so that each read of a pipe may call it."""
+    def state_changed(self) -> None:
+        """Have a report sent at once."""
+        self._urgent.set()
+        self._due.set()
+
+    def output_came(self) -> None:
+        """Have a report sent soon. Cheap: each read of a pipe calls it."""
         self._due.set()
 
     async def run(self) -> None:
@@ -54,11 +60,16 @@ class Reporter:
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            await asyncio.wait_for(self._due.wait(), max(0.0, self._sent_at + HEARTBEAT_S - loop.time()))
-        except TimeoutError:
-            pass
-        # The first report after some quiet goes at once; a flood shares one each 50 ms.
-        await asyncio.sleep(max(0.0, self._sent_at + SPACING_S - loop.time()))
+        await _set_before(self._due, self._sent_at + HEARTBEAT_S)
+        await _set_before(self._urgent, self._sent_at + SPACING_S)
         self._due.clear()
+        self._urgent.clear()
         self._sent_at = loop.time()
+
+
+async def _set_before(event: asyncio.Event, deadline: float) -> None:
+    """Wait for an event, but not beyond a time of the loop's clock."""
+    # Not wait_for(): before Python 3.12 it can swallow a cancellation.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            await event.wait()

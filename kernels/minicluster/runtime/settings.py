@@ -32,12 +32,13 @@ class AgentSettings:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
         url = _need(environ, "MINICLUSTER_SERVICE_URL")
+        host = urlsplit(url).hostname or "127.0.0.1"
         return cls(
             service_url=url if url.endswith("/") else f"{url}/",
             token=_read_token(Path(_need(environ, TOKEN_FILE))),
             scratch=Path(_need(environ, "MINICLUSTER_SCRATCH")),
             node=_need(environ, "MINICLUSTER_NODE"),
-            address=environ.get("MINICLUSTER_ADDRESS") or source_address(urlsplit(url).hostname or "127.0.0.1"),
+            address=environ.get("MINICLUSTER_ADDRESS") or source_address(host),
         )
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 from typing import NoReturn
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from . import birth
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from minicluster.wire import StreamChunk
 
 CHUNK_BYTES = 256 * 1024
 _READ_BYTES = 1 << 20
+_PIPE_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
 
 
@@ -66,11 +68,9 @@ class Pump:
         self._sink = sink
         self._fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._fd, False)
-        with_room = getattr(fcntl, "F_SETPIPE_SZ", 1031)
-        try:
-            fcntl.fcntl(self._fd, with_room, 1 << 20)
-        except OSError:  # The user's share of pipe memory is used up; the default size works.
-            pass
+        # When the user's share of pipe memory is used up, the default size does as well.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def start(self) -> None:
         """Begin to read, after the write end went to the rank."""

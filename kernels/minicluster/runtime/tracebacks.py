@@ -21,14 +21,10 @@ _OWN_FOLDER = str(Path(__file__).parent)
 _MESSAGE_CHARS = 4000
 _TRACEBACK_CHARS = 64 * 1024
 
-_CUDA_MEMORY = (
-    "The GPU's memory is full. Use a smaller batch, accumulate gradients over several batches, or train in bf16."
-)
+_CUDA_MEMORY = "The GPU's memory is full. Use a smaller batch, accumulate gradients, or train in bf16."
 _MEMORY = "The node's memory is full. Use a smaller batch, fewer loader processes, or load the data in parts."
-_SECONDARY = (
-    "The link to another rank broke, mostly because that rank ended first: look at its error and its output."
-)
-_SHARED_MEMORY = "The node's shared memory (/dev/shm) is too small for the loader's processes: use num_workers=0."
+_SECONDARY = "The link to another rank broke, mostly because that rank ended first: look at its error."
+_SHARED_MEMORY = "Shared memory (/dev/shm) is too small for the loader's processes: use num_workers=0."
 
 
 def render(error: BaseException) -> str:
@@ -80,7 +76,7 @@ def hint_for(error: BaseException) -> str:
 
 
 def _lost_link(kind: str, text: str) -> bool:
-    parts = ("Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted", "Broken pipe")
+    parts = ("Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted")
     return kind == "DistNetworkError" or any(part in text for part in parts) or "[gloo" in text
 
 

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,16 +116,26 @@ def _single_threaded() -> Iterator[None]:
 def preload() -> None:
     """Import what every rank needs, while a thread pool cannot start."""
     with _single_threaded():
-        import numpy
+        import numpy  # noqa: F401
         import torch
         import torch._dynamo
         import torch.distributed
         import torch.nn.parallel
-        import torch.utils.data
+        import torch.utils.data  # noqa: F401
 
         from . import rank, store  # noqa: F401
+    _keep_finalizers_here()
     gc.collect()
     gc.freeze()  # Keeps the collector from writing to pages shared with the children.
+
+
+def _keep_finalizers_here() -> None:
+    """Have no child finalize at its exit what it only inherited.
+
+    torch's libraries would take 50-200 ms of each exit to be unregistered.
+    """
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
 
 
 def main() -> int:

@@ -1,0 +1,185 @@
+"""The job service as a program: its options, its parts put together, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tornado.netutil import bind_sockets
+from traitlets import Float, Integer, Unicode, default
+from traitlets.config import Application
+
+from minicluster_hub.engines.base import Engine
+from minicluster_hub.lifecycle import Limits
+
+ENGINES = {"local": "minicluster_hub.engines.local:LocalEngine"}
+
+
+class ServiceBroken(Exception):
+    """The service cannot start; the message is one sentence for who starts it."""
+
+
+class MiniclusterHub(Application):
+    """See `minicluster-hub --help-all`."""
+
+    name = "minicluster-hub"
+    description = (
+        "The job service of Minicluster. The hub starts it, or you do, with the hub's variables:\n"
+        "JUPYTERHUB_API_TOKEN, JUPYTERHUB_API_URL, JUPYTERHUB_BASE_URL, JUPYTERHUB_CLIENT_ID,\n"
+        "JUPYTERHUB_SERVICE_NAME, JUPYTERHUB_SERVICE_PREFIX, JUPYTERHUB_SERVICE_URL."
+    )
+    aliases = {  # noqa: RUF012 - traitlets' own way
+        "config": "MiniclusterHub.config_file",
+        "data-dir": "MiniclusterHub.data_dir",
+        "db-url": "MiniclusterHub.db_url",
+        "engine": "MiniclusterHub.engine",
+        "policy": "MiniclusterHub.policy",
+        "placement": "MiniclusterHub.placement",
+        "keep-warm-s": "MiniclusterHub.keep_warm_s",
+        "log-level": "Application.log_level",
+    }
+
+    config_file = Unicode("", help="A traitlets configuration file (Python) to read first.").tag(config=True)
+    data_dir = Unicode("data", help="Folder of everything that is kept.").tag(config=True)
+    db_url = Unicode(help="Database, as an SQLAlchemy URL; SQLite in the data folder by default.").tag(
+        config=True
+    )
+    engine = Unicode("local", help=f"What starts tasks: {', '.join(ENGINES)}.").tag(config=True)
+    policy = Unicode("fifo", help="The order of waiting jobs.").tag(config=True)
+    placement = Unicode("pack", help="Which nodes a job gets.").tag(config=True)
+    bind_url = Unicode(help="Where to listen; JUPYTERHUB_SERVICE_URL by default.").tag(config=True)
+    task_url = Unicode(
+        help="The service's URL as tasks reach it, with the prefix; by default where it listens."
+    ).tag(config=True)
+    keep_warm_s = Float(
+        120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
+    ).tag(config=True)
+    heartbeat_timeout_s = Float(10.0, help="Seconds of silence after which a task counts as lost.").tag(
+        config=True
+    )
+    start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
+    payload_limit_bytes = Integer(2 * 1024**3, help="Largest cell with its names, in bytes.").tag(config=True)
+    result_limit_bytes = Integer(2 * 1024**3, help="Largest result of a cell, in bytes.").tag(config=True)
+    auth_cache_s = Integer(
+        45, help="Seconds that the hub's word about a token is kept: longer asks less, revokes later."
+    ).tag(config=True)
+
+    @default("log_level")
+    def _default_log_level(self) -> int:
+        return logging.INFO
+
+    @default("db_url")
+    def _default_db_url(self) -> str:
+        return f"sqlite:///{self.service_dir / 'minicluster.sqlite'}"
+
+    @default("bind_url")
+    def _default_bind_url(self) -> str:
+        return os.environ.get("JUPYTERHUB_SERVICE_URL") or "http://127.0.0.1:8082"
+
+    @property
+    def service_dir(self) -> Path:
+        return Path(self.data_dir).absolute() / "service"
+
+    # --- start and end ------------------------------------------------------------------------
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        super().initialize(argv)
+        if self.config_file:
+            self.load_config_file(self.config_file)
+            self.parse_command_line(argv)  # what stands on the command line wins
+        for name in ("tornado.access", "tornado.application", "tornado.general"):
+            logging.getLogger(name).parent = self.log  # pyright: ignore[reportAttributeAccessIssue]
+
+    def start(self) -> None:
+        from minicluster_hub.store import StoreBroken
+
+        try:
+            asyncio.run(self.serve())
+        except (ServiceBroken, StoreBroken, ValueError) as error:
+            self.log.critical("%s", error)
+            self.exit(1)
+
+    async def serve(self) -> None:
+        """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
+        from minicluster_hub.parts import Parts
+
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        sockets = self.bind()
+        parts = Parts.open(self, self.url_for_tasks(sockets[0]))
+        try:
+            await parts.run(sockets, stopped)
+        finally:
+            await parts.close()
+
+    def bind(self) -> list[socket.socket]:
+        """Take the port. Raises ServiceBroken."""
+        url = urlsplit(self.bind_url)
+        host, port = url.hostname or "127.0.0.1", 80 if url.port is None else url.port
+        try:
+            return bind_sockets(port, host)
+        except OSError as error:
+            raise ServiceBroken(
+                f"the job service cannot listen at {host}:{port}: {error.strerror}; end what uses the port, "
+                "or choose another one with JUPYTERHUB_SERVICE_URL"
+            ) from error
+
+    def url_for_tasks(self, bound: socket.socket) -> str:
+        """Return the URL that agents call, which does not lead through the proxy."""
+        if self.task_url:
+            return self.task_url
+        host = urlsplit(self.bind_url).hostname or "127.0.0.1"
+        reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+        shown = f"[{reached}]" if ":" in reached else reached
+        prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX") or "/"
+        return f"http://{shown}:{bound.getsockname()[1]}{prefix}"
+
+    # --- parts by their options ---------------------------------------------------------------
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+            start_timeout_s=self.start_timeout_s,
+            keep_warm_s=self.keep_warm_s,
+        )
+
+    def make_engine(self) -> Engine:
+        """Return the engine of that name. Raises ServiceBroken."""
+        if self.engine not in ENGINES:
+            raise ServiceBroken(
+                f"there is no engine {self.engine!r}; there are: {', '.join(sorted(ENGINES))}"
+            )
+        module, _, name = ENGINES[self.engine].partition(":")
+        kind: Any = getattr(import_module(module), name)
+        return kind(parent=self, data_dir=str(Path(self.data_dir).absolute()))
+
+    def cookie_secret(self) -> bytes:
+        """Return the secret that signs cookies; kept, so that logins outlive a restart."""
+        path = self.service_dir / "cookie_secret"
+        try:
+            if not path.exists():
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                fresh = path.with_suffix(f".{os.getpid()}")
+                fresh.touch(mode=0o600)
+                fresh.write_bytes(secrets.token_bytes(32))
+                fresh.replace(path)
+            return path.read_bytes()
+        except OSError as error:
+            raise ServiceBroken(
+                f"the data folder cannot be used: {path}: {error.strerror}; choose another with --data-dir"
+            ) from error
+
+
+def main(argv: list[str] | None = None) -> None:
+    MiniclusterHub.launch_instance(sys.argv[1:] if argv is None else argv)

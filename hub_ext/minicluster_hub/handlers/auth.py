@@ -1,0 +1,122 @@
+"""Hub users: found through the hub's API without blocking the loop, their scopes checked each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler, HubOAuthenticated
+from tornado.web import HTTPError
+
+from minicluster_hub.handlers.base import ServiceHandler
+from minicluster_hub.handlers.context import Context
+from minicluster_hub.handlers.errors import ApiError, scope_missing, unknown_job
+from minicluster_hub.handlers.route import Route, Scope
+from minicluster_hub.models import JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks, as the hub knows them. Scopes count, the hub's `admin` flag does not."""
+
+    name: str
+    model: dict[str, Any]
+    hub_auth: HubOAuth
+
+    def has(self, scope: Scope) -> bool:
+        """Say whether the token has a scope: for its own user, or (admin) for everyone."""
+        wanted = scope.value if scope is Scope.ADMIN else f"{scope.value}!user={self.name}"
+        return bool(self.hub_auth.check_scopes({wanted}, self.model))
+
+
+class UserHandler(HubOAuthenticated, ServiceHandler):
+    """Base of what users and their notebooks call."""
+
+    user: User
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        super().initialize(context, routes)
+        self.hub_auth = context.hub_auth
+
+    @property
+    def xsrf_token(self) -> bytes:
+        return super().xsrf_token or b""
+
+    async def identify(self) -> None:
+        model = await self.hub_model()
+        if model is None:
+            self.refuse_unknown()
+            return
+        # The XSRF token counts only for cookies; `get_user` has marked those who sent a token.
+        self.check_xsrf()
+        if model.get("kind") != "user":
+            raise ApiError(403, "not_a_user", "jobs belong to users; this token is of a service")
+        self.user = User(model["name"], model, self.context.hub_auth)
+        route = self.route
+        if route is not None and route.scope is not None:
+            self.require(route.scope)
+
+    async def hub_model(self) -> dict[str, Any] | None:
+        """Return what the hub says of the caller, None if it knows nobody.
+
+        HubAuth's own `current_user` would ask synchronously and stop the event loop.
+        """
+        try:
+            model = await self.hub_auth.get_user(self, sync=False)
+        except HTTPError as error:
+            raise ApiError(
+                503, "hub_unreachable", "the hub did not say who you are", "try again in a moment"
+            ) from error
+        self.current_user = model
+        return model
+
+    def refuse_unknown(self) -> None:
+        """Answer a caller that the hub does not know."""
+        if not self.hub_auth.get_token(self, in_cookie=False) and self.hub_auth.get_token(self):
+            self.check_xsrf()
+        raise ApiError(
+            401,
+            "not_authenticated",
+            "the hub does not know this token or login",
+            "log in at the hub, or send the header `Authorization: token <a hub token>`",
+        )
+
+    def check_xsrf(self) -> None:
+        """Raise ApiError if a cookie alone, without its page's XSRF token, would let someone in."""
+        try:
+            self.check_xsrf_cookie()
+        except HTTPError as error:
+            hint = "reload the page, or send a token in the header instead of a cookie"
+            raise ApiError(403, "xsrf", error.log_message or "the XSRF token is missing", hint) from error
+
+    def require(self, scope: Scope) -> None:
+        if not self.user.has(scope):
+            raise scope_missing(scope)
+
+    def job_record(self, job_id: str, *, admins: bool = True) -> JobRecord:
+        """Return a job of the user's own; admins also get others'. Raises ApiError (404)."""
+        record = self.context.store.job(int(job_id))
+        if record is None:
+            raise unknown_job(job_id)
+        if record.owner != self.user.name and not (admins and self.user.has(Scope.ADMIN)):
+            raise unknown_job(job_id)
+        return record
+
+    def owner_asked(self) -> str | None:
+        """Return whose jobs are asked for: the user's own, or None for everyone's (admins)."""
+        if self.get_query_argument("owner", "") != "all":
+            return self.user.name
+        self.require(Scope.ADMIN)
+        return None
+
+
+class LoginCallback(HubOAuthCallbackHandler):
+    """Where the hub sends a browser after its login."""
+
+    def initialize(self, context: Context) -> None:
+        self.hub_auth = context.hub_auth
+
+    async def prepare(self) -> None:
+        # The base class asks for `current_user`, which must not block by then.
+        self.current_user = await self.hub_auth.get_user(self, sync=False)

@@ -1,0 +1,177 @@
+"""What all handlers share: who may come in, the wire's version, bodies with a limit, errors, headers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from minicluster.wire import VERSION_HEADER, WIRE_VERSION, parse_strict
+from minicluster_hub.handlers.context import Context
+from minicluster_hub.handlers.errors import ApiError, answer, api_error, invalid_body, too_large
+from minicluster_hub.handlers.route import Route
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@stream_request_body
+class ServiceHandler(RequestHandler):
+    """Base of all handlers. Bodies are streamed, so that a request is refused before its body comes."""
+
+    context: Context
+    routes: Mapping[str, Route]
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.context = context
+        self.routes = routes
+        self.refused = False
+        self._body = bytearray()
+        self._began = time.monotonic()
+
+    # --- before the method --------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        try:
+            await self._admit()
+        except ApiError as error:
+            self.refuse(error)
+
+    async def _admit(self) -> None:
+        """Raise ApiError if the request is not taken."""
+        if self.route is None:
+            there = ", ".join(self.routes)
+            message = f"{self.request.method} is not for this path; there is: {there}"
+            raise ApiError(405, "method_not_allowed", message)
+        self.check_version()
+        await self.identify()
+        if not self._finished:
+            self._check_length()
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer with an error once the body has come, all of which is thrown away.
+
+        An answer before that closes the connection, which resets it while the client still sends:
+        the client then sees a broken connection and not the answer.
+        """
+        self._body.clear()
+        self.refused = True
+
+        def answer_with_error(**_path: str) -> None:
+            raise error
+
+        setattr(self, (self.request.method or "").lower(), answer_with_error)
+
+    async def identify(self) -> None:
+        """Find out who asks and raise ApiError if they may not."""
+        raise NotImplementedError
+
+    @property
+    def route(self) -> Route | None:
+        return self.routes.get(self.request.method or "")
+
+    def check_version(self) -> None:
+        """Refuse a client that says it speaks another version; browsers say nothing."""
+        told = self.request.headers.get(VERSION_HEADER)
+        if told is not None and told != str(WIRE_VERSION):
+            raise ApiError(
+                426,
+                "wire_version",
+                f"this job service speaks version {WIRE_VERSION} of the messages, you sent {told!r}",
+                "install the release of minicluster that the hub has",
+            )
+
+    # --- bodies -------------------------------------------------------------------------------
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.request_bytes
+
+    @property
+    def body_name(self) -> str:
+        return "the request"
+
+    def _check_length(self) -> None:
+        told = self.request.headers.get("Content-Length", "0")
+        if told.isdigit() and int(told) > self.body_limit_bytes:
+            raise too_large(self.body_name, self.body_limit_bytes)
+
+    async def data_received(self, chunk: bytes) -> None:
+        """Collect the body. A chunked one tells no length, so it is counted as well."""
+        if self.refused:
+            return
+        if len(self._body) + len(chunk) > self.body_limit_bytes:
+            self.refuse(too_large(self.body_name, self.body_limit_bytes))
+            return
+        self._body += chunk
+
+    def parse(self, model: type[M]) -> M:
+        """Return the body as a message. Raises ApiError (422)."""
+        try:
+            return parse_strict(model, bytes(self._body))
+        except ValidationError as error:
+            raise invalid_body(error) from error
+
+    def query_int(self, name: str, default: int, *, low: int = 0, high: int = 2**53) -> int:
+        """Return a whole number of the URL's query. Raises ApiError (422)."""
+        told = self.get_query_argument(name, None)
+        if told is None:
+            return default
+        if not (told.isascii() and told.isdigit() and low <= int(told[:17]) <= high):
+            raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want a whole number from {low} to {high}")
+        return int(told)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+        self.set_header(VERSION_HEADER, str(WIRE_VERSION))
+
+    def reply(self, message: BaseModel, status: int = 200) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(message.model_dump_json())
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = api_error(kwargs.get("exc_info", (None, None, None))[1], status_code)
+        self.set_status(error.status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(answer(error))
+
+    def _handle_request_exception(self, e: BaseException) -> None:
+        """Give tornado a status for our own errors; it knows only HTTPError."""
+        if isinstance(e, ApiError) and not self._finished and not self._headers_written:
+            self.send_error(e.status, exc_info=(type(e), e, None))
+            return
+        super()._handle_request_exception(e)
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, ApiError | HTTPError):
+            where = f"{self.request.method} {self.request.path}"
+            self.context.log.error("%s failed", where, exc_info=(typ, value, tb))
+
+    def on_finish(self) -> None:
+        route = self.route
+        self.context.metrics.request_done(
+            self.request.method or "",
+            route.path if route else "other",
+            self.get_status(),
+            time.monotonic() - self._began,
+        )
+
+
+class NotFoundHandler(ServiceHandler):
+    """Any other path."""
+
+    async def prepare(self) -> None:
+        raise ApiError(
+            404,
+            "unknown_path",
+            f"there is nothing at {self.request.path}",
+            "api/openapi.json lists the paths",
+        )

@@ -1,0 +1,98 @@
+"""Blobs by SHA-256: payloads up from notebooks and down to tasks, results up from tasks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from minicluster.wire import BlobInfo
+from minicluster_hub.blobs import BlobDamaged, BlobWriter
+from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.base import ServiceHandler
+from minicluster_hub.handlers.errors import ApiError, too_large
+from minicluster_hub.handlers.files import FileReply
+from minicluster_hub.handlers.tasks import TaskHandler
+
+
+class Upload(ServiceHandler):
+    """Mixin: the body of a PUT goes to disk as it comes."""
+
+    _writer: BlobWriter | None = None
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if self.request.method == "PUT" and not self.refused:
+            self._writer = self.context.blobs.writer(self.path_kwargs["sha256"])
+
+    @property
+    def body_name(self) -> str:
+        return "the blob"
+
+    async def data_received(self, chunk: bytes) -> None:
+        if self._writer is None or self.refused:
+            return
+        if self._writer.size_bytes + len(chunk) > self.body_limit_bytes:
+            self._writer.discard()
+            self.refuse(too_large(self.body_name, self.body_limit_bytes))
+            return
+        self._writer.write(chunk)
+
+    async def keep(self, owner: str) -> None:
+        """Commit the body as a blob of this owner and answer. Raises ApiError (422) if damaged."""
+        writer = self._writer
+        if writer is None:
+            raise ApiError(400, "no_body", "the blob's bytes are missing")
+        sha256 = self.path_kwargs["sha256"]
+        try:
+            await asyncio.to_thread(writer.commit)
+        except BlobDamaged as error:
+            raise ApiError(422, "blob_damaged", str(error)) from error
+        self.context.store.add_blob(owner, sha256, writer.size_bytes, self.context.clock())
+        self.reply(BlobInfo(sha256=sha256, size_bytes=writer.size_bytes))
+
+    def on_finish(self) -> None:
+        self._discard()
+        super().on_finish()
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+
+
+class UserBlobHandler(UserHandler, Upload):
+    """Payloads. Whoever sends the bytes has them; a hash alone opens nothing."""
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.payload_bytes
+
+    async def put(self, sha256: str) -> None:
+        await self.keep(self.user.name)
+
+    def head(self, sha256: str) -> None:
+        if not self.context.store.has_blob(self.user.name, sha256) or not self.context.blobs.size(sha256):
+            raise ApiError(404, "unknown_blob", f"there is no blob {sha256} of yours")
+        self.finish()
+
+
+class TaskBlobHandler(TaskHandler, Upload, FileReply):
+    """The bound job's payload down, its result up."""
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.result_bytes
+
+    async def get(self, sha256: str) -> None:
+        if self.run_order().payload_sha256 != sha256:
+            raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
+        self.set_header("Content-Type", "application/octet-stream")
+        await self.send_file(self.context.blobs.path(sha256))
+
+    async def put(self, sha256: str) -> None:
+        record = self.context.store.job(self.run_order().job_id)
+        if record is None:
+            raise ApiError(409, "no_attempt", f"task {self.task.id} has no job now")
+        await self.keep(record.owner)

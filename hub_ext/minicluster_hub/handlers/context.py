@@ -1,0 +1,55 @@
+"""What every handler is given: the service's parts, and the limits of what comes and goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jupyterhub.services.auth import HubOAuth
+
+from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.handlers.metrics import Metrics
+from minicluster_hub.logs import JobLogs
+from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.store import Store
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Sizes in bytes and times in seconds.
+
+    request_bytes: of a JSON body. payload_bytes, result_bytes: of blobs up and down.
+    lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
+        `tail_bytes`. push_interval_s: least time between two pushes of log text to a reader.
+    """
+
+    request_bytes: int = 8 * KIB * KIB
+    payload_bytes: int = 2 * KIB * KIB * KIB
+    result_bytes: int = 2 * KIB * KIB * KIB
+    lag_bytes: int = 256 * KIB
+    tail_bytes: int = 64 * KIB
+    push_interval_s: float = 0.05
+    keep_alive_s: float = 15.0
+    orders_hold_s: float = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of the service. `prefix` is its path under the hub, with slashes at both ends."""
+
+    store: Store
+    reconciler: Reconciler
+    logs: JobLogs
+    blobs: BlobFiles
+    hub_auth: HubOAuth
+    metrics: Metrics
+    limits: ApiLimits
+    clock: Callable[[], float]
+    log: logging.Logger
+
+    @property
+    def prefix(self) -> str:
+        return self.hub_auth.base_url

@@ -1,0 +1,142 @@
+"""Server-sent events: one job's life and output, or all jobs and nodes that a user may see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import asynccontextmanager
+
+from tornado.iostream import StreamClosedError
+
+from minicluster_hub.bell import NODES, Listener
+from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.cursor import Cursor
+from minicluster_hub.handlers.feed import Event, JobFeed
+
+NODES_INTERVAL_S = 0.5
+
+
+class EventStream(UserHandler):
+    """Base of both: the headers, the format, keep-alives, and a reader that goes away."""
+
+    def open(self) -> None:
+        self._gone = False
+        self._waker = Listener()
+        self._sent_at = time.monotonic()
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("Cache-Control", "no-cache, no-transform")
+        self.set_header("X-Accel-Buffering", "no")
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self._gone = True
+        self._waker.hear(None)
+
+    @asynccontextmanager
+    async def counted(self) -> AsyncIterator[None]:
+        """Count the connection while it is there; a reader that goes is no error."""
+        with self.context.metrics.stream_open():
+            try:
+                yield
+            except StreamClosedError:
+                return
+
+    async def push(self, events: Iterable[Event]) -> None:
+        """Send events; waits while the reader is slow, so that what it misses can be left out."""
+        for event in events:
+            ident = f"id: {event.cursor}\n" if event.cursor else ""
+            self.write(f"event: {event.name}\n{ident}data: {event.data.model_dump_json()}\n\n")
+            await self._flush()
+
+    async def _flush(self) -> None:
+        await self.flush()
+        self._sent_at = time.monotonic()
+
+    async def wait(self, timeout_s: float | None = None) -> frozenset[Hashable]:
+        """Wait for a ring, keeping the connection alive meanwhile.
+
+        Returns the keys that rang; empty when `timeout_s` is over. Raises StreamClosedError when
+        the reader has gone.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = self.context.limits.keep_alive_s - (time.monotonic() - self._sent_at)
+            if until is not None:
+                left = min(left, until - time.monotonic())
+            rung = await self._waker.wait(max(0.0, left))
+            if self._gone:
+                raise StreamClosedError
+            if rung or (until is not None and time.monotonic() >= until):
+                return rung
+            self.write(": keep-alive\n\n")
+            await self._flush()
+
+
+class JobEventsHandler(EventStream):
+    """One job, from a cursor on until its end."""
+
+    async def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        feed = JobFeed(self.context, record, Cursor.parse(place))
+        self.open()
+        changes, logs = self.context.reconciler.changes, self.context.logs
+        async with (
+            self.counted(),
+            changes.listen(record.id) as changed,
+            changes.listen(record.id, into=self._waker),
+            logs.subscribe(record.id, into=self._waker),
+        ):
+            await self.push(feed.news())
+            await self._follow(feed, changed)
+
+    async def _follow(self, feed: JobFeed, changed: Listener) -> None:
+        """Send a change of the job at once, and output as often as the limits allow."""
+        interval_s = self.context.limits.push_interval_s
+        pushed_at, waiting = float("-inf"), True
+        while not feed.over:
+            rest_s = pushed_at + interval_s - time.monotonic()
+            if waiting and rest_s <= 0:
+                await self.push(feed.output())
+                pushed_at, waiting = time.monotonic(), False
+            rung = await self.wait(max(0.0, rest_s) if waiting else None)
+            waiting = waiting or bool(rung)
+            if changed.take():
+                await self.push(feed.news())
+        await self.push(feed.output(final=True))
+        await self.push([feed.end()])
+
+
+class OverviewEventsHandler(EventStream):
+    """Changes of the user's jobs (admins: all jobs) and of the nodes. The lists come by GET."""
+
+    async def get(self) -> None:
+        owner = self.owner_asked()
+        self.open()
+        async with (
+            self.counted(),
+            self.context.reconciler.changes.listen(into=self._waker),
+        ):
+            self.write(": listening\n\n")
+            await self._flush()
+            await self._follow(owner)
+
+    async def _follow(self, owner: str | None) -> None:
+        nodes_at, nodes_wait = float("-inf"), False
+        while True:
+            rest_s = nodes_at + NODES_INTERVAL_S - time.monotonic()
+            rung = await self.wait(max(0.0, rest_s) if nodes_wait else None)
+            await self.push(self._jobs(rung - {NODES}, owner))
+            nodes_wait = nodes_wait or NODES in rung
+            if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
+                await self.push([Event("nodes", self.context.reconciler.nodes())])
+                nodes_at, nodes_wait = time.monotonic(), False
+
+    def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
+        records = (self.context.store.job(job_id) for job_id in job_ids if isinstance(job_id, int))
+        view = self.context.reconciler.job_view
+        return [
+            Event("job", view(record))
+            for record in records
+            if record is not None and owner in (None, record.owner)
+        ]

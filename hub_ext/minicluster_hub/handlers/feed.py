@@ -1,0 +1,102 @@
+"""The events of one job for one reader: what is new since its cursor, bounded however far it lags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from minicluster.wire import Job, LogChunk, Records
+from minicluster_hub.handlers.context import Context
+from minicluster_hub.handlers.cursor import Cursor
+from minicluster_hub.handlers.pieces import line_start, whole_records, whole_text
+from minicluster_hub.models import JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event. `cursor` is where the reader stands after it."""
+
+    name: str
+    data: BaseModel
+    cursor: str = ""
+
+
+class JobFeed:
+    """Reads the store and the logs; remembers what its reader has got in `cursor`."""
+
+    def __init__(self, context: Context, record: JobRecord, cursor: Cursor) -> None:
+        self._context = context
+        self._cursor = cursor
+        self._record = record
+        self._told: Job | None = None
+        if not cursor.attempt:
+            cursor.next_attempt(record.attempts)
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended: its streams grow no more."""
+        return self._record.state.terminal
+
+    def news(self) -> Iterator[Event]:
+        """Read the job again; yield it if its owner sees a change.
+
+        What an attempt printed last comes before the news that there is another attempt.
+        """
+        self._record = self._context.store.job(self._record.id) or self._record
+        if self._record.attempts > self._cursor.attempt:
+            yield from self.output(final=True)
+            self._cursor.next_attempt(self._record.attempts)
+        job = self._context.reconciler.job_view(self._record)
+        if job != self._told:
+            self._told = job
+            self._cursor.event = self._context.store.last_event_id(job.id)
+            yield Event("job", job, str(self._cursor))
+
+    def end(self) -> Event:
+        return Event("end", self._context.reconciler.job_view(self._record), str(self._cursor))
+
+    def output(self, *, final: bool = False) -> Iterator[Event]:
+        """Yield what the streams have more, one event for each of them."""
+        sizes = self._context.logs.sizes(self._record.id, self._cursor.attempt)
+        for stream in sorted(sizes, key=_order):
+            offset = self._cursor.offsets.get(stream, 0)
+            if sizes[stream] > offset:
+                event = self._piece(stream, offset, sizes[stream], final)
+                if event is not None:
+                    yield event
+
+    def _piece(self, stream: str, offset: int, size: int, final: bool) -> Event | None:
+        limits = self._context.limits
+        skipped = size - offset - limits.tail_bytes if size - offset > limits.lag_bytes else 0
+        start = offset + skipped
+        data = self._context.logs.read(
+            self._record.id, self._cursor.attempt, stream, start, min(size - start, limits.lag_bytes)
+        )
+        if skipped:
+            cut = line_start(data)
+            data, start, skipped = data[cut:], start + cut, skipped + cut
+        if stream.startswith("rank-"):
+            return self._log(stream, start, data, skipped, final)
+        return self._records(stream, start, data, final)
+
+    def _log(self, stream: str, start: int, data: bytes, skipped: int, final: bool) -> Event | None:
+        text, used = whole_text(data, final=final)
+        if not used:
+            return None
+        self._cursor.offsets[stream] = start + used
+        chunk = LogChunk(stream=stream, offset=start, size_bytes=used, text=text, skipped_bytes=skipped)
+        return Event("log", chunk, str(self._cursor))
+
+    def _records(self, stream: str, start: int, data: bytes, final: bool) -> Event | None:
+        # A line as long as all that is read at once would hold up the stream for ever.
+        final = final or (len(data) >= self._context.limits.tail_bytes and b"\n" not in data)
+        records, used = whole_records(data, final=final)
+        self._cursor.offsets[stream] = start + used
+        return Event("records", Records(records=records), str(self._cursor)) if records else None
+
+
+def _order(stream: str) -> tuple[int, int]:
+    kind, _, number = stream.partition("-")
+    return ("rank", "records", "agent").index(kind), int(number or 0)

@@ -1,0 +1,122 @@
+"""Jobs: submit, list, look, stop; their logs and results."""
+
+from __future__ import annotations
+
+from minicluster.wire import JobList, JobSubmit
+from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.handlers.files import FileReply
+from minicluster_hub.handlers.messages import JobStory, StoryLine
+from minicluster_hub.models import JobRecord
+from minicluster_hub.states import JobEvent, TransitionImpossible
+
+_RESERVED_PREFIXES = ("MINICLUSTER_", "JUPYTERHUB_", "NVIDIA_", "DOCKER_RESOURCE_", "LD_")
+_RESERVED_DEVICES = ("CUDA_VISIBLE_DEVICES", "PYTHONSAFEPATH")
+_RESERVED_PLACES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+_RESERVED = frozenset((*_RESERVED_DEVICES, *_RESERVED_PLACES, "MASTER_ADDR", "MASTER_PORT"))
+
+
+class JobsHandler(UserHandler):
+    """The list, and its new entries."""
+
+    def get(self) -> None:
+        limit = self.query_int("limit", 100, low=1, high=1000)
+        open_only = self.get_query_argument("state", "") == "open"
+        records = self.context.store.jobs(self.owner_asked(), open_only=open_only, limit=limit)
+        view = self.context.reconciler.job_view
+        self.reply(JobList(jobs=tuple(view(record) for record in records)))
+
+    def post(self) -> None:
+        request = self.parse(JobSubmit)
+        _check_env(request)
+        if not self.context.store.has_blob(self.user.name, request.spec.payload_sha256):
+            raise ApiError(
+                409,
+                "payload_missing",
+                f"the cell's payload {request.spec.payload_sha256} is not here",
+                "PUT it to api/blobs/SHA256 first, then submit again with the same key",
+            )
+        record, new = self.context.store.submit(self.user.name, request, self.context.clock())
+        if new:
+            self.context.log.info("job %s: submitted by %s", record.id, record.owner)
+            self.context.reconciler.changes.ring(record.id)
+            self.context.reconciler.wake()
+        self.reply(self.context.reconciler.job_view(record), 201 if new else 200)
+
+
+class JobHandler(UserHandler):
+    """One job."""
+
+    def get(self, job_id: str) -> None:
+        self.reply(self.context.reconciler.job_view(self.job_record(job_id)))
+
+
+class StopHandler(UserHandler):
+    """Stops a job; again, or after its end, it changes nothing."""
+
+    def post(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        if not record.state.terminal:
+            record = self._ask(record)
+        self.reply(self.context.reconciler.job_view(record))
+
+    def _ask(self, record: JobRecord) -> JobRecord:
+        reason = f"stop asked for by {self.user.name}"
+        try:
+            return self.context.reconciler.happened(record.id, JobEvent.STOP_ASKED, reason)
+        except TransitionImpossible:
+            return self.job_record(str(record.id))  # it ended in the meantime
+
+
+class StoryHandler(UserHandler):
+    """What happened to a job so far."""
+
+    def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        lines = self.context.store.events(record.id, self.query_int("after", 0))
+        told = (StoryLine(id=line.id, at=line.at, kind=line.kind, text=line.text) for line in lines)
+        self.reply(JobStory(lines=tuple(told)))
+
+
+class LogHandler(UserHandler, FileReply):
+    """A rank's output as text, from any byte on."""
+
+    async def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        rank = self.query_int("rank", 0, high=99_999)
+        attempt = self.query_int("attempt", record.attempts, high=1_000_000)
+        offset = self.query_int("offset", 0)
+        stream = f"rank-{rank}"
+        size = self.context.logs.size(record.id, attempt, stream)
+        end = min(size, offset + self.query_int("limit", size))
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Minicluster-Offset", str(offset))
+        self.set_header("Minicluster-Size", str(size))
+        if self.get_query_argument("download", ""):
+            self.offer_as(f"job-{record.id}-{stream}.log")
+        logs = self.context.logs
+        read = lambda at, count: logs.read(record.id, attempt, stream, at, count)  # noqa: E731
+        await self.send_range(read, offset, max(offset, end))
+
+
+class ResultHandler(UserHandler, FileReply):
+    """What rank 0 left: bytes that only the owner's kernel opens, so not even admins get them."""
+
+    async def get(self, job_id: str) -> None:
+        record = self.job_record(job_id, admins=False)
+        if record.result is None:
+            message = f"job {record.id} is {record.state} and has no result"
+            raise ApiError(404, "no_result", message, "it comes when the job has succeeded")
+        self.set_header("Content-Type", "application/octet-stream")
+        self.offer_as(f"job-{record.id}.result")
+        await self.send_file(self.context.blobs.path(record.result.sha256))
+
+
+def _check_env(request: JobSubmit) -> None:
+    """Refuse variables that say where a rank stands or which devices it sees."""
+    taken = sorted(
+        name for name in request.spec.env if name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
+    )
+    if taken:
+        message = f"the cluster sets these variables itself: {', '.join(taken)}"
+        raise ApiError(422, "env_reserved", message, "leave them out of env")

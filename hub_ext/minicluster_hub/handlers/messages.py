@@ -1,0 +1,25 @@
+"""Messages that only the service's own pages read."""
+
+from __future__ import annotations
+
+from minicluster.wire import Message
+
+
+class StoryLine(Message):
+    id: int
+    at: float
+    kind: str
+    text: str
+
+
+class JobStory(Message):
+    """A job's events in order."""
+
+    lines: tuple[StoryLine, ...]
+
+
+class Health(Message):
+    """Whether the service can work; what is wrong stands in its log."""
+
+    ok: bool
+    wire_version: int

@@ -1,0 +1,57 @@
+"""For who runs the cluster: health, metrics, the API's description."""
+
+from __future__ import annotations
+
+from minicluster.wire import WIRE_VERSION
+from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.base import ServiceHandler
+from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.handlers.messages import Health
+from minicluster_hub.handlers.openapi import document
+from minicluster_hub.handlers.route import Scope
+
+HUB_METRICS_SCOPE = "read:metrics"
+
+
+class OpenHandler(ServiceHandler):
+    """Base of what tells nothing about anyone."""
+
+    async def identify(self) -> None:
+        return None
+
+
+class HealthHandler(OpenHandler):
+    """Says whether the database answers."""
+
+    def get(self) -> None:
+        self.context.store.ping()
+        self.reply(Health(ok=True, wire_version=WIRE_VERSION))
+
+
+class MetricsHandler(UserHandler):
+    """For Prometheus, which comes with a hub service's token: any kind of caller with the scope."""
+
+    async def identify(self) -> None:
+        model = await self.hub_model()
+        if model is None:
+            self.refuse_unknown()
+            return
+        self.check_xsrf()
+        if not self.hub_auth.check_scopes({HUB_METRICS_SCOPE, Scope.ADMIN.value}, model):
+            message = f"the token has neither of the scopes {HUB_METRICS_SCOPE} and {Scope.ADMIN}"
+            raise ApiError(403, "scope_missing", message)
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.finish(self.context.metrics.text())
+
+
+class OpenApiHandler(OpenHandler):
+    """The document that the table of routes gives."""
+
+    def get(self) -> None:
+        # The table holds this handler itself, so it cannot be imported above.
+        from minicluster_hub.handlers.api import API_ROUTES
+
+        self.set_header("Content-Type", "application/json")
+        self.finish(document(API_ROUTES, self.context.prefix))

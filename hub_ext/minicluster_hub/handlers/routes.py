@@ -1,0 +1,51 @@
+"""What tornado serves: the API, the pages, the login, static files, and 404 for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tornado.routing import URLSpec
+from tornado.web import RedirectHandler
+
+from minicluster_hub.handlers import pages
+from minicluster_hub.handlers.api import API_ROUTES
+from minicluster_hub.handlers.auth import LoginCallback
+from minicluster_hub.handlers.base import NotFoundHandler
+from minicluster_hub.handlers.context import Context
+from minicluster_hub.handlers.route import Route, Scope, path_pattern
+
+_PAGE: dict[str, Any] = {"scope": Scope.READ, "answer": "text/html"}
+PAGE_ROUTES: tuple[Route, ...] = (
+    Route("GET", "", pages.JobsPage, "Jobs", **_PAGE),
+    Route("GET", "jobs/{job_id}", pages.JobPage, "One job", **_PAGE),
+    Route("GET", "nodes", pages.NodesPage, "Nodes", **_PAGE),
+)
+
+
+def url_specs(context: Context) -> list[URLSpec]:
+    """Return what tornado serves: the tables, the login, static files, and 404 for the rest."""
+    static = Path(__file__).parent.parent / "static"
+    prefix = context.prefix
+    return [
+        *_specs((*API_ROUTES, *PAGE_ROUTES), context),
+        URLSpec(f"{prefix}oauth_callback", LoginCallback, {"context": context}),
+        URLSpec(f"{prefix}static/(.*)", pages.StaticFiles, {"path": str(static)}),
+        URLSpec(prefix.rstrip("/"), RedirectHandler, {"url": prefix, "permanent": False}),
+        URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
+    ]
+
+
+def _specs(routes: Iterable[Route], context: Context) -> list[URLSpec]:
+    """Return one rule for each path; its handler gets the routes by their methods."""
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [_spec(path, methods, context) for path, methods in by_path.items()]
+
+
+def _spec(path: str, methods: dict[str, Route], context: Context) -> URLSpec:
+    arguments: dict[str, Any] = {"context": context, "routes": methods}
+    handler = next(iter(methods.values())).handler
+    return URLSpec(f"{context.prefix}{path_pattern(path)}", handler, arguments)

@@ -1,0 +1,120 @@
+"""The agents' own small part of the API: a task's token opens it, and nothing else of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from minicluster.wire import (
+    VERSION_HEADER,
+    ReportAnswer,
+    RunOrder,
+    StreamChunk,
+    TaskOrders,
+    TaskReport,
+)
+from minicluster_hub.handlers.base import ServiceHandler
+from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.models import TaskRecord
+from minicluster_hub.orders import TaskOver
+
+
+class TaskHandler(ServiceHandler):
+    """Base: who has the token of a living task is that task."""
+
+    task: TaskRecord
+
+    def check_version(self) -> None:
+        """Agents always say their version."""
+        if VERSION_HEADER not in self.request.headers:
+            raise ApiError(426, "wire_version", f"the header {VERSION_HEADER} is missing")
+        super().check_version()
+
+    async def identify(self) -> None:
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "task" or not token.strip():
+            raise ApiError(
+                401, "not_authenticated", "want the header `Authorization: task <the task's token>`"
+            )
+        self._token_hash = hashlib.sha256(token.strip().encode()).hexdigest()
+        self.task = self.living_task()
+
+    def living_task(self) -> TaskRecord:
+        """Return the token's task as it is now. Raises ApiError (410) when it is over."""
+        task = self.context.store.task_by_token(self._token_hash)
+        if task is None:
+            raise _over("this token belongs to no task that goes on")
+        return task
+
+    def orders(self, task: TaskRecord) -> TaskOrders:
+        """Return the task's orders. Raises ApiError (410) when it is over."""
+        try:
+            return self.context.reconciler.orders(task)
+        except TaskOver as error:
+            raise _over(str(error)) from error
+
+    def run_order(self) -> RunOrder:
+        """Return the attempt that the task is bound to. Raises ApiError (409)."""
+        run = self.orders(self.task).run
+        if run is None:
+            raise ApiError(409, "no_attempt", f"task {self.task.id} has no attempt now")
+        return run
+
+
+class ReportHandler(TaskHandler):
+    """Takes an agent's report; the same one again does no harm."""
+
+    def post(self) -> None:
+        report = self.parse(TaskReport)
+        run = self.orders(self.task).run
+        self.context.reconciler.heartbeat(self.task.id)
+        sizes: dict[str, int] = {}
+        if run is not None and report.attempt == run.attempt:
+            sizes = self._keep(run, report)
+        # The output first: `cleared` says that all of it is kept.
+        if self.context.store.report(self.task, report, self.context.clock()):
+            self.context.reconciler.wake()
+            if run is not None and report.notes:
+                self.context.reconciler.changes.ring(run.job_id)
+        self.reply(ReportAnswer(sizes=sizes))
+
+    def _keep(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
+        """Append the report's chunks; return the sizes of all streams of this task."""
+        logs, number = self.context.logs, run.restart_count + 1
+        own = _streams(run)
+        for chunk in report.chunks:
+            self._check_stream(chunk, own)
+        for chunk in report.chunks:
+            logs.append(run.job_id, number, chunk.stream, chunk.offset, chunk.data)
+        sizes = logs.sizes(run.job_id, number)
+        return {stream: sizes.get(stream, 0) for stream in own}
+
+    def _check_stream(self, chunk: StreamChunk, own: tuple[str, ...]) -> None:
+        if chunk.stream not in own:
+            message = f"task {self.task.id} writes {', '.join(own)}, not {chunk.stream}"
+            raise ApiError(403, "not_your_stream", message)
+
+
+class OrdersHandler(TaskHandler):
+    """Answers when the orders are other than those the agent has, or after a while."""
+
+    async def get(self) -> None:
+        have = self.get_query_argument("have", "")
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.context.limits.orders_hold_s
+        orders = self.orders(self.task)
+        while orders.version == have and loop.time() < until:
+            await self.context.reconciler.orders_changed(self.task.id, until - loop.time())
+            orders = self.orders(self.living_task())
+        self.reply(orders)
+
+
+def _streams(run: RunOrder) -> tuple[str, ...]:
+    """Return the streams that a task writes: its ranks' output and one of records."""
+    ranks = range(run.first_rank, run.first_rank + run.local_world_size)
+    records = "records" if run.group_rank == 0 else f"agent-{run.group_rank}"
+    return (*(f"rank-{rank}" for rank in ranks), records)
+
+
+def _over(message: str) -> ApiError:
+    return ApiError(410, "task_over", message, "end everything of this task and exit")

@@ -1,0 +1,32 @@
+"""`python -m minicluster_hub.launch.hub`: JupyterHub itself, imported faster, that says when it is ready."""
+
+from __future__ import annotations
+
+import os
+
+from minicluster_hub.quick_import import without_grammar
+
+READY_FD = "MINICLUSTER_READY_FD"
+
+
+def main() -> None:
+    """Run JupyterHub; write to the pipe named in the environment when all its routes are there."""
+    without_grammar()
+    from jupyterhub.app import JupyterHub
+
+    ready_fd = os.environ.pop(READY_FD, None)
+
+    class Hub(JupyterHub):
+        """JupyterHub with one more step at its start."""
+
+        async def start(self) -> None:
+            await super().start()
+            if ready_fd is not None:
+                os.write(int(ready_fd), b"ready")
+                os.close(int(ready_fd))
+
+    Hub.launch_instance()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The hub as a child: started in a session of its own, watched, and ended with all that it began."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from minicluster_hub.launch.errors import HubEnded, Stopped
+from minicluster_hub.launch.hub import READY_FD
+from minicluster_hub.launch.signals import END, Signals
+from minicluster_hub.processes import (
+    SERVER_LABEL,
+    TASK_LABEL,
+    die_with_parent,
+    end_all,
+    of_data_folder,
+)
+from minicluster_hub.settings import Settings
+
+_START_LIMIT_S = 90.0
+_HUB_GRACE_S = 10.0
+_LOG_KEPT_BYTES = 2**23
+
+
+class HubProcess:
+    """One start of the hub on one data folder."""
+
+    def __init__(self, settings: Settings, config: Path) -> None:
+        self.settings = settings
+        self.log = settings.data_dir / "hub" / "hub.log"
+        self._config = config
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ready_fd = -1
+
+    def start(self) -> None:
+        """Start the hub, its output in a file, with a pipe on which it says that it is ready."""
+        parent = os.getpid()
+        self._ready_fd, told_fd = os.pipe()
+        os.set_blocking(self._ready_fd, False)
+        with self._open_log() as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "minicluster_hub.launch.hub", "-f", str(self._config)],
+                cwd=self.settings.data_dir / "hub",
+                env={**os.environ, **self._environment(), READY_FD: str(told_fd)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                umask=0o077,
+                start_new_session=True,
+                pass_fds=[told_fd],
+                preexec_fn=lambda: die_with_parent(parent),
+            )
+        os.close(told_fd)
+
+    def _environment(self) -> dict[str, str]:
+        programs = str(Path(sys.executable).parent)
+        path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+        return {**self.settings.environment(), "PATH": path, "PYTHONUNBUFFERED": "1"}
+
+    def _open_log(self) -> IO[bytes]:
+        if self.log.exists() and self.log.stat().st_size > _LOG_KEPT_BYTES:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        return self.log.open("ab")
+
+    def wait_ready(self, signals: Signals) -> None:
+        """Return when a browser gets answers; raise HubEnded or Stopped instead."""
+        deadline = time.monotonic() + _START_LIMIT_S
+        while not self._said_ready():
+            self._check(signals.wait(deadline - time.monotonic(), self._ready_fd))
+            if time.monotonic() > deadline:
+                raise HubEnded(f"The hub was not ready after {_START_LIMIT_S:.0f} s.\n{self.last_lines()}")
+
+    def _said_ready(self) -> bool:
+        try:
+            said = os.read(self._ready_fd, 16)
+        except BlockingIOError:
+            return False
+        if not said and self._child is not None:
+            # The pipe's end closes with the process: a moment later it can be asked for its exit code.
+            self._child.wait(_HUB_GRACE_S)
+        return bool(said)
+
+    def wait_end(self, signals: Signals) -> None:
+        """Sleep until the hub dies (HubEnded) or somebody wants the end (Stopped)."""
+        while True:
+            self._check(signals.wait(None))
+
+    def _check(self, came: set[int]) -> None:
+        if came & END:
+            raise Stopped
+        if self._child is not None and self._child.poll() is not None:
+            code = self._child.returncode
+            raise HubEnded(f"The hub ended by itself (exit code {code}).\n{self.last_lines()}")
+
+    def last_lines(self, count: int = 15) -> str:
+        """The end of the hub's log, with its place."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = "\n".join(f"  {line}" for line in text.splitlines()[-count:])
+        return f"The last lines of {self.log}:\n{lines}"
+
+    def stop(self) -> None:
+        """End the hub (and with it proxy and service), then everything else of this data folder."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+            try:
+                self._child.wait(_HUB_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+        end_all(of_data_folder(self.settings.data_dir), 3.0)
+        if self._child is not None:
+            self._child.wait()
+
+
+def end_left_over(data_dir: Path) -> None:
+    """End hub, proxy and service of a start that was killed; its notebook servers and tasks go on."""
+    ours = of_data_folder(data_dir)
+    end_all(lambda env: ours(env) and TASK_LABEL not in env and SERVER_LABEL not in env, 2.0)
+    # The hub would kill whichever process has this id by now.
+    (data_dir / "hub" / "proxy.pid").unlink(missing_ok=True)

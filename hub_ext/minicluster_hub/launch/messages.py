@@ -1,0 +1,50 @@
+"""What `./run` prints: few lines, each one of use."""
+
+from __future__ import annotations
+
+import sys
+
+from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.settings import Settings
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+
+
+def say(text: str = "") -> None:
+    """Print at once, also into a pipe."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Print to where errors belong."""
+    sys.stderr.write(f"minicluster: {text}\n")
+    sys.stderr.flush()
+
+
+def welcome(settings: Settings, password: str | None) -> str:
+    """The lines after a start; the password only when it was made just now."""
+    known = "as before; a new one: ./run --reset-password"
+    lines = [
+        f"Minicluster is ready: {settings.url}",
+        "",
+        f"  user      {FIRST_USER}",
+        f"  password  {password + '   (shown only now)' if password else known}",
+        f"  data      {settings.data_dir}   (log: hub/hub.log)",
+        f"  nodes     {settings.nodes}, virtual, all on this machine",
+        "",
+        "  Next: open the URL, log in, open quickstart.ipynb and run its cells.",
+        "  Another user: ./run --add-user NAME",
+        "  Ctrl-C ends the hub, the notebook servers and all jobs.",
+    ]
+    if settings.host not in _LOOPBACK:
+        lines[1] = (
+            "  WARNING: reachable from the network without TLS: passwords can be read on the way."
+            " Put a TLS proxy in front."
+        )
+    return "\n".join(lines)
+
+
+def new_password(name: str, password: str) -> str:
+    """The answer to --add-user and --reset-password."""
+    return f"user      {name}\npassword  {password}   (shown only now)"

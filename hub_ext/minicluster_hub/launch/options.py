@@ -1,0 +1,84 @@
+"""The command line of `./run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster_hub.passwords import FIRST_USER
+
+_EPILOG = 'The first start makes the user "admin" with a new password and prints it once.'
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. port None: 8000, or a free one for the demo."""
+
+    data_dir: Path
+    host: str
+    port: int | None
+    nodes: int
+    demo: bool
+    own_data: bool
+    add_user: str | None
+    reset_password: str | None
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read the arguments; on a wrong one, say which and exit with code 2."""
+    default_data = tree() / "data"
+    parser = _parser(default_data)
+    given = parser.parse_args(arguments)
+    if given.nodes < 1 or given.nodes > 64:
+        parser.error(f"--nodes {given.nodes}: take 1 to 64 virtual nodes")
+    if given.port is not None and not 1 <= given.port <= 65535:
+        parser.error(f"--port {given.port}: a port is a number from 1 to 65535")
+    return Options(
+        data_dir=(given.data or default_data).expanduser().absolute(),
+        host=given.host,
+        port=given.port,
+        nodes=given.nodes,
+        demo=given.demo,
+        own_data=given.data is not None,
+        add_user=given.add_user,
+        reset_password=given.reset_password,
+    )
+
+
+def tree() -> Path:
+    """The folder of `./run`, where jupyterhub_config.py lies and data/ by default."""
+    return Path(os.environ.get("MINICLUSTER_TREE", ".")).absolute()
+
+
+def _parser(default_data: Path) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="./run",
+        description="Start Minicluster on this machine: a hub with notebooks that train on several nodes.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--data", type=Path, metavar="DIR", help=f"folder for everything that is kept ({default_data})")
+    add("--port", type=int, help="port for browsers (8000)")
+    add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    add("--nodes", type=int, default=3, metavar="N", help="virtual nodes of this machine (3)")
+    add("--torch", metavar="SPEC", help="what pip installs as torch (a CPU build where no NVIDIA GPU is)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--demo", action="store_true", help="run the quickstart without a person, then end")
+    what.add_argument("--add-user", metavar="NAME", help="make a user and print the password")
+    what.add_argument(
+        "--reset-password",
+        metavar="NAME",
+        nargs="?",
+        const=FIRST_USER,
+        help=f"print a new password for a user ({FIRST_USER})",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    parse(sys.argv[1:])

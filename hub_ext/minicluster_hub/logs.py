@@ -1,0 +1,131 @@
+"""The output of jobs: append-only files, read by offset, one for each stream of each attempt.
+
+A file's size is the only truth about what is kept, so nothing is lost or doubled by a restart of
+the service or a message that comes twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from minicluster_hub.bell import Bell, Listener
+
+_STREAM = re.compile(r"rank-\d{1,5}|records|agent-\d{1,5}")
+_SUFFIX = ".log"
+
+
+class LogError(Exception):
+    """Base of the logs' errors."""
+
+
+class StreamUnknown(LogError):
+    """A stream's name that no agent uses; it never becomes a path."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(f"there is no stream {stream!r}; streams are rank-N, records and agent-N")
+
+
+class LogNotKept(LogError):
+    """The disk did not take some output. The agent has it still and sends it again."""
+
+
+class JobLogs:
+    """All streams under one folder: JOB/ATTEMPT/STREAM.log, with the attempt's number, not its id.
+
+    `changes` rings with the job's id for each append. For the service's one event loop.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.changes = Bell()
+        self._root = root
+
+    def append(self, job_id: int, attempt: int, stream: str, offset: int, data: bytes) -> int:
+        """Keep what is new of `data`, whose first byte is the stream's byte `offset`; return the size.
+
+        Data beyond the end would leave a gap: nothing of it is kept. Raises LogNotKept.
+        """
+        path = self._path(job_id, attempt, stream)
+        try:
+            size, grown = _append(path, offset, data)
+        except OSError as error:
+            message = f"output of job {job_id} was not kept in {path}: {error.strerror}"
+            raise LogNotKept(message) from error
+        if grown:
+            self.changes.ring(job_id)
+        return size
+
+    def size(self, job_id: int, attempt: int, stream: str) -> int:
+        """Return how many bytes of a stream are kept; 0 when it has none yet."""
+        try:
+            return self._path(job_id, attempt, stream).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def sizes(self, job_id: int, attempt: int) -> dict[str, int]:
+        """Return the sizes in bytes of all streams of an attempt, by name."""
+        try:
+            with os.scandir(self._folder(job_id, attempt)) as entries:
+                found = {entry.name.removesuffix(_SUFFIX): entry.stat().st_size for entry in entries}
+        except FileNotFoundError:
+            return {}
+        return dict(sorted(found.items()))
+
+    def read(self, job_id: int, attempt: int, stream: str, offset: int, limit: int) -> bytes:
+        """Return at most `limit` bytes from `offset` on; empty at the end."""
+        try:
+            with self._path(job_id, attempt, stream).open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), limit, offset)
+        except FileNotFoundError:
+            return b""
+
+    def subscribe(self, job_id: int, into: Listener | None = None) -> AbstractAsyncContextManager[Listener]:
+        """Listen to appends of a job: `async with logs.subscribe(7) as listener: await listener.wait(15)`.
+
+        Read after the block was entered; what was appended before does not ring. `into`: a listener
+        of another bell, so that one wait hears both.
+        """
+        return self.changes.listen(job_id, into=into)
+
+    def remove(self, job_id: int) -> None:
+        """Delete all output of a job."""
+        shutil.rmtree(self._root / str(int(job_id)), ignore_errors=True)
+
+    def _folder(self, job_id: int, attempt: int) -> Path:
+        return self._root / str(int(job_id)) / str(int(attempt))
+
+    def _path(self, job_id: int, attempt: int, stream: str) -> Path:
+        if not _STREAM.fullmatch(stream):
+            raise StreamUnknown(stream)
+        return self._folder(job_id, attempt) / f"{stream}{_SUFFIX}"
+
+
+def _append(path: Path, offset: int, data: bytes) -> tuple[int, bool]:
+    """Return the file's size after it took what it can, and whether it grew."""
+    file = _open(path)
+    try:
+        size = os.fstat(file).st_size
+        new = memoryview(data)[size - offset :] if offset <= size else memoryview(b"")
+        size_now = size
+        while new:
+            written = os.write(file, new)
+            size_now += written
+            new = new[written:]
+        return size_now, size_now > size
+    finally:
+        os.close(file)
+
+
+def _open(path: Path) -> int:
+    """Open for appending, for the service's user only; the folders are made at the first byte."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        # `mode` counts for the last folder of a path only.
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return os.open(path, flags, 0o600)

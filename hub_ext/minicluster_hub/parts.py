@@ -1,0 +1,113 @@
+"""The running service: store, logs, blobs, engine, reconciler and server, opened and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from jupyterhub.services.auth import HubOAuth
+from tornado.httpserver import HTTPServer
+
+from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.handlers.context import ApiLimits, Context
+from minicluster_hub.handlers.metrics import Metrics
+from minicluster_hub.handlers.server import make_server
+from minicluster_hub.job_watch import JobWatch
+from minicluster_hub.logs import JobLogs
+from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scheduling.placement import placement
+from minicluster_hub.scheduling.policies import policy
+from minicluster_hub.store import Store
+
+if TYPE_CHECKING:
+    from minicluster_hub.app import MiniclusterHub
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `app` wires. `open` raises what the parts raise when they cannot be opened."""
+
+    context: Context
+    server: HTTPServer
+
+    @classmethod
+    def open(cls, app: MiniclusterHub, task_url: str) -> Self:
+        """Open everything but the door."""
+        hub_auth = HubOAuth(parent=app, cache_max_age=app.auth_cache_s)
+        if not hub_auth.api_token:
+            raise ValueError(
+                "JUPYTERHUB_API_TOKEN is not set: let the hub start the job service, or start it with the "
+                "variables that --help lists"
+            )
+        secret = app.cookie_secret()
+        store = Store.open(app.db_url)
+        reconciler = Reconciler(
+            store,
+            app.make_engine(),
+            policy=policy(app.policy),
+            placement=placement(app.placement),
+            service_url=task_url,
+            limits=app.limits,
+            log=app.log,
+        )
+        context = _context(app, hub_auth, store, reconciler)
+        return cls(context, make_server(context, secret))
+
+    async def run(self, sockets: list[socket.socket], stopped: asyncio.Event) -> None:
+        """Serve until `stopped`. Raises what the reconciler dies of."""
+        context = self.context
+        watch = JobWatch(context.store, context.metrics, context.log)
+        stop = asyncio.ensure_future(stopped.wait())
+        looked = asyncio.ensure_future(context.reconciler.looked())
+        acting = asyncio.ensure_future(context.reconciler.run())
+        watching = asyncio.ensure_future(watch.run(context.reconciler.changes))
+        try:
+            await _first(looked, acting, watching, stop)
+            self.server.add_sockets(sockets)
+            context.log.info("the job service listens at %s%s", _address(sockets), context.prefix)
+            await _first(acting, watching, stop)
+        finally:
+            self.server.stop()
+            for work in (looked, acting, watching, stop):
+                work.cancel()
+            await asyncio.wait([looked, acting, watching, stop])
+
+    async def close(self) -> None:
+        """Let go of everything; the tasks run on."""
+        await self.server.close_all_connections()
+        await self.context.reconciler.close()
+        self.context.store.close()
+
+
+def _context(app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: Reconciler) -> Context:
+    blobs = BlobFiles(app.service_dir / "blobs")
+    blobs.sweep()
+    metrics = Metrics()
+    metrics.collect_from(store.world, reconciler.nodes)
+    limits = ApiLimits(payload_bytes=app.payload_limit_bytes, result_bytes=app.result_limit_bytes)
+    return Context(
+        store=store,
+        reconciler=reconciler,
+        logs=JobLogs(app.service_dir / "logs"),
+        blobs=blobs,
+        hub_auth=hub_auth,
+        metrics=metrics,
+        limits=limits,
+        clock=time.time,
+        log=app.log,  # pyright: ignore[reportArgumentType]
+    )
+
+
+async def _first(*works: asyncio.Future[Any]) -> None:
+    """Wait for the first of these; raise what it raised."""
+    done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+    for work in done:
+        work.result()
+
+
+def _address(sockets: list[socket.socket]) -> str:
+    host, port = sockets[0].getsockname()[:2]
+    return f"http://{host}:{port}"

@@ -1,0 +1,113 @@
+// One job, live: its state, its ranks' output, its story.
+
+import { address, ask, element, jobId, listen, tell } from "./service.js";
+import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
+
+const TAIL_CHARACTERS = 200_000;
+const byId = (id) => document.getElementById(id);
+const log = byId("log");
+const tails = new Map();
+let shown = "";
+let attempt = 0;
+let lastLine = 0;
+let drawing = false;
+
+function showJob(job) {
+  if (job.attempt !== attempt) {
+    attempt = job.attempt;
+    tails.clear();
+    byId("ranks").replaceChildren();
+    draw();
+  }
+  byId("heading").textContent = `Job ${job.id}: ${job.name}`;
+  byId("state").replaceChildren(stateBadge(job));
+  const where = [job.world_size && `${job.world_size} ranks`, job.nodes.join(", "), job.owner];
+  byId("facts").replaceChildren(where.filter(Boolean).join(" · "), " ", runTimeCell(job));
+  byId("actions").replaceChildren(attachLine(job), " ", isOver(job) ? "" : stopButton(job, showJob));
+  byId("reason").textContent = job.error ? "" : reasonText(job);
+  byId("reason").hidden = !byId("reason").textContent;
+  showError(job.error);
+  loadStory().catch(tell);
+}
+
+function showError(error) {
+  byId("error").hidden = !error;
+  const parts = { message: error?.message, hint: error?.hint, traceback: error?.traceback };
+  for (const [name, text] of Object.entries(parts)) {
+    byId(`error-${name}`).textContent = text ?? "";
+    byId(`error-${name}`).hidden = !text;
+  }
+}
+
+async function loadStory() {
+  const story = await ask(`api/jobs/${jobId}/story`, { query: { after: lastLine } });
+  for (const line of story.lines.filter((line) => line.id > lastLine)) {
+    lastLine = line.id;
+    const time = element("td", { className: "mc-number text-body-secondary" }, clockTime(line.at));
+    byId("story").append(element("tr", {}, time, element("td", {}, line.kind), element("td", {}, line.text)));
+  }
+}
+
+function addOutput(chunk) {
+  if (!tails.has(chunk.stream)) {
+    tails.set(chunk.stream, "");
+    addTab(chunk.stream);
+  }
+  const gap = chunk.skipped_bytes ? `\n[${chunk.skipped_bytes} bytes left out here; download has all]\n` : "";
+  tails.set(chunk.stream, (tails.get(chunk.stream) + gap + chunk.text).slice(-TAIL_CHARACTERS));
+  if (chunk.stream === shown && !drawing) {
+    drawing = true;
+    requestAnimationFrame(draw);
+  }
+}
+
+function draw() {
+  drawing = false;
+  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  log.textContent = overwritten(tails.get(shown) ?? "");
+  if (atEnd) {
+    log.scrollTop = log.scrollHeight;
+  }
+  const rank = shown.replace("rank-", "");
+  byId("download").hidden = !shown;
+  byId("download").href = address(`api/jobs/${jobId}/log`, { rank, attempt, download: 1 });
+}
+
+// A carriage return goes back to the line's start, as in a terminal (progress bars).
+function overwritten(text) {
+  return text.replaceAll("\r\n", "\n").replace(/[^\n]*\r(?=[^\n])/g, "");
+}
+
+function addTab(stream) {
+  const button = element("button", { type: "button", className: "nav-link py-0", role: "tab" }, stream.replace("-", " "));
+  button.dataset.stream = stream;
+  button.addEventListener("click", () => select(stream));
+  const order = (tab) => Number(tab.dataset.stream.replace("rank-", ""));
+  const item = element("li", { className: "nav-item" }, button);
+  const after = [...byId("ranks").children].find((other) => order(other.firstChild) > order(button));
+  byId("ranks").insertBefore(item, after ?? null);
+  if (!tails.has(shown) || stream === "rank-0") {
+    select(stream);
+  }
+}
+
+function select(stream) {
+  shown = stream;
+  for (const button of byId("ranks").querySelectorAll("button")) {
+    button.classList.toggle("active", button.dataset.stream === stream);
+    button.setAttribute("aria-selected", String(button.dataset.stream === stream));
+  }
+  draw();
+  log.scrollTop = log.scrollHeight;
+}
+
+const stream = listen(`api/jobs/${jobId}/events`, {
+  on: {
+    job: showJob,
+    log: addOutput,
+    end(job) {
+      showJob(job);
+      stream.close();
+    },
+  },
+});

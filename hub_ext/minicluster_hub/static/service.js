@@ -1,0 +1,82 @@
+// Talking to the job service from its own pages. Strings of users only ever become text nodes.
+
+const main = document.getElementById("minicluster");
+export const url = main.dataset.url;
+export const user = main.dataset.user;
+export const jobId = main.dataset.job;
+
+// The hub's page.html gives the token; the hub wants it on reads as well, once a script asks.
+const xsrf = window.jhdata.xsrf_token;
+
+export function address(path, query = {}) {
+  const search = new URLSearchParams({ ...query, _xsrf: xsrf });
+  return `${url}${path}?${search}`;
+}
+
+export async function ask(path, { method = "GET", query = {} } = {}) {
+  const answer = await fetch(address(path, query), { method, headers: { "X-XSRFToken": xsrf } });
+  if (answer.status === 401) {
+    window.location.reload(); // logged out meanwhile: the page itself leads to the login
+  }
+  const body = await answer.json();
+  if (!answer.ok) {
+    throw new Error([body.error.message, body.error.hint].filter(Boolean).join("; "));
+  }
+  return body;
+}
+
+export function tell(error) {
+  const box = document.getElementById("problem");
+  box.textContent = error ? error.message : "";
+  box.hidden = !error;
+}
+
+// Listens until `close()`. After a pause the browser comes again by itself; when the server refuses
+// (it starts anew, a login has ended), the browser gives up, and we ask again.
+export function listen(path, { query = {}, open = () => {}, on = {} }) {
+  let source;
+  let last = "";
+  let closed = false;
+  const banner = document.getElementById("connection");
+  const start = () => {
+    source = new EventSource(address(path, last ? { ...query, after: last } : query));
+    source.onopen = () => {
+      banner.hidden = true;
+      open();
+    };
+    source.onerror = () => {
+      banner.hidden = closed;
+      if (source.readyState === EventSource.CLOSED && !closed) {
+        setTimeout(start, 2000);
+      }
+    };
+    for (const [name, action] of Object.entries(on)) {
+      source.addEventListener(name, (event) => {
+        last = event.lastEventId || last;
+        action(JSON.parse(event.data));
+      });
+    }
+  };
+  start();
+  return {
+    close() {
+      closed = true;
+      source.close();
+      banner.hidden = true;
+    },
+  };
+}
+
+// element("td", { className: "x" }, "text", child, ...): text is set as text.
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-")) {
+      made.setAttribute(name, value);
+    } else {
+      made[name] = value;
+    }
+  }
+  made.append(...children.filter((child) => child !== null && child !== ""));
+  return made;
+}

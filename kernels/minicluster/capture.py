@@ -1,0 +1,103 @@
+"""From a cell and the notebook's namespace to the blob that goes to the ranks."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .cell import CellSource
+from .errors import MiniclusterError
+from .modules import collect, imports_of
+from .payload import CellPayload
+from .pickling import pack_names
+
+
+class UnknownNames(MiniclusterError):
+    """--push names that the notebook does not have."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that may travel: names to the ranks, results back, source of modules."""
+
+    send_bytes: int
+    result_bytes: int
+    modules_bytes: int
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a cell stands: the notebook's namespace and folder.
+
+    hidden: tells of a name whether it is the notebook's own (In, Out, exit) and stays there.
+    """
+
+    namespace: dict[str, Any]
+    folder: Path
+    hidden: Callable[[str], bool]
+
+
+def capture(
+    cell: CellSource,
+    around: Surroundings,
+    limits: Limits,
+    push: tuple[str, ...] | None = None,
+    pull: tuple[str, ...] | None = None,
+) -> CellPayload:
+    """Pack a cell with what it needs.
+
+    push: the names that travel; None: those that the cell reads. pull: see CellPayload.
+    Raises NotPicklable, ModulesNotSendable, UnknownNames.
+    """
+    names = names_to_send(cell, around, push)
+    packed = pack_names(names, around.namespace, "Names that this cell needs", limits.send_bytes)
+    imported = imports_of(ast.parse(cell.source))
+    modules = collect(sorted(imported | packed.modules), around.folder, limits.modules_bytes)
+    return CellPayload(
+        source=cell.source,
+        filename=cell.filename,
+        names=packed.data if names else b"",
+        modules=modules,
+        pull=pull,
+        result_limit_bytes=limits.result_bytes,
+        versions=_versions(),
+    )
+
+
+def names_to_send(cell: CellSource, around: Surroundings, push: tuple[str, ...] | None) -> dict[str, Any]:
+    """Choose what travels. What the cell reads and the notebook lacks is the cell's affair."""
+    if push is None:
+        wanted = sorted(name for name in cell.reads if not around.hidden(name))
+        return {name: around.namespace[name] for name in wanted if name in around.namespace}
+    unknown = [name for name in push if name not in around.namespace]
+    if unknown:
+        raise UnknownNames(
+            f"--push: the notebook has no {', '.join(map(repr, unknown))}.", _nearest(unknown, around)
+        )
+    return {name: around.namespace[name] for name in push}
+
+
+def _nearest(unknown: list[str], around: Surroundings) -> str:
+    known = [name for name in around.namespace if not name.startswith("_") and not around.hidden(name)]
+    near = difflib.get_close_matches(unknown[0], known, 3)
+    return f"Did you mean {' or '.join(near)}?" if near else "Run the cell that makes it first."
+
+
+def _versions() -> Mapping[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("minicluster", "cloudpickle", "torch"):
+        # A version is taken from the package's files, so that torch is not imported for it.
+        if package == "torch" and "torch" not in sys.modules:
+            continue
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,108 @@
+"""cloudpickle's pickler as notebooks need it, and the files that it writes to."""
+
+from __future__ import annotations
+
+import dis
+import io
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from .refusal import Refused, reason_against
+from .tensors import TensorReducer
+from .unpickling import HOME_MARK
+
+Carry = Callable[[str], bool]
+
+
+class TooLarge(Exception):
+    """More bytes than allowed were written."""
+
+
+class CountingFile:
+    """A file that only counts, and stops at a limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self.size += len(data)
+        if self.size > self._limit_bytes:
+            raise TooLarge
+        return len(data)
+
+
+class LimitedFile(CountingFile):
+    """A file that keeps, within the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self._kept = io.BytesIO()
+
+    def write(self, data: Any) -> int:
+        super().write(data)
+        return self._kept.write(data)
+
+    def getvalue(self) -> bytes:
+        return self._kept.getvalue()
+
+
+class NotebookPickler(cloudpickle.Pickler):
+    """cloudpickle's, with the namespace as a mark, refusals in words, and tensors by the CPU.
+
+    carry: says of each global that a function of the notebook reads whether it goes along.
+    used: all such globals that were met.
+    modules: top-level modules that the reader will import.
+    """
+
+    def __init__(self, file: Any, namespace: dict[str, Any], carry: Carry) -> None:
+        super().__init__(file, protocol=5)
+        self.used: set[str] = set()
+        self.modules: set[str] = set()
+        self._namespace = namespace
+        self._carry = carry
+        self._verdicts: dict[type, str] = {}
+        self._tensors = TensorReducer()
+        self.globals_ref[id(namespace)] = HOME_MARK
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind not in self._verdicts:
+            self._verdicts[kind] = reason_against(kind)
+        if kind is ModuleType or kind is FunctionType or isinstance(obj, type):
+            self._note_module(obj)
+        if obj is sys.stdout or obj is sys.stderr:
+            return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
+        if self._verdicts[kind]:
+            raise Refused(obj, self._verdicts[kind])
+        if kind is ModuleType and vars(obj) is self._namespace:
+            return cloudpickle.cloudpickle.subimport, ("__main__",)
+        return self._tensors.reduce(obj) or super().reducer_override(obj)
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        self.modules.update(_imports_in(func.__code__))
+        if func.__globals__ is self._namespace:
+            slots = reduced[2][1]
+            used = slots["__globals__"]
+            self.used.update(used)
+            slots["__globals__"] = {name: value for name, value in used.items() if self._carry(name)}
+        return reduced
+
+    def _note_module(self, obj: Any) -> None:
+        name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
+        if isinstance(name, str):
+            self.modules.add(name.partition(".")[0])
+
+
+def _imports_in(code: CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname == "IMPORT_NAME":
+            yield str(step.argval).partition(".")[0]
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imports_in(constant)

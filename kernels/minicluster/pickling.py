@@ -1,0 +1,222 @@
+"""Objects between the notebook and the ranks: one pickle for all, so that what is shared stays so.
+
+Functions and classes of the notebook travel by value. Their globals are the notebook's namespace
+on the one side and the rank's on the other: the namespace itself is never written, only a mark
+for it, and what a function reads from it goes along where the other side lacks it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import MiniclusterError
+from .payload import LeftBehind, ResultPayload
+from .pickler import Carry, CountingFile, LimitedFile, NotebookPickler, TooLarge
+from .refusal import reason_of, type_name
+from .unpickling import MissingModule, SoftModule, loads
+
+__all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "Culprit",
+    "MissingModule",
+    "NotPicklable",
+    "Packed",
+    "dump_result",
+    "dumps",
+    "loads",
+    "pack_names",
+    "readable_size",
+]
+
+DEFAULT_LIMIT_BYTES = 1 << 30
+_VALUE = "value of the last expression"
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A name that cannot travel, and why."""
+
+    name: str
+    type_name: str
+    size_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"`{self.name}` ({self.type_name}, {readable_size(self.size_bytes)}) {self.reason}"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Names that were pickled, and the top-level modules that their reader will import."""
+
+    data: bytes
+    modules: frozenset[str]
+
+
+class NotPicklable(MiniclusterError):
+    """Names that cannot travel; nothing has been started."""
+
+    def __init__(self, culprits: tuple[Culprit, ...], what: str, hint: str) -> None:
+        lines = "".join(f"\n  - {culprit}" for culprit in culprits)
+        super().__init__(f"{what} cannot be sent, nothing was started:{lines}", hint)
+        self.culprits = culprits
+
+
+def dumps(
+    names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> bytes:
+    """Pickle names of the notebook into one blob.
+
+    namespace: the notebook's own; functions that have it as their globals get the other side's.
+    what: the subject of the error's sentence, "The names of this cell", say.
+    Raises NotPicklable, which names each culprit, its type, size and the reason.
+    """
+    return pack_names(names, namespace, what, limit_bytes).data
+
+
+def pack_names(
+    names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> Packed:
+    """Do what `dumps` does, and tell which modules the reader will import."""
+    sink = LimitedFile(limit_bytes)
+    pickler = NotebookPickler(sink, namespace, _all)
+    try:
+        pickler.dump(dict(names))
+    except Exception as error:
+        # Any object's own __reduce__ may raise anything.
+        raise _refusal(names, namespace, what, limit_bytes, error) from None
+    return Packed(sink.getvalue(), frozenset(pickler.modules))
+
+
+def dump_result(
+    namespace: dict[str, Any],
+    names: Iterable[str],
+    value: Any,
+    has_value: bool,
+    limit_bytes: int,
+    at_home: Collection[str] = frozenset(),
+) -> ResultPayload:
+    """Pickle what goes back to the notebook; what cannot is listed in `left_behind`.
+
+    names: those to bring back; ones that the namespace lacks are passed over.
+    at_home: names that the notebook has already; functions on their way back find them there.
+    """
+    found = {name: namespace[name] for name in names if name in namespace}
+    packed, left = _as_many_as_possible(found, namespace, limit_bytes, set(at_home))
+    if not has_value:
+        return ResultPayload(packed, b"", tuple(left))
+    rest = max(0, limit_bytes - len(packed))
+    packed_value, left_value = _as_many_as_possible({"_": value}, namespace, rest, set(at_home))
+    told = [LeftBehind(_VALUE, item.type_name, item.reason) for item in left_value]
+    return ResultPayload(packed, b"" if told else packed_value, (*left, *told))
+
+
+def _as_many_as_possible(
+    values: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, at_home: set[str]
+) -> tuple[bytes, list[LeftBehind]]:
+    kept = {name: SoftModule.of(value) for name, value in values.items()}
+    left: dict[str, LeftBehind] = {}
+
+    def carry(name: str) -> bool:
+        return name not in at_home and name not in left
+
+    while True:
+        try:
+            return _pickled(kept, namespace, limit_bytes, carry), list(left.values())
+        except Exception as error:
+            culprits = [
+                item for item in _culprits(kept, namespace, limit_bytes, carry) if item.name not in left
+            ]
+            if not culprits:
+                culprits = [
+                    Culprit(name, type_name(kept[name]), 0, reason_of(name, kept[name], error))
+                    for name in kept
+                ]
+            for item in culprits:
+                left[item.name] = LeftBehind(item.name, item.type_name, item.reason)
+                kept.pop(item.name, None)
+
+
+def _refusal(
+    names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int, error: Exception
+) -> NotPicklable:
+    culprits = _culprits(names, namespace, limit_bytes, _all) or _all_of(names, error)
+    hint = (
+        f"The limit is {readable_size(limit_bytes)} (c.Distribute.send_limit_bytes). Choose what travels "
+        "with --push a,b, or make it inside the cell (read data there, from a path that all nodes see)."
+    )
+    return NotPicklable(tuple(culprits), what, hint)
+
+
+def _all_of(names: Mapping[str, Any], error: Exception) -> list[Culprit]:
+    """Blame all, when each by itself travels and only together they do not."""
+    return [Culprit(name, type_name(it), 0, reason_of(name, it, error)) for name, it in names.items()]
+
+
+def _culprits(
+    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry
+) -> list[Culprit]:
+    """Pickle each name by itself, and each that its functions use, and say which ones fail."""
+    failed: list[Culprit] = []
+    sizes: list[Culprit] = []
+    todo = dict(names)
+    for name in (queue := list(todo)):
+        sink = CountingFile(limit_bytes)
+        pickler = NotebookPickler(sink, namespace, lambda used: False)
+        value = todo[name]
+        try:
+            pickler.dump(value)
+        except TooLarge:
+            failed.append(_too_large(name, value, sink.size, limit_bytes))
+        except Exception as error:
+            size = max(sink.size, sys.getsizeof(value, 0))
+            failed.append(Culprit(name, type_name(value), size, reason_of(name, value, error)))
+        else:
+            sizes.append(Culprit(name, type_name(value), sink.size, ""))
+        for used in pickler.used - todo.keys():
+            if carry(used):
+                todo[used] = namespace[used]
+                queue.append(used)
+    return failed or _largest(sizes, limit_bytes)
+
+
+def _largest(sizes: list[Culprit], limit_bytes: int) -> list[Culprit]:
+    """Choose the largest names, until the rest is within the limit."""
+    total = sum(item.size_bytes for item in sizes)
+    chosen = []
+    for item in sorted(sizes, key=lambda item: -item.size_bytes):
+        if total <= limit_bytes:
+            break
+        reason = f"is too large together with the others: {readable_size(limit_bytes)} are allowed for all"
+        chosen.append(Culprit(item.name, item.type_name, item.size_bytes, reason))
+        total -= item.size_bytes
+    return chosen
+
+
+def _too_large(name: str, value: object, size_bytes: int, limit_bytes: int) -> Culprit:
+    own = getattr(value, "nbytes", 0)
+    size = max(size_bytes, own) if isinstance(own, int) else size_bytes
+    reason = f"is too large: {readable_size(limit_bytes)} are allowed for all"
+    return Culprit(name, type_name(value), size, reason)
+
+
+def _pickled(values: dict[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry) -> bytes:
+    sink = LimitedFile(limit_bytes)
+    NotebookPickler(sink, namespace, carry).dump(values)
+    return sink.getvalue()
+
+
+def _all(name: str) -> bool:
+    return True
+
+
+def readable_size(size_bytes: float) -> str:
+    """Write a size as people say it: 512 bytes, 3.2 MB."""
+    for unit in ("bytes", "KB", "MB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.3g} GB"

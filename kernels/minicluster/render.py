@@ -1,0 +1,85 @@
+"""What stays in the notebook: a picture of the end state that any front end shows, and its text."""
+
+from __future__ import annotations
+
+from html import escape
+
+from .plot import number, svg
+from .view import RunView, duration, progress_words
+from .wire import JobState
+
+_MARKS = {
+    JobState.SUCCEEDED: ("✓", "#2e7d32"),
+    JobState.FAILED: ("✗", "#d32f2f"),
+    JobState.STOPPED: ("■", "#b26a00"),
+}
+_BOX = (
+    "border:1px solid var(--jp-border-color2,#d5d5d5);border-radius:6px;padding:8px 12px;max-width:1100px;"
+    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
+    "color:var(--jp-ui-font-color1,inherit)"
+)
+_SOFT = "color:var(--jp-ui-font-color2,#777)"
+_PRE = (
+    "margin:4px 0 0;max-height:260px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "font-family:var(--jp-code-font-family,monospace);font-size:12px;line-height:1.35;background:transparent"
+)
+_PICTURE_LINES = 100
+
+
+def picture(view: RunView, now: float) -> str:
+    """Return HTML without scripts or widgets; everything that a user wrote is escaped."""
+    body = [_headline(view, now)]
+    detail = view.detail(now)
+    if detail:
+        body.append(f'<div style="{_SOFT}">{escape(detail)}</div>')
+    if view.metrics.progress is not None:
+        words = progress_words(view.metrics.progress)
+        body.append(f'<div style="{_SOFT}">{escape(words["text"])}</div>')
+    body.append(
+        f'<div style="margin-top:6px">{svg(view.metrics.curves)}</div>' if view.metrics.curves else ""
+    )
+    body.extend(_output(view, rank) for rank in sorted(view.tails))
+    return f'<div class="mc-picture" style="{_BOX}">{"".join(body)}</div>'
+
+
+def text_form(view: RunView, now: float) -> str:
+    """Return the same as text, for front ends and exports without HTML."""
+    lines = [f"{view.title()} · {_facts(view, now)}"]
+    detail = view.detail(now)
+    lines.extend([detail] if detail else [])
+    lines.extend(f"{name}: {number(curve.last)}" for name, curve in view.metrics.curves.items())
+    if view.tails:
+        first = min(view.tails)
+        lines.extend(view.tails[first].lines()[-10:])
+    return "\n".join(lines)
+
+
+def _facts(view: RunView, now: float) -> str:
+    job = view.job
+    word = "run time" if job.started_at is not None else "waited"
+    name = [] if job.name == "cell" else [job.name]
+    return " · ".join([f"job {job.id}", *name, *job.nodes[:8], f"{word} {duration(view.elapsed_s(now))}"])
+
+
+def _headline(view: RunView, now: float) -> str:
+    mark, colour = _MARKS.get(view.job.state, ("●", "#b26a00"))
+    link = f' · <a href="{escape(view.log_path, quote=True)}" target="_blank" rel="noopener">full log</a>'
+    return (
+        f'<div><span style="color:{colour};font-weight:600" aria-hidden="true">{mark}</span> '
+        f"<b>{escape(view.title())}</b> "
+        f'<span style="{_SOFT}">{escape(_facts(view, now))}{link}</span></div>'
+    )
+
+
+def _output(view: RunView, rank: int) -> str:
+    lines = view.tails[rank].lines()
+    shown = lines[-_PICTURE_LINES:]
+    whole = (
+        len(shown) == len(lines) and not view.tails[rank].whole().first and not view.skipped_bytes.get(rank)
+    )
+    before = "" if whole else "… (earlier output: see the full log)\n"
+    opened = " open" if rank == min(view.tails) else ""
+    return (
+        f'<details{opened} style="margin-top:6px"><summary style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
+        f'<pre style="{_PRE}">{escape(before + chr(10).join(shown))}</pre></details>'
+    )

@@ -1,0 +1,118 @@
+"""A job's event stream, read until its end: it resumes where it was cut, without loss or doubling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .client import Service, ServiceError
+from .wire import Job, LogChunk, Records
+
+_CALM_S = 15.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How the stream stands: `lost` says why and when it was cut, empty when it is there again."""
+
+    lost: str
+    retry_in_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last event: the job as it ended; all output came before."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class _Block:
+    event: str
+    data: str
+    id: str
+
+
+def follow(service: Service, job_id: int) -> Iterator[Job | LogChunk | Records | Connection | Ended]:
+    """Yield a job's events from its beginning to its end.
+
+    Cut connections are opened again, for ever, with a `Connection` told before and after.
+    Raises ServiceError when the service says no (an unknown job, say).
+    """
+    import httpx
+
+    last_id, delay_s, lost = "", 0.1, False
+    while True:
+        opened = time.monotonic()
+        try:
+            for block in _blocks(service, job_id, last_id):
+                if lost:
+                    yield Connection("")
+                lost, last_id = False, block.id or last_id
+                event = _parsed(block)
+                if event is not None:
+                    yield event
+                if isinstance(event, Ended):
+                    return
+            why = "the connection was closed"
+        except httpx.TransportError as error:
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+        except _Away as error:
+            why = str(error)
+        delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
+        lost = True
+        yield Connection(why, delay_s)
+        time.sleep(delay_s)
+
+
+class _Away(Exception):
+    """The service is not behind its proxy for the moment."""
+
+
+def _blocks(service: Service, job_id: int, last_id: str) -> Iterator[_Block]:
+    headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
+    with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
+        if answer.status_code >= 500:
+            raise _Away(f"the service answered {answer.status_code}")
+        if answer.status_code >= 400:
+            answer.read()
+            service.check(answer)
+        yield from parse_lines(answer.iter_lines())
+
+
+def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:
+    """Put the lines of an event stream together to events; comments are passed over.
+
+    An event that was cut before its empty line is not yielded, it comes again.
+    """
+    event, data, identity = "message", [], ""
+    for line in lines:
+        if not line:
+            if data:
+                yield _Block(event, "\n".join(data), identity)
+            event, data = "message", []
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            event = value
+        elif field == "data":
+            data.append(value)
+        elif field == "id":
+            identity = value
+
+
+def _parsed(block: _Block) -> Job | LogChunk | Records | Ended | None:
+    if block.event == "job":
+        return Job.model_validate_json(block.data)
+    if block.event == "log":
+        return LogChunk.model_validate_json(block.data)
+    if block.event == "records":
+        return Records.model_validate_json(block.data)
+    if block.event == "end":
+        return Ended(Job.model_validate_json(block.data))
+    if block.event == "error":
+        raise ServiceError(f"The service ended the stream: {block.data}")
+    # Kinds of events that a newer service sends.
+    return None

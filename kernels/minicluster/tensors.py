@@ -1,0 +1,70 @@
+"""How torch's tensors travel: through the CPU, each storage once, without importing torch for it."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import sys
+from typing import Any
+
+
+class TensorReducer:
+    """Reduces what torch itself would write with its device, or with a process group.
+
+    Tensors are left to torch; their storages are not: one storage under several tensors is
+    written once, so that views stay views, and one on a GPU is written as one of the CPU.
+    """
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        self._typed_storage = getattr(getattr(torch, "storage", None), "TypedStorage", None)
+        parallel = sys.modules.get("torch.nn.parallel.distributed")
+        self._wrapper = getattr(parallel, "DistributedDataParallel", None)
+        self._stored: dict[int, _Stored] = {}
+
+    def reduce(self, obj: Any) -> tuple[Any, ...] | None:
+        """Return what `__reduce__` returns, or None for an object that is not ours."""
+        kind = type(obj)
+        if kind is self._typed_storage:
+            return typed_storage, (self._once(obj._untyped_storage), str(obj.dtype))
+        if self._wrapper is not None and issubclass(kind, self._wrapper):
+            return itself, (obj.module,)
+        return None
+
+    def _once(self, untyped: Any) -> _Stored:
+        # The entry keeps the storage alive, so that its address stays its own.
+        return self._stored.setdefault(untyped._cdata, _Stored(untyped))
+
+
+class _Stored:
+    """A storage to be written: one object for each, for the pickler's memo to know it by."""
+
+    def __init__(self, untyped: Any) -> None:
+        self._untyped = untyped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._on_cpu = self._untyped.cpu()
+        view = (ctypes.c_char * self._on_cpu.nbytes()).from_address(self._on_cpu.data_ptr() or 1)
+        return untyped_storage, (pickle.PickleBuffer(view),)
+
+
+def itself(value: Any) -> Any:
+    return value
+
+
+def untyped_storage(data: bytes | bytearray) -> Any:
+    """Make a storage on the CPU with these bytes, in memory of its own that can be resized."""
+    import torch
+
+    if not len(data):
+        return torch.UntypedStorage(0)
+    memory = torch.empty(len(data), dtype=torch.uint8)
+    memory.copy_(torch.frombuffer(data, dtype=torch.uint8))
+    return memory.untyped_storage()
+
+
+def typed_storage(untyped: Any, dtype: str) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=kind, _internal=True)

@@ -1,0 +1,128 @@
+"""The way back from a pickle into a namespace: functions bind to it, classes keep their identity."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import io
+import pickle
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from cloudpickle import cloudpickle
+
+
+def home_namespace() -> dict[str, Any]:
+    """Stand in a pickle for the namespace of whoever reads it; only `loads` can give that."""
+    raise pickle.UnpicklingError("this pickle is read with minicluster.pickling.loads only")
+
+
+class _HomeMark:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return home_namespace, ()
+
+
+HOME_MARK = _HomeMark()
+
+
+@dataclass(frozen=True)
+class MissingModule:
+    """A module that the sender had and this process cannot import."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SoftModule:
+    """A module among results: where it is missing, the other results still arrive."""
+
+    name: str
+
+    @staticmethod
+    def of(value: Any) -> Any:
+        return SoftModule(value.__name__) if isinstance(value, ModuleType) else value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_or_missing, (self.name,)
+
+
+def import_or_missing(name: str) -> ModuleType | MissingModule:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        # Importing runs foreign code: a broken module must not cost the other results.
+        return MissingModule(name, f"{type(error).__name__}: {error}")
+
+
+def loads(data: bytes, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Unpickle names that `dumps` or `dump_result` made.
+
+    Functions get `namespace` as their globals; what they bring along is put there only under
+    names that it lacks. A class that came from here is found again, not made anew.
+    """
+    return _NotebookUnpickler(io.BytesIO(data), namespace).load() if data else {}
+
+
+class _NotebookUnpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:
+        super().__init__(file)
+        self._known: list[type] = []
+        own = {
+            "_make_function": _make_function,
+            "_function_setstate": _set_function_state,
+            "_make_skeleton_class": self._class_maker(4, cloudpickle._make_skeleton_class),
+            "_make_skeleton_enum": self._class_maker(5, cloudpickle._make_skeleton_enum),
+            "_class_setstate": self._set_class_state,
+        }
+        self._own = {(cloudpickle.__name__, name): function for name, function in own.items()}
+        self._own[__name__, "home_namespace"] = lambda: namespace
+
+    def find_class(self, module: str, name: str) -> Any:
+        own = self._own.get((module, name))
+        return super().find_class(module, name) if own is None else own
+
+    def _class_maker(self, id_position: int, make: Any) -> Any:
+        def make_or_find(*args: Any) -> type:
+            known = args[id_position] in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID
+            made = make(*args)
+            if known:
+                self._known.append(made)
+            return made
+
+        return make_or_find
+
+    def _set_class_state(self, cls: type, state: Any) -> type:
+        # A class that is here already keeps its attributes and methods as its owner has them.
+        if any(cls is known for known in self._known):
+            return cls
+        return cloudpickle._class_setstate(cls, state)
+
+
+def _make_function(
+    code: CodeType, namespace: dict[str, Any], name: Any, defaults: Any, closure: Any
+) -> FunctionType:
+    namespace.setdefault("__builtins__", builtins)
+    return FunctionType(code, namespace, name, defaults, closure)
+
+
+def _set_function_state(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    fields, slots = state
+    function.__dict__.update(fields)
+    slots = dict(slots)
+    slots.pop("_cloudpickle_submodules")
+    for name, value in slots.pop("__globals__").items():
+        function.__globals__.setdefault(name, value)
+    _fill(function.__closure__, slots.pop("__closure__"))
+    for name, value in slots.items():
+        setattr(function, name, value)
+
+
+def _fill(cells: tuple[CellType, ...] | None, sent: tuple[CellType, ...] | None) -> None:
+    for cell, other in zip(cells or (), sent or (), strict=True):
+        try:
+            cell.cell_contents = other.cell_contents
+        except ValueError:
+            # An empty cell: a variable that is not assigned yet.
+            continue

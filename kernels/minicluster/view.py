@@ -1,0 +1,157 @@
+"""All that a person may see of a running cell, kept small: its state, its ranks' last lines, its curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .curves import Metrics, Progress
+from .plot import svg
+from .sse import Connection, Ended
+from .terminal import TailChange, TerminalTail
+from .wire import Job, JobState, LogChunk, Records
+
+_PLOT_EVERY_S = 0.25
+_ALL_TAILS_BYTES = 512 * 1024
+_TITLES = {
+    JobState.QUEUED: "Waiting",
+    JobState.STARTING: "Starting",
+    JobState.RUNNING: "Running",
+    JobState.STOPPING: "Stopping",
+    JobState.FAILING: "Ending after an error",
+    JobState.REQUEUING: "Going back to the queue",
+    JobState.SUCCEEDED: "Succeeded",
+    JobState.FAILED: "Failed",
+    JobState.STOPPED: "Stopped",
+}
+
+Event = Job | LogChunk | Records | Connection | Ended
+
+
+class RunView:
+    """Takes a job's events; tells what changed for a panel, or all of it for a picture."""
+
+    def __init__(self, job: Job, log_path: str, tail_lines: int = 200) -> None:
+        self.job = job
+        self.log_path = log_path
+        self.notice = ""
+        self.tails: dict[int, TerminalTail] = {}
+        self.skipped_bytes: dict[int, int] = {}
+        self.metrics = Metrics()
+        self._lost = ""
+        self._tail_lines = tail_lines
+        self._sent_head: dict[str, Any] | None = None
+        self._metrics_new = False
+        self._plot_at = 0.0
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, Job):
+            self.job = event
+        elif isinstance(event, Ended):
+            self.job, self._lost = event.job, ""
+        elif isinstance(event, Connection):
+            self._lost = f"Connecting again: {event.lost}" if event.lost else ""
+        elif isinstance(event, Records):
+            self.metrics.add(event.records)
+            self._metrics_new = True
+        elif event.stream.startswith("rank-"):
+            self._print(int(event.stream.removeprefix("rank-")), event)
+
+    def _print(self, rank: int, chunk: LogChunk) -> None:
+        if rank not in self.tails:
+            ranks = max(self.job.world_size or 1, rank + 1)
+            self.tails[rank] = TerminalTail(self._tail_lines, min(64 * 1024, _ALL_TAILS_BYTES // ranks))
+        self.skipped_bytes[rank] = self.skipped_bytes.get(rank, 0) + chunk.skipped_bytes
+        self.tails[rank].feed(chunk.text)
+
+    def elapsed_s(self, now: float) -> float:
+        """Seconds of run time, or of waiting before it."""
+        begin = self.job.created_at if self.job.started_at is None else self.job.started_at
+        return max(0.0, (now if self.job.ended_at is None else self.job.ended_at) - begin)
+
+    def title(self) -> str:
+        job = self.job
+        title = _TITLES[job.state]
+        if job.state is JobState.QUEUED and job.queue_position is not None:
+            title += f", position {job.queue_position}"
+        if job.world_size and job.state is not JobState.QUEUED:
+            title += f" on {job.world_size} rank{'s' if job.world_size > 1 else ''}"
+        return title
+
+    def detail(self, now: float) -> str:
+        """Say why the job is where it is; what the notebook itself has to say comes first."""
+        job = self.job
+        parts = [self._lost or self.notice, job.reason if not job.state.terminal else ""]
+        if job.state is JobState.QUEUED and job.expected_start_at is not None:
+            parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
+        if job.error is not None:
+            parts.append(job.error.message)
+        return " · ".join(part for part in parts if part)
+
+    def change(self, now: float) -> dict[str, Any]:
+        """Return what a panel lacks since the last call; empty when it lacks nothing."""
+        change: dict[str, Any] = {}
+        head = self._head(now)
+        # The time that passed is counted by the panel itself.
+        steady = {key: value for key, value in head.items() if key != "elapsed_s"}
+        if steady != self._sent_head:
+            change["head"], self._sent_head = head, steady
+        tails = {rank: tail.take_change() for rank, tail in sorted(self.tails.items())}
+        ranks = {str(rank): self._tail(rank, tail) for rank, tail in tails.items() if tail is not None}
+        if ranks:
+            change["ranks"] = ranks
+        if self._metrics_new and now - self._plot_at >= _PLOT_EVERY_S:
+            change["metrics"], self._metrics_new, self._plot_at = self._metrics(), False, now
+        return change
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """Return everything, for a panel that was just opened."""
+        ranks = {str(rank): self._tail(rank, tail.whole()) for rank, tail in sorted(self.tails.items())}
+        return {"full": True, "head": self._head(now), "ranks": ranks, "metrics": self._metrics()}
+
+    def _head(self, now: float) -> dict[str, Any]:
+        job = self.job
+        return {
+            "id": job.id,
+            "name": job.name,
+            "state": job.state.value,
+            "terminal": job.state.terminal,
+            "ticking": job.ended_at is None,
+            "title": self.title(),
+            "detail": self.detail(now),
+            "nodes": ", ".join(job.nodes),
+            "elapsed_s": self.elapsed_s(now),
+            "log": self.log_path,
+        }
+
+    def _tail(self, rank: int, change: TailChange) -> dict[str, Any]:
+        skipped = self.skipped_bytes.get(rank, 0)
+        return {"first": change.first, "start": change.start, "lines": change.lines, "skipped": skipped}
+
+    def _metrics(self) -> dict[str, Any]:
+        progress = self.metrics.progress
+        return {
+            "plot": svg(self.metrics.curves),
+            "progress": None if progress is None else progress_words(progress),
+        }
+
+
+def progress_words(progress: Progress) -> dict[str, Any]:
+    """Return a progress bar's share (0 to 1, None when the end is unknown) and its two texts."""
+    total = progress.total
+    count = f"{progress.done:g}" if total is None else f"{progress.done:g} of {total:g}"
+    left = "" if progress.left_s is None or progress.left_s < 0.5 else f"{duration(progress.left_s)} left"
+    share = min(1.0, progress.done / total) if total else None
+    return {"share": share, "text": f"{progress.label} {count}".strip(), "left": left}
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people say it: 8.2 s, 3 min 20 s, 2 h 5 min."""
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

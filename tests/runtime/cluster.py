@@ -1,0 +1,186 @@
+"""Real agents around a task service, and cells that run on them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from minicluster import pickling
+from minicluster.payload import CellPayload, ResultPayload
+from minicluster.wire import JobError, RankState, Record, RunOrder, StopMode
+
+from .task_service import Attempt, Task, TaskService
+
+FILENAME = "<cell 1>"
+
+
+class Run:
+    """One cell on its way over some agents."""
+
+    def __init__(self, cluster: Cluster, attempt: Attempt) -> None:
+        self.cluster = cluster
+        self.attempt = attempt
+
+    async def started(self) -> None:
+        """Wait until each rank has printed something."""
+        ranks = range(self.attempt.world_size)
+        await self.cluster.service.until(lambda: all(self.attempt.text(rank) for rank in ranks))
+
+    async def stop(self, mode: StopMode = StopMode.INTERRUPT) -> None:
+        for task in self.attempt.tasks:
+            await self.cluster.service.order(task, task.orders.run, mode)
+
+    async def over(self, limit_s: float = 60.0) -> Attempt:
+        """Wait until nothing of the attempt is left on any agent."""
+        await self.cluster.service.until(lambda: self.attempt.cleared, limit_s)
+        return self.attempt
+
+    async def result(self) -> dict[str, Any]:
+        """Return the names of a cell that succeeded, and its value as `_`."""
+        attempt = await self.over()
+        assert attempt.succeeded, self.errors()
+        assert attempt.result
+        result = ResultPayload.from_bytes(self.cluster.service.blobs[attempt.result.sha256])
+        names = pickling.loads(result.names, {}) if result.names else {}
+        return names | (pickling.loads(result.value, {}) if result.value else {})
+
+    def errors(self) -> dict[int, JobError]:
+        return {number: rank.error for number, rank in self.attempt.ranks.items() if rank.error}
+
+    async def culprit(self) -> JobError:
+        """Return the first error, once the attempt is over."""
+        await self.over()
+        return min(self.errors().values(), key=lambda error: error.at or 0.0)
+
+    def records(self, stream: str = "records") -> list[Record]:
+        lines = bytes(self.attempt.streams.get(stream, b"")).splitlines()
+        return [Record.model_validate_json(line) for line in lines]
+
+
+class Cluster:
+    """Some agents, one per virtual node, that live as long as the test wants."""
+
+    def __init__(self, service: TaskService, folder: Path) -> None:
+        self.service = service
+        self.folder = folder
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.tasks: list[Task] = []
+        self._attempts = itertools.count(1)
+
+    async def start(self, count: int) -> None:
+        for _ in range(count):
+            self.start_agent()
+        await self.service.until(lambda: all(task.report.ready for task in self.tasks))
+
+    def start_agent(self) -> None:
+        number = len(self.agents)
+        task = Task(token=f"secret-{number}")
+        scratch = self.folder / f"task-{number}"
+        scratch.mkdir(parents=True)
+        (scratch / "token").write_text(task.token)
+        environ = os.environ | {
+            "MINICLUSTER_SERVICE_URL": self.service.url,
+            "MINICLUSTER_TOKEN_FILE": str(scratch / "token"),
+            "MINICLUSTER_TASK": self.label(number),
+            "MINICLUSTER_SCRATCH": str(scratch),
+            "MINICLUSTER_NODE": f"node-{number}",
+        }
+        self.service.tasks[task.token] = task
+        self.tasks.append(task)
+        command = [sys.executable, "-m", "minicluster.runtime.agent"]
+        with (scratch / "agent.log").open("wb") as log:
+            agent = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+        self.agents.append(agent)
+
+    def label(self, number: int) -> str:
+        return f"{self.folder.name}-{os.getpid()}-{number}"
+
+    async def run(
+        self,
+        source: str,
+        *,
+        nodes: int = 3,
+        ranks_per_node: int = 1,
+        env: dict[str, str] | None = None,
+        names: dict[str, Any] | None = None,
+        lose_payload: bool = False,
+        **payload: Any,
+    ) -> Run:
+        """Order a cell on the first `nodes` agents."""
+        pickled = pickling.dumps(names, {}, "The names") if names else b""
+        blob = CellPayload(textwrap.dedent(source).strip(), FILENAME, pickled, **payload).to_bytes()
+        sha256 = hashlib.sha256(blob).hexdigest()
+        if not lose_payload:
+            self.service.blobs[sha256] = blob
+        tasks = self.tasks[:nodes]
+        attempt = Attempt(next(self._attempts), nodes * ranks_per_node, tasks)
+        self.service.attempts[attempt.id] = attempt
+        for index, task in enumerate(tasks):
+            order = RunOrder(
+                attempt=attempt.id,
+                job_id=attempt.id,
+                payload_sha256=sha256,
+                first_rank=index * ranks_per_node,
+                local_world_size=ranks_per_node,
+                world_size=attempt.world_size,
+                group_rank=index,
+                group_world_size=nodes,
+                master_addr=tasks[0].report.address,
+                master_port=tasks[0].report.store_port or 0,
+                env=env or {},
+            )
+            await self.service.order(task, order)
+        return Run(self, attempt)
+
+    def processes(self, number: int) -> list[int]:
+        """Return all living processes with an agent's label."""
+        return list(labelled(self.label(number)))
+
+    async def close(self) -> None:
+        """End the agents and see that nothing of them is left."""
+        for agent in self.agents:
+            agent.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            for agent in self.agents:
+                while agent.poll() is None:
+                    await asyncio.sleep(0.02)
+        left = {number: self.processes(number) for number in range(len(self.agents))}
+        assert not any(left.values()), f"processes left: {left}"
+
+    async def check_idle(self) -> None:
+        """See that each agent has nothing but its zygote and a store."""
+        for number, agent in enumerate(self.agents):
+            assert agent.poll() is None, (self.folder / f"task-{number}" / "agent.log").read_text()
+            for _ in range(50):
+                pids = self.processes(number)
+                if len(pids) == 3:
+                    break
+                await asyncio.sleep(0.02)
+            assert len(pids) == 3, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+
+
+def labelled(label: str) -> Iterator[int]:
+    mark = f"MINICLUSTER_TASK={label}\0".encode()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and mark in (entry / "environ").read_bytes():
+                yield int(entry.name)
+        except OSError:  # Gone meanwhile, or not ours.
+            continue
+
+
+def json_lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+__all__ = ["FILENAME", "Cluster", "RankState", "Run", "json_lines", "labelled"]

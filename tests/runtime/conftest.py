@@ -1,0 +1,59 @@
+"""Agents for the tests: three that stay warm over all tests, and some of their own where one is hurt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from .cluster import Cluster
+from .task_service import TaskService
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of this folder in one event loop, in which the warm agents are served."""
+    for item in items:
+        if "tests/runtime/" in item.path.as_posix() and item.get_closest_marker("asyncio"):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def agents(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    service = TaskService()
+    await service.open()
+    cluster = Cluster(service, tmp_path_factory.mktemp("warm"))
+    await cluster.start(3)
+    yield cluster
+    await cluster.close()
+    await service.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def cluster(agents: Cluster) -> AsyncIterator[Cluster]:
+    """Three warm agents. Afterwards none may have anything left of the test."""
+    yield agents
+    for task in agents.tasks:
+        await agents.service.order(task, None)
+    await agents.check_idle()
+
+
+Start = Callable[[int, TaskService], Awaitable[Cluster]]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def start(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Start]:
+    """Start agents of the test's own, around a service of its own kind."""
+    clusters: list[Cluster] = []
+
+    async def start_agents(count: int, service: TaskService) -> Cluster:
+        await service.open()
+        cluster = Cluster(service, tmp_path_factory.mktemp("own"))
+        clusters.append(cluster)
+        await cluster.start(count)
+        return cluster
+
+    yield start_agents
+    for cluster in clusters:
+        await cluster.close()
+        await cluster.service.close()

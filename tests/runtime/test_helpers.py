@@ -1,0 +1,116 @@
+"""mc.* outside of a job, and what they refuse. No process group, no agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+
+import minicluster as mc
+from minicluster.train.loaders import LoaderNotDivisible, SharedLoader, share
+from minicluster.train.logs import NotANumber
+from minicluster.train.prepare import NotPreparable
+from minicluster.wire import Record
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    program = "import sys, minicluster; print({'torch', 'httpx', 'pydantic'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout == "set()\n"
+
+
+def test_an_unknown_helper_lists_those_that_are_there() -> None:
+    with pytest.raises(AttributeError, match="'prepair'; it has device, local_rank, log, prepare"):
+        mc.prepair  # noqa: B018
+
+
+def test_outside_of_a_job_there_is_one_rank() -> None:
+    assert (mc.rank(), mc.local_rank(), mc.world_size()) == (0, 0, 1)
+    assert isinstance(mc.device(), torch.device)
+
+
+def test_prepare_returns_as_many_as_it_was_given() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.zeros(4, 1)))
+    assert mc.prepare(model) is model
+    assert mc.prepare(model, optimizer) == (model, optimizer)
+    assert mc.prepare(model, loader=loader) == (model, loader)
+    assert mc.prepare(model, optimizer, loader) == (model, optimizer, loader)
+
+
+def test_prepare_says_what_belongs_where() -> None:
+    model = torch.nn.Linear(1, 1)
+    loader = DataLoader(TensorDataset(torch.zeros(4, 1)))
+    with pytest.raises(NotPreparable, match=r"an optimizer .* in the second place, not DataLoader"):
+        mc.prepare(model, loader)  # type: ignore[call-overload]
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self):
+        return iter(range(3))
+
+
+def test_loaders_that_cannot_be_divided_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(LoaderNotDivisible, match="IterableDataset"):
+        share(DataLoader(Numbers()))
+    data = TensorDataset(torch.zeros(4, 1))
+    with pytest.raises(LoaderNotDivisible, match="the sampler WeightedRandomSampler"):
+        share(DataLoader(data, sampler=WeightedRandomSampler([0.5] * 4, 4)))
+
+
+def test_a_shared_loader_keeps_its_options_and_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    data = TensorDataset(torch.arange(8))
+    shared = share(DataLoader(data, batch_size=2, drop_last=True))
+    assert isinstance(shared, SharedLoader)
+    assert (shared.batch_size, shared.drop_last) == (2, True)
+    assert [batch.tolist() for (batch,) in shared] == [[1, 3], [5, 7]]
+    assert share(shared) is shared
+
+
+@pytest.mark.parametrize("value", ["much", [1, 2], torch.zeros(2), None])
+def test_log_refuses_what_is_no_number(value: object) -> None:
+    with pytest.raises(NotANumber, match=r"mc\.log\(loss=\.\.\.\)"):
+        mc.log(loss=value)
+
+
+def test_records_are_lines_of_the_wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_fd, write_fd = os.pipe()
+    monkeypatch.setenv("MINICLUSTER_RECORDS_FD", str(write_fd))
+    mc.log(step=1, loss=torch.tensor([2.0]), worst=float("inf"))
+    list(mc.progress(range(5), label="epoch"))
+    os.close(write_fd)
+    with os.fdopen(read_fd) as lines:
+        records = [Record.model_validate_json(line) for line in lines]
+    assert records[0].values == {"loss": 2.0, "worst": float("inf")}
+    assert [(record.done, record.total) for record in records[1:]] == [(0, 5), (5, 5)]
+
+
+def test_a_descriptor_that_is_no_pipe_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "mine.txt").open("w") as file:
+        monkeypatch.setenv("MINICLUSTER_RECORDS_FD", str(file.fileno()))
+        mc.log(loss=1.0)
+    assert (tmp_path / "mine.txt").read_text() == ""
+
+
+def test_progress_tells_its_last_state_when_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_fd, write_fd = os.pipe()
+    monkeypatch.setenv("MINICLUSTER_RECORDS_FD", str(write_fd))
+    bar = mc.progress(iter("abc"))
+    assert next(bar) == "a"
+    assert next(bar) == "b"
+    bar.close()  # type: ignore[attr-defined]
+    os.close(write_fd)
+    with os.fdopen(read_fd) as lines:
+        last = json.loads(lines.readlines()[-1])
+    assert last["done"] == 1
+    assert "total" not in last

@@ -1,0 +1,134 @@
+"""Stop ends all ranks, whatever they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from minicluster.wire import ErrorKind, StopMode
+
+from .cluster import Cluster, Run
+
+TEN_S_AND_SOME = 12.0
+
+IN_ALL_REDUCE = """
+    import time, torch, torch.distributed as dist
+    print("here")
+    if dist.get_rank() != 0:
+        dist.all_reduce(torch.ones(1))
+    while True:
+        time.sleep(0.1)
+    """
+ALL_IN_C = """
+    import torch, torch.distributed as dist
+    print("here")
+    dist.recv(torch.ones(1), src=(dist.get_rank() + 1) % dist.get_world_size())
+    """
+SWALLOWED = """
+    import time
+    print("here")
+    while True:
+        try:
+            time.sleep(600)
+        except KeyboardInterrupt:
+            pass
+    """
+DEAF = """
+    import signal, time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("here")
+    time.sleep(600)
+    """
+
+
+async def stop_and_measure(run: Run, mode: StopMode) -> float:
+    await run.started()
+    began = time.monotonic()
+    await run.stop(mode)
+    await run.over()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("source", "limit_s"),
+    [(IN_ALL_REDUCE, 5.0), (ALL_IN_C, 10.0), (SWALLOWED, 10.0), (DEAF, TEN_S_AND_SOME)],
+    ids=["in-all-reduce", "all-in-native-code", "interrupt-swallowed", "deaf"],
+)
+async def test_an_interrupt_ends_ranks(cluster: Cluster, source: str, limit_s: float) -> None:
+    run = await cluster.run(source)
+    assert await stop_and_measure(run, StopMode.INTERRUPT) < limit_s
+    assert set(run.errors()) == {0, 1, 2}
+
+
+async def test_an_abort_ends_deaf_ranks_in_seconds(cluster: Cluster) -> None:
+    assert await stop_and_measure(await cluster.run(DEAF), StopMode.ABORT) < 5
+
+
+async def test_an_interrupt_lets_a_cell_put_things_in_order(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import time
+        print("here")
+        try:
+            time.sleep(600)
+        finally:
+            time.sleep(0.5)
+            print("saved")
+        """
+    )
+    await stop_and_measure(run, StopMode.INTERRUPT)
+    for rank in range(3):
+        assert run.attempt.text(rank).startswith("here\nsaved\n")
+        assert run.errors()[rank].message == f"Rank {rank} was ended: the job was stopped."
+        assert run.errors()[rank].kind is ErrorKind.SIGNAL
+
+
+async def test_a_stopped_process_is_woken_and_ended(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import os, signal
+        print("here")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        while True:
+            pass
+        """,
+        nodes=2,
+    )
+    assert await stop_and_measure(run, StopMode.INTERRUPT) < 5
+
+
+async def test_what_a_rank_has_started_ends_with_it(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import os, subprocess, sys, time
+        from torch.utils.data import DataLoader
+        batches = iter(DataLoader(range(1_000_000), num_workers=2))
+        next(batches)
+        program = [sys.executable, "-c", "import time; time.sleep(600)"]
+        away = subprocess.Popen(program, env={}, start_new_session=True)
+        print(away.pid)
+        time.sleep(600)
+        """,
+        nodes=1,
+    )
+    await run.started()
+    away = int(run.attempt.text(0))
+    os.kill(away, 0)
+    await stop_and_measure(run, StopMode.INTERRUPT)
+    with pytest.raises(ProcessLookupError):
+        os.kill(away, 0)
+
+
+async def test_a_stop_before_the_start_starts_nothing(cluster: Cluster) -> None:
+    for agent in cluster.agents[:1]:
+        agent.send_signal(signal.SIGSTOP)
+    run = await cluster.run("print('here')", nodes=1)
+    await run.stop()
+    cluster.agents[0].send_signal(signal.SIGCONT)
+    await run.over()
+    assert run.attempt.text(0) == ""
+    assert "not started" in run.errors()[0].message

@@ -1,0 +1,205 @@
+"""A store on each database that the service supports, and a real PostgreSQL server for it."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from minicluster.wire import JobSpec, JobState, JobSubmit
+from minicluster_hub.models import TaskState
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import Store
+
+THREE_NODES = (("node-1", (0,)), ("node-2", (0,)), ("node-3", (0,)))
+
+WAYS = {
+    JobState.QUEUED: [],
+    JobState.STARTING: [JobEvent.ADMITTED],
+    JobState.RUNNING: [JobEvent.ADMITTED, JobEvent.RANKS_STARTED],
+    JobState.STOPPING: [JobEvent.ADMITTED, JobEvent.STOP_ASKED],
+    JobState.FAILING: [JobEvent.ADMITTED, JobEvent.FAILURE_SEEN],
+    JobState.REQUEUING: [JobEvent.ADMITTED, JobEvent.TASK_LOST],
+    JobState.SUCCEEDED: [JobEvent.ADMITTED, JobEvent.RANKS_SUCCEEDED],
+    JobState.FAILED: [JobEvent.FAILURE_SEEN],
+    JobState.STOPPED: [JobEvent.STOP_ASKED],
+}
+"""The shortest way to each state."""
+
+
+class PostgresServer:
+    """A server of its own: a private folder, a unix socket and no port."""
+
+    def __init__(self, binaries, folder, account):
+        self.folder = folder
+        self._account = account
+        data = folder / "data"
+        init = [binaries / "initdb", "-D", data, "-A", "trust", "-U", "minicluster", "--no-sync"]
+        subprocess.run([*self._as_account(), *init], check=True, capture_output=True, cwd=folder)
+        serve = [binaries / "postgres", "-D", data, "-k", folder]
+        settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=60"]
+        with (folder / "server.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*self._as_account(), *serve, *settings], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+            )
+        self._wait()
+
+    def connect(self):
+        return psycopg.connect(host=str(self.folder), user="minicluster", dbname="postgres", autocommit=True)
+
+    def url(self, database):
+        return f"postgresql://minicluster@/{database}?host={self.folder}"
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(20)
+
+    def _as_account(self):
+        """PostgreSQL refuses to run as root; setpriv leaves no process between it and us."""
+        if self._account is None:
+            return []
+        return ["setpriv", f"--reuid={self._account}", f"--regid={self._account}", "--clear-groups", "--"]
+
+    def _wait(self):
+        end = time.monotonic() + 30
+        while True:
+            try:
+                self.connect().close()
+                return
+            except psycopg.OperationalError:
+                if self.process.poll() is not None or time.monotonic() > end:
+                    self.process.kill()
+                    raise AssertionError((self.folder / "server.log").read_text()) from None
+                time.sleep(0.05)
+
+
+def _lacking(reason):
+    """Skip what this machine cannot test; on CI that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason} (required where CI is set)")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    binaries = Path(on_path).parent if on_path else found[-1].parent if found else None
+    if binaries is None:
+        _lacking("PostgreSQL's programs are not installed (Debian: postgresql)")
+    account = "postgres" if os.getuid() == 0 else None
+    if account and account not in {entry.pw_name for entry in pwd.getpwall()}:
+        _lacking("PostgreSQL does not run as root, and there is no user postgres")
+    folder = Path(tempfile.mkdtemp(prefix="mc-pg-"))
+    try:
+        if account:
+            shutil.chown(folder, account)
+        server = PostgresServer(binaries, folder, account)
+        yield server
+        server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """A fresh, empty database."""
+    name = f"test_{uuid4().hex}"
+    with postgres_server.connect() as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield postgres_server.url(name)
+    with postgres_server.connect() as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request, tmp_path):
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres_url")
+    return f"sqlite:///{tmp_path}/service/minicluster.sqlite"
+
+
+@pytest.fixture
+def store(database_url):
+    """A store, whose rows must agree with each other at the end of the test, too."""
+    opened = Store.open(database_url)
+    yield opened
+    check_invariants(opened.world())
+    opened.close()
+
+
+def check_invariants(world):
+    tasks = {task.id: task for task in world.tasks}
+    jobs = {job.id: job for job in world.jobs}
+    held = {(lease.node, lease.slot): lease.task_id for lease in world.leases}
+    wanted = {
+        (task.node, slot): task.id
+        for task in world.tasks
+        if task.state is not TaskState.ENDED
+        for slot in task.slots
+    }
+    assert held == wanted, "leases and the slots of living tasks differ"
+    for gang in world.gangs:
+        assert gang.job_id is None or jobs[gang.job_id].gang_id == gang.id, f"{gang} holds on to no open job"
+        assert (gang.job_id is None) == (gang.idle_since is not None), f"{gang} is neither bound nor warm"
+    for lease in world.leases:
+        gang = next(gang for gang in world.gangs if gang.id == tasks[lease.task_id].gang_id)
+        assert (lease.job_id, lease.warm) == (gang.job_id, gang.job_id is None), f"{lease} is not as {gang}"
+    for job in world.jobs:
+        ranks = [rank for rank in world.ranks if rank.attempt_id == job.attempt_id]
+        assert len(ranks) == (job.world_size or 0), f"{job} has {len(ranks)} ranks"
+        assert job.state is JobState.QUEUED or ranks, f"{job} is under way without ranks"
+
+
+class Given:
+    """Short ways to what a test of the store begins with."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def job(self, key="key-0001", owner="ada", now=1.0, **spec):
+        request = JobSubmit(idempotency_key=key, spec=JobSpec(payload_sha256="a" * 64, **spec))
+        return self.store.submit(owner, request, now)[0]
+
+    def job_in(self, state):
+        job = self.job()
+        for number, way in enumerate(WAYS[state], start=2):
+            if way is JobEvent.ADMITTED:
+                self.store.admit(job.id, THREE_NODES, float(number))
+            else:
+                self.store.apply(job.id, way, float(number))
+        return self.store.job(job.id)
+
+    def admitted(self, key="key-0001", owner="ada", places=THREE_NODES, **spec):
+        """Return a job that was admitted, its gang's id and its tasks."""
+        job = self.job(key, owner, **spec)
+        gang_id = self.store.admit(job.id, places, 2.0)
+        tasks = [task for task in self.store.world().tasks if task.gang_id == gang_id]
+        return self.store.job(job.id), gang_id, tasks
+
+    def check_invariants(self, world):
+        check_invariants(world)
+
+    def in_threads(self, count, call):
+        """Call with 0..count-1 at the same moment, each in a thread of its own; return the results."""
+        barrier = threading.Barrier(count)
+
+        def go(number):
+            barrier.wait()
+            return call(number)
+
+        with ThreadPoolExecutor(count) as pool:
+            return list(pool.map(go, range(count)))
+
+
+@pytest.fixture
+def given(store):
+    return Given(store)

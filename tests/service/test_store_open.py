@@ -1,0 +1,219 @@
+"""Opening a database: made, migrated, gone on with, or refused in one sentence."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from minicluster_hub.store import Store, StoreBroken, StoreUnavailable
+from minicluster_hub.store.database import open_database
+from minicluster_hub.store.schema import HEAD
+from minicluster_hub.store.tables import METADATA
+
+CUT_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'test_%'"
+
+
+def refusal(url):
+    """Return the sentence that opening is refused with."""
+    with pytest.raises(StoreBroken) as caught:
+        Store.open(url)
+    told = str(caught.value)
+    assert "\n" not in told
+    return told
+
+
+def run_python(code, *arguments, prefix=()):
+    return subprocess.run([*prefix, sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_code(database_url):
+    Store.open(database_url).close()
+    database = open_database(database_url)
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        differences = compare_metadata(context, METADATA)
+    database.close()
+    assert differences == []
+
+
+def test_ids_are_never_used_again(tmp_path):
+    """An agent of a task that is long gone must not find another one under its id."""
+    path = tmp_path / "minicluster.sqlite"
+    Store.open(f"sqlite:///{path}").close()
+    with sqlite3.connect(path) as connection:
+        tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    numbered = {"jobs", "gangs", "attempts", "tasks", "events"}
+    assert {name for name, sql in tables.items() if "AUTOINCREMENT" in sql} == numbered
+
+
+def test_the_newest_migration_is_the_one_that_opening_expects():
+    config = Config()
+    config.set_main_option("script_location", "minicluster_hub.store:migrations")
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+
+
+def test_a_database_is_gone_on_with(database_url, store, given):
+    job = given.admitted()[0]
+    again = Store.open(database_url)
+    assert again.job(job.id) == job
+    assert again.world() == store.world()
+    again.close()
+
+
+def test_a_database_that_is_up_to_date_is_opened_without_alembic(database_url, store):
+    code = (
+        "import sys; from minicluster_hub.store import Store; Store.open(sys.argv[1]).ping();"
+        "print('alembic' in sys.modules)"
+    )
+    done = run_python(code, database_url)
+    assert (done.stdout.strip(), done.stderr) == ("False", "")
+
+
+def test_several_services_may_make_the_same_database_at_once(database_url):
+    code = "import sys; from minicluster_hub.store import Store; Store.open(sys.argv[1]).ping()"
+    children = [subprocess.Popen([sys.executable, "-c", code, database_url]) for _ in range(3)]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+
+
+def test_what_was_answered_survives_kill_9(tmp_path):
+    code = """
+import sys
+from minicluster.wire import JobSpec, JobSubmit
+from minicluster_hub.store import Store
+store = Store.open(sys.argv[1])
+for number in range(10_000):
+    request = JobSubmit(idempotency_key=f"key-{number:05}", spec=JobSpec(payload_sha256="a" * 64))
+    print(store.submit("ada", request, 1.0)[0].id, flush=True)
+"""
+    url = f"sqlite:///{tmp_path}/minicluster.sqlite"
+    child = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
+    told = [int(child.stdout.readline()) for _ in range(40)]
+    child.send_signal(signal.SIGKILL)
+    told += [int(line) for line in child.stdout.read().split("\n")[:-1]]
+    child.wait(10)
+    store = Store.open(url)
+    kept = {job.id for job in store.jobs("ada", limit=10_000)}
+    store.close()
+    assert set(told) <= kept
+    assert len(kept) <= len(told) + 1
+
+
+def test_only_the_services_user_can_read_the_file(tmp_path):
+    Store.open(f"sqlite:///{tmp_path}/service/minicluster.sqlite").close()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "service").iterdir()}
+    assert modes == {"minicluster.sqlite": 0o600}
+    assert stat.S_IMODE((tmp_path / "service").stat().st_mode) == 0o700
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database_url):
+    Store.open(database_url).close()
+    database = open_database(database_url)
+    with database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    told = refusal(database_url)
+    with database.read() as connection:
+        kept = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+    database.close()
+    assert kept == "9999"
+    assert "newer Minicluster (revision 9999, this one knows 0001)" in told
+
+
+def test_tables_of_another_program_are_not_touched(database_url):
+    database = open_database(database_url)
+    with database.write() as connection:
+        connection.execute(text("CREATE TABLE jobs (id INTEGER)"))
+    database.close()
+    assert "tables of another program" in refusal(database_url)
+
+
+def test_a_file_that_is_not_sqlite_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "minicluster.sqlite"
+    path.write_text("a letter to a friend, long enough to be no empty database" * 20)
+    before = path.read_bytes()
+    told = refusal(f"sqlite:///{path}")
+    assert f"the file {path} is not a sound SQLite database" in told
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "service").write_text("a file where a folder should be")
+    path = tmp_path / "service" / "minicluster.sqlite"
+    told = refusal(f"sqlite:///{path}")
+    assert f"the database {path} cannot be written" in told
+    assert "another data folder" in told
+
+
+def test_a_folder_without_permission_is_named(tmp_path):
+    code = """
+import sys
+from minicluster_hub.store import Store, StoreBroken
+try:
+    Store.open(sys.argv[1])
+except StoreBroken as error:
+    print(error)
+"""
+    folder = tmp_path / "service"
+    folder.mkdir(mode=0o500)
+    prefix = ()
+    if os.getuid() == 0:
+        if not shutil.which("setpriv") or not os.access(Path(sys.executable).parent, os.X_OK):
+            pytest.skip("root may write everywhere, and there is no setpriv to be someone else")
+        prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+    done = run_python(code, f"sqlite:///{folder}/minicluster.sqlite", prefix=prefix)
+    assert f"the database {folder}/minicluster.sqlite cannot be written (Permission denied)" in done.stdout
+
+
+@pytest.mark.parametrize("url", ["not an url", "mysql://localhost/minicluster", "postgresql+asyncpg+x:y"])
+def test_an_url_of_nothing_we_know_is_answered_with_the_right_ones(url):
+    told = refusal(url)
+    assert "sqlite:////path/to/file.sqlite or postgresql://user:password@host/database" in told
+
+
+def test_a_server_that_is_not_there_is_told_without_the_password(tmp_path):
+    told = refusal(f"postgresql://ada:secret@/minicluster?host={tmp_path}")
+    assert "check its URL, and that its server runs" in told
+    assert "secret" not in told
+
+
+def test_a_cut_connection_is_made_again(postgres_server, postgres_url):
+    store = Store.open(postgres_url)
+    with postgres_server.connect() as connection:
+        connection.execute(CUT_CONNECTIONS)
+    store.ping()
+    assert store.jobs(None) == []
+    store.close()
+
+
+def test_a_database_that_does_not_answer_is_told_as_unavailable(postgres_server, postgres_url):
+    store = Store.open(postgres_url)
+    name = psycopg.conninfo.conninfo_to_dict(postgres_url)["dbname"]
+    with postgres_server.connect() as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        connection.execute(CUT_CONNECTIONS)
+    with pytest.raises(StoreUnavailable, match=name):
+        store.ping()
+    with pytest.raises(StoreUnavailable, match=name):
+        store.task_ended(1, 1.0)
+    store.close()
+
+
+def test_a_broken_file_is_told_as_unavailable_while_the_service_runs(tmp_path):
+    path = tmp_path / "minicluster.sqlite"
+    store = Store.open(f"sqlite:///{path}")
+    store.close()
+    path.write_bytes(b"\x00" * 8192)
+    with pytest.raises(StoreUnavailable, match=str(path)):
+        store.world()
+    store.close()

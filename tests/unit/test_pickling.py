@@ -1,0 +1,279 @@
+"""Objects on their way to a rank (a process of its own, as in real life) and back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minicluster.payload import ResultPayload
+from minicluster.pickling import NotPicklable, dump_result, dumps, loads
+
+RANK = """
+import sys, json
+from pathlib import Path
+from minicluster.pickling import loads, dump_result
+from minicluster.cell import CellSource
+folder = Path(sys.argv[1]); order = json.loads((folder / "order.json").read_text())
+import __main__
+namespace = vars(__main__)
+cell = CellSource.parse(order["source"], "Cell In[1]")
+before = set(namespace)
+namespace.update(loads((folder / "names").read_bytes(), namespace))
+at_home = set(namespace) - before
+exec(cell.body, namespace)
+value = eval(cell.value, namespace) if cell.value else None
+names = cell.assigned if order["pull"] is None else order["pull"]
+result = dump_result(namespace, names, value, cell.value is not None, order["limit"], at_home)
+(folder / "result").write_bytes(result.to_bytes())
+"""
+
+
+class Notebook:
+    """A namespace as a kernel has it, and a rank in another process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.module = types.ModuleType("__main__")
+        self.names = vars(self.module)
+
+    def cell(self, source: str) -> None:
+        exec(source, self.names)
+
+    def distribute(
+        self, source: str, push: str, pull: list[str] | None = None, limit: int = 10**8
+    ) -> ResultPayload:
+        sent = {name: self.names[name] for name in push.split()}
+        (self.folder / "names").write_bytes(dumps(sent, self.names, "The names"))
+        (self.folder / "order.json").write_text(json.dumps({"source": source, "pull": pull, "limit": limit}))
+        (self.folder / "rank.py").write_text(RANK)
+        subprocess.run(
+            [sys.executable, str(self.folder / "rank.py"), str(self.folder)], check=True, timeout=120
+        )
+        result = ResultPayload.from_bytes((self.folder / "result").read_bytes())
+        self.names.update(loads(result.names, self.names))
+        return result
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Notebook:
+    return Notebook(tmp_path)
+
+
+def test_functions_travel_with_what_they_use_recursively(notebook: Notebook) -> None:
+    notebook.cell(
+        "import math\nfactor = 3\ndef inner(x): return math.floor(x) * factor\n"
+        "def outer(x): return inner(x) + 1"
+    )
+    notebook.distribute("answer = outer(2.5)", "outer")
+    assert notebook.names["answer"] == 7
+
+
+def test_a_function_sees_the_global_that_the_cell_assigns_anew(notebook: Notebook) -> None:
+    notebook.cell("rate = 1\ndef current(): return rate")
+    notebook.distribute("rate = 5\nanswer = current()", "current")
+    assert notebook.names["answer"] == 5
+
+
+def test_functions_that_come_back_use_the_notebooks_globals_and_change_none(notebook: Notebook) -> None:
+    notebook.cell("scale = 2\nkeep = [1]")
+    builtins_before = notebook.names["__builtins__"]
+    notebook.distribute("keep = [9]\ndef made(x):\n    return x * scale + len(keep)", "scale", pull=["made"])
+    assert notebook.names["keep"] == [1]
+    assert notebook.names["__builtins__"] is builtins_before
+    notebook.names["scale"] = 10
+    assert notebook.names["made"](1) == 11
+
+
+def test_a_helper_of_the_cell_comes_along_with_the_function_that_was_pulled(notebook: Notebook) -> None:
+    notebook.distribute("def helper(): return 4\ndef made(): return helper()", "", pull=["made"])
+    assert notebook.names["made"]() == 4
+
+
+def test_what_is_at_home_does_not_travel_back(notebook: Notebook) -> None:
+    notebook.cell("data = b'x' * 1_000_000\nclass Model:\n    def size(self): return len(data)\n")
+    result = notebook.distribute("model = Model()", "Model")
+    assert len(result.names) < 10_000
+    assert notebook.names["model"].size() == 1_000_000
+
+
+def test_classes_of_the_notebook_keep_their_identity(notebook: Notebook) -> None:
+    notebook.cell(
+        "import enum, dataclasses\nclass Color(enum.Enum):\n    RED = 1\n"
+        "@dataclasses.dataclass\nclass Point:\n    x: int = 0\n    kind: str = 'a'\n"
+        "class Child(Point):\n    def up(self): return super().__repr__()\nmethod = Child.up"
+    )
+    notebook.distribute("p, c, r = Point(3), Child(4), Color.RED", "Point Child Color")
+    names = notebook.names
+    assert type(names["p"]) is names["Point"]
+    assert isinstance(names["c"], names["Point"])
+    assert names["r"] is names["Color"].RED
+    assert names["Child"].up is names["method"]
+    assert names["c"].up() == "Child(x=4, kind='a')"
+
+
+def test_classes_of_the_cell_come_back_whole(notebook: Notebook) -> None:
+    notebook.distribute(
+        "class New:\n    def __init__(self): self.n = 1\n    def more(self): return self.n + 1\nnew = New()",
+        "",
+    )
+    assert notebook.names["new"].more() == 2
+    assert type(notebook.names["new"]) is notebook.names["New"]
+
+
+def test_model_and_optimizer_stay_tied_and_views_stay_views(notebook: Notebook) -> None:
+    torch = pytest.importorskip("torch")
+    notebook.cell(
+        "import torch\nmodel = torch.nn.Linear(3, 1)\nopt = torch.optim.Adam(model.parameters())\n"
+        "whole = torch.zeros(6)\npart = whole[2:4]\n"
+        "half = torch.zeros(2, dtype=torch.bfloat16)\nempty = torch.empty(0, 3)"
+    )
+    notebook.distribute(
+        "assert opt.param_groups[0]['params'][0] is model.weight\n"
+        "model(torch.ones(2, 3)).sum().backward()\nopt.step()\npart += 1\nhalf = half + 2\nempty = empty\n"
+        "same = (model, opt, whole, part, half)",
+        "torch model opt whole part half empty",
+        pull=["same", "model", "opt", "part", "whole", "half", "empty"],
+    )
+    names = notebook.names
+    assert names["opt"].param_groups[0]["params"][0] is names["model"].weight
+    assert names["whole"].tolist() == [0, 0, 1, 1, 0, 0]
+    names["part"].fill_(7)
+    assert names["whole"].tolist() == [0, 0, 7, 7, 0, 0]
+    assert names["half"].dtype is torch.bfloat16
+    assert names["empty"].shape == (0, 3)
+    names["part"].resize_(100)
+
+
+def test_modules_come_by_import_and_a_missing_one_costs_nothing_else(notebook: Notebook) -> None:
+    notebook.distribute(
+        "import json as j, types\nghost = types.ModuleType('ghost_of_the_rank')\nx = 1",
+        "",
+        pull=["j", "ghost", "x"],
+    )
+    assert notebook.names["j"] is json
+    assert notebook.names["x"] == 1
+    assert "ghost_of_the_rank" in notebook.names["ghost"].reason
+
+
+def test_what_cannot_come_back_is_listed_and_the_rest_arrives(notebook: Notebook) -> None:
+    result = notebook.distribute(
+        "import threading\nlock = threading.Lock()\ndef f():\n    return lock\n"
+        "good = [1]\nbig = bytes(3_000_000)\n(x for x in good)",
+        "",
+        pull=["lock", "good", "big", "f"],
+        limit=2_000_000,
+    )
+    assert notebook.names["good"] == [1]
+    assert callable(notebook.names["f"])
+    assert [item.name for item in result.left_behind] == ["lock", "big", "value of the last expression"]
+    assert "2 MB" in result.left_behind[1].reason
+
+
+class Holder:
+    def __init__(self, thing: Any) -> None:
+        self.things = {"first": [thing]}
+
+
+def _refused(value: Any, limit: int = 10**6) -> NotPicklable:
+    with pytest.raises(NotPicklable) as caught:
+        dumps({"good": 1, "bad": value}, {}, "The names of this cell", limit)
+    return caught.value
+
+
+def test_each_culprit_is_named_with_type_size_and_reason(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log.txt").open("w") as file,
+        socket.socket() as sock,
+        sqlite3.connect(":memory:") as base,
+    ):
+        names = {"l": threading.Lock(), "f": file, "g": (x for x in [1]), "s": sock, "d": base, "ok": 3}
+        with pytest.raises(NotPicklable) as caught:
+            dumps(names, {}, "The names of this cell")
+    error = caught.value
+    assert [item.name for item in error.culprits] == ["l", "f", "g", "s", "d"]
+    words = ["a lock", "an open file", "a generator", "a socket", "a database connection"]
+    for culprit, word in zip(error.culprits, words, strict=True):
+        assert word in culprit.reason
+    assert "`f` (_io.TextIOWrapper, " in error.message
+    assert "--push" in error.hint
+
+
+def test_the_place_inside_an_object_is_told() -> None:
+    assert "bad.things['first'][0] (_thread.lock)" in _refused(Holder(threading.Lock())).message
+
+
+def test_an_object_that_refuses_by_itself_is_named() -> None:
+    assert "cannot be copied" in _refused(memoryview(b"")[0:0].cast("B").__iter__()).message
+
+
+def test_too_large_tells_limit_and_setting() -> None:
+    error = _refused(bytes(2_000_000))
+    assert error.culprits[0].name == "bad"
+    assert "1 MB are allowed" in error.message
+    assert "send_limit_bytes" in error.hint
+
+
+def test_many_that_are_too_large_together_name_the_largest() -> None:
+    names = {"a": bytes(600_000), "b": bytes(700_000), "c": bytes(100)}
+    with pytest.raises(NotPicklable) as caught:
+        dumps(names, {}, "The names of this cell", 1_000_000)
+    assert [(item.name, item.size_bytes // 1000) for item in caught.value.culprits] == [("b", 700)]
+
+
+def test_a_global_that_only_a_function_uses_is_named_itself() -> None:
+    namespace: dict[str, Any] = {"lock": threading.Lock()}
+    exec("def work():\n    with lock: pass", namespace)
+    with pytest.raises(NotPicklable) as caught:
+        dumps({"work": namespace["work"]}, namespace, "The names of this cell")
+    assert [item.name for item in caught.value.culprits] == ["lock"]
+
+
+def test_deep_nesting_is_told() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "nested too deeply" in _refused(deep).message
+
+
+def test_the_namespace_is_needed_to_read() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def f(): return 1", namespace)
+    with pytest.raises(pickle.UnpicklingError, match="loads only"):
+        pickle.loads(dumps({"f": namespace["f"]}, namespace, "The names"))
+
+
+def test_standard_output_stays_the_readers_own() -> None:
+    assert loads(dumps({"out": sys.stdout}, {}, "The names"), {})["out"] is sys.stdout
+
+
+def test_nothing_is_an_empty_pickle() -> None:
+    assert loads(b"", {}) == {}
+    result = dump_result({"a": 1}, ["missing"], None, False, 1000)
+    assert loads(result.names, {}) == {}
+    assert result.value == b""
+
+
+def test_ddp_comes_back_as_its_module() -> None:
+    pytest.importorskip("torch")
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(__import__("torch").nn.Linear(2, 1))
+        result = dump_result({"m": wrapped, "g": dist.group.WORLD}, ["m", "g"], wrapped, True, 10**6)
+    finally:
+        dist.destroy_process_group()
+    assert type(loads(result.names, {})["m"]).__name__ == "Linear"
+    assert type(loads(result.value, {})["_"]).__name__ == "Linear"
+    assert [item.name for item in result.left_behind] == ["g"]
