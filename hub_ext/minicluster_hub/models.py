@@ -47,7 +47,6 @@ class JobRecord:
     world_size: int | None
     error: JobError | None
     result: BlobInfo | None
-    queue_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from .terminal import TailChange
 from .view import RunView, duration, progress_words
 
 _MOST_LINES = 5000
@@ -21,15 +20,17 @@ class PlainScreen:
 
     def show(self, view: RunView, now: float) -> None:
         self._say_state(view, now)
-        self._print_lines(view, whole_lines_only=True)
+        if view.tails:
+            self._print_lines(view, *view.tails[min(view.tails)].finished())
         self._say_progress(view)
 
     def end(self, view: RunView, now: float) -> None:
-        self._print_lines(view, whole_lines_only=False)
+        if view.tails:
+            tail = view.tails[min(view.tails)]
+            self._print_lines(view, tail.whole().first, tail.lines())
         self._say_state(view, now)
-        _write(
-            f"[job {view.job.id}] {duration(view.elapsed_s(now))}, full log: %distribute logs {view.job.id}"
-        )
+        took = duration(view.elapsed_s(now))
+        _write(f"[job {view.job.id}] {took}, full log: %distribute logs {view.job.id}")
 
     def _say_state(self, view: RunView, now: float) -> None:
         # The expected start changes all the time; it is told once for each state.
@@ -39,25 +40,18 @@ class PlainScreen:
             detail = view.detail(now)
             _write(f"[job {view.job.id}] {view.title()}" + (f": {detail}" if detail else ""))
 
-    def _print_lines(self, view: RunView, whole_lines_only: bool) -> None:
-        if not view.tails:
-            return
-        tail = view.tails[min(view.tails)].whole()
-        ready = tail.lines[:-1] if whole_lines_only and tail.lines else tail.lines
-        if self._next_line < tail.first:
-            _write(f"… {tail.first - self._next_line} lines left out")
-            self._next_line = tail.first
-        new = ready[self._next_line - tail.first :]
-        self._next_line += len(new)
-        self._print(TailChange(tail.first, self._next_line, tuple(new)), view)
-
-    def _print(self, change: TailChange, view: RunView) -> None:
+    def _print_lines(self, view: RunView, first: int, lines: list[str]) -> None:
+        if self._next_line < first:
+            _write(f"… {first - self._next_line} lines left out")
+            self._next_line = first
+        new = lines[self._next_line - first :]
         room = _MOST_LINES - self._printed
-        if change.lines and room > 0:
-            _write("\n".join(change.lines[:room]))
-            if len(change.lines) >= room:
+        if new and room > 0:
+            _write("\n".join(new[:room]))
+            if len(new) >= room:
                 _write(f"… no more is shown here; all of it: %distribute logs {view.job.id}")
-        self._printed += len(change.lines)
+        self._printed += len(new)
+        self._next_line += len(new)
 
     def _say_progress(self, view: RunView) -> None:
         progress = view.metrics.progress

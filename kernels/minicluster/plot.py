@@ -61,20 +61,21 @@ def _axes(x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
     parts = []
     for share in (0.0, 0.5, 1.0):
         y = _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
-        value = y_range[0] + share * (y_range[1] - y_range[0])
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" {_GRID}/>')
-        parts.append(
-            f'<text x="{_LEFT - 5}" y="{y + 3:.1f}" text-anchor="end" {_TEXT}>{number(value)}</text>'
-        )
+        parts.append(_label(_LEFT - 5, y + 3, "end", number(_between(y_range, share))))
     for share, anchor in ((0.0, "start"), (1.0, "end")):
         x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-        value = x_range[0] + share * (x_range[1] - x_range[0])
-        parts.append(
-            f'<text x="{x:.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}" {_TEXT}>{number(value)}</text>'
-        )
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle:.1f}" y="{_HEIGHT - 6}" text-anchor="middle" {_TEXT}>step</text>')
+        parts.append(_label(x, _HEIGHT - 6, anchor, number(_between(x_range, share))))
+    parts.append(_label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "middle", "step"))
     return "".join(parts)
+
+
+def _label(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {_TEXT}>{text}</text>'
+
+
+def _between(ends: tuple[float, float], share: float) -> float:
+    return ends[0] + share * (ends[1] - ends[0])
 
 
 def _line(
@@ -84,17 +85,16 @@ def _line(
     colour: str,
 ) -> str:
     wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    (x_low, x_high), (y_low, y_high) = x_range, y_range
     places = [
-        (
-            _LEFT + (x - x_range[0]) / (x_range[1] - x_range[0]) * wide,
-            _TOP + (1 - (y - y_range[0]) / (y_range[1] - y_range[0])) * high,
-        )
+        (_LEFT + (x - x_low) / (x_high - x_low) * wide, _TOP + (1 - (y - y_low) / (y_high - y_low)) * high)
         for x, y in points
     ]
     if len(places) == 1:
         return f'<circle cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="2.5" fill="{colour}"/>'
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"/>'
+    style = 'fill="none" stroke-width="1.6" stroke-linejoin="round"'
+    return f'<polyline points="{path}" stroke="{colour}" {style}/>'
 
 
 def _legend(curves: Mapping[str, Curve], shared: set[str]) -> str:
@@ -104,7 +104,8 @@ def _legend(curves: Mapping[str, Curve], shared: set[str]) -> str:
         scale = "" if name in shared else " (own scale)"
         text = f"{dot} {escape(name)} <b>{number(curve.last)}</b>{scale}"
         items.append(f'<span style="margin-right:12px;white-space:nowrap">{text}</span>')
-    return f'<div class="mc-legend" style="font-size:11px;margin-left:{_LEFT}px">{"".join(items)}</div>'
+    style = f"font-size:11px;margin-left:{_LEFT}px"
+    return f'<div class="mc-legend" style="{style}">{"".join(items)}</div>'
 
 
 def number(value: float) -> str:

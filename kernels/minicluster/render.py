@@ -63,23 +63,21 @@ def _facts(view: RunView, now: float) -> str:
 
 def _headline(view: RunView, now: float) -> str:
     mark, colour = _MARKS.get(view.job.state, ("●", "#b26a00"))
-    link = f' · <a href="{escape(view.log_path, quote=True)}" target="_blank" rel="noopener">full log</a>'
+    link = f'<a href="{escape(view.log_path, quote=True)}" target="_blank" rel="noopener">full log</a>'
     return (
         f'<div><span style="color:{colour};font-weight:600" aria-hidden="true">{mark}</span> '
         f"<b>{escape(view.title())}</b> "
-        f'<span style="{_SOFT}">{escape(_facts(view, now))}{link}</span></div>'
+        f'<span style="{_SOFT}">{escape(_facts(view, now))} · {link}</span></div>'
     )
 
 
 def _output(view: RunView, rank: int) -> str:
-    lines = view.tails[rank].lines()
+    tail = view.tails[rank]
+    lines = tail.lines()
     shown = lines[-_PICTURE_LINES:]
-    whole = (
-        len(shown) == len(lines) and not view.tails[rank].whole().first and not view.skipped_bytes.get(rank)
-    )
-    before = "" if whole else "… (earlier output: see the full log)\n"
+    cut = len(shown) < len(lines) or tail.whole().first > 0 or view.skipped_bytes.get(rank, 0) > 0
+    text = ("… (earlier output: see the full log)\n" if cut else "") + "\n".join(shown)
     opened = " open" if rank == min(view.tails) else ""
-    return (
-        f'<details{opened} style="margin-top:6px"><summary style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
-        f'<pre style="{_PRE}">{escape(before + chr(10).join(shown))}</pre></details>'
-    )
+    summary = f'<summary style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
+    pre = f'<pre style="{_PRE}">{escape(text)}</pre>'
+    return f'<details{opened} style="margin-top:6px">{summary}{pre}</details>'

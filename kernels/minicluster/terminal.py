@@ -64,6 +64,10 @@ class TerminalTail:
         shown = [line.shown() for line in self._done]
         return [*shown, self._open] if self._open else shown
 
+    def finished(self) -> tuple[int, list[str]]:
+        """Return the absolute number of the first line kept, and the lines that have ended."""
+        return self._first, [line.text for line in self._done]
+
     def take_change(self) -> TailChange | None:
         """Return what changed since the last call, None when nothing did."""
         start = max(self._changed_from, self._first)

@@ -239,9 +239,9 @@ class RankState(StrEnum):
 class RankReport(Message):
     """How a rank stands. `error` is there when it exited other than by its own success."""
 
-    rank: int
+    rank: int = Field(ge=0)
     state: RankState
-    exit_code: int | None = None
+    exit_code: int | None = Field(default=None, ge=-255, le=255)
     error: JobError | None = None
 
 
@@ -266,7 +266,7 @@ class TaskReport(Message):
 
     ready: bool = False
     address: str = "127.0.0.1"
-    store_port: int | None = None
+    store_port: int | None = Field(default=None, ge=1, le=65535)
     attempt: int | None = None
     ranks: tuple[RankReport, ...] = ()
     chunks: tuple[StreamChunk, ...] = ()

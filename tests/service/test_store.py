@@ -75,17 +75,6 @@ def test_events_go_on_from_an_id(store, given):
     assert store.last_event_id(job.id) == third.id
 
 
-def test_a_reason_is_news_once_and_only_while_the_job_is_open(store, given):
-    job = given.job()
-    assert store.set_reason(job.id, "needs 3 slots", 2)
-    assert not store.set_reason(job.id, "needs 3 slots", 2)
-    assert (store.job(job.id).reason, store.job(job.id).queue_position) == ("needs 3 slots", 2)
-    store.admit(job.id, THREE_NODES, 2.0)
-    assert (store.job(job.id).reason, store.job(job.id).queue_position) == ("", None)
-    store.apply(job.id, JobEvent.RANKS_SUCCEEDED, 3.0)
-    assert not store.set_reason(job.id, "late", 1)
-
-
 def test_text_that_no_database_takes_is_kept_readable(store, given):
     job = given.job()
     store.note(job.id, "note", "a\x00b\udcff", 2.0)

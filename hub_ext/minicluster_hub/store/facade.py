@@ -111,15 +111,6 @@ class Store:
             jobs.find_known(connection, job_id)
             jobs.add_event(connection, job_id, kind, text, now)
 
-    def set_reason(self, job_id: int, reason: str, queue_position: int | None) -> bool:
-        """Store why an open job waits; return whether that is news."""
-        job = self.job(job_id)
-        if job is None or job.state.terminal or (job.reason, job.queue_position) == (reason, queue_position):
-            return False
-        with self._database.write() as connection:
-            jobs.set_reason(connection, job_id, reason, queue_position)
-        return True
-
     # --- what the reconciler decides from and on --------------------------------------------------
 
     def world(self) -> World:

@@ -62,11 +62,6 @@ def list_jobs(connection: Connection, owner: str | None, open_only: bool, limit:
     return [to_job(row) for row in connection.execute(query)]
 
 
-def set_reason(connection: Connection, job_id: int, reason: str, queue_position: int | None) -> None:
-    change = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state.in_(OPEN_STATES))
-    connection.execute(change.values(reason=clean(reason), queue_position=queue_position))
-
-
 def add_event(connection: Connection, job_id: int, kind: str, text: str, now: float) -> None:
     values = {"job_id": job_id, "at": now, "kind": kind, "text": clean(text)}
     connection.execute(insert(EVENTS).values(values))
@@ -109,7 +104,6 @@ def step(
         "state": state,
         "state_since": now,
         "reason": clean(reason),
-        "queue_position": None,
         **(values or {}),
     }
     connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(changes))

@@ -39,7 +39,6 @@ JOBS = Table(
     Column("spec", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("queue_position", Integer),
     Column("created_at", Float, nullable=False),
     Column("started_at", Float),
     Column("ended_at", Float),

@@ -210,3 +210,9 @@ async def test_a_defect_is_told_without_its_text(api, monkeypatch):
     answer = await api.ask("GET", "api/jobs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
     assert "secret" not in answer.text
+
+
+async def test_a_refusal_is_read_even_while_a_large_body_is_sent(api):
+    for token, status in (("made-up", 401), ("reader-token", 403)):
+        answer = await api.ask("PUT", f"api/blobs/{SHA256}", token, content=b"x" * 20_000_000)
+        assert answer.status_code == status

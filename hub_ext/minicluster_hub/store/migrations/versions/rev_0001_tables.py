@@ -36,7 +36,6 @@ def _jobs() -> None:
         sa.Column("spec", sa.Text(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("queue_position", sa.Integer()),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("started_at", sa.Float()),
         sa.Column("ended_at", sa.Float()),

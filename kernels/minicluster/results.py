@@ -1,0 +1,76 @@
+"""A job's result in the notebook: unpickled only here, in its owner's own kernel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import MiniclusterError
+from .payload import LeftBehind, ResultPayload
+from .pickling import MissingModule, loads
+from .wire import Job
+
+_USER_NAME = "JUPYTERHUB_USER"
+_SHOWN = 8
+
+
+class ResultNotReadable(MiniclusterError):
+    """A result that is there and cannot be opened in this kernel."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Names that came back, the last expression's value, and what stayed behind."""
+
+    names: Mapping[str, Any]
+    value: Any
+    left_behind: tuple[LeftBehind, ...]
+
+    def summary(self) -> str:
+        """Say in one line what stayed on the ranks; empty when all came."""
+        if not self.left_behind:
+            return ""
+        told = [f"{item.name}{_kind(item)}: {item.reason}" for item in self.left_behind[:_SHOWN]]
+        more = len(self.left_behind) - len(told)
+        return "Left on the ranks: " + "; ".join(told) + (f"; and {more} more" if more else "")
+
+
+def check_owner(job: Job, environ: Mapping[str, str] | None = None) -> None:
+    """Refuse results that someone else's cell made: opening a pickle runs what it says."""
+    me = (os.environ if environ is None else environ).get(_USER_NAME)
+    if me != job.owner:
+        who = (
+            f"this notebook is {me!r}'s" if me else f"{_USER_NAME} is not set, so nobody knows whose this is"
+        )
+        raise ResultNotReadable(
+            f"The result of job {job.id} belongs to {job.owner!r}, {who}.",
+            "Results are opened only in the notebooks of the user who ran the job.",
+        )
+
+
+def open_result(blob: bytes, job: Job, namespace: dict[str, Any]) -> Result:
+    """Unpickle a result; its functions get `namespace` as their globals.
+
+    Raises ResultNotReadable, and then the result is still kept by the service.
+    """
+    check_owner(job)
+    try:
+        payload = ResultPayload.from_bytes(blob)
+        names = loads(payload.names, namespace)
+        value = loads(payload.value, namespace).get("_")
+    except Exception as error:
+        # A pickle may import and run anything that the cell's author used.
+        raise ResultNotReadable(
+            f"Job {job.id} succeeded, but its result cannot be opened here: {type(error).__name__}: {error}",
+            f"Install in this notebook what the ranks have, then: %distribute result {job.id}",
+        ) from error
+    missing = {name: item for name, item in names.items() if isinstance(item, MissingModule)}
+    left = (LeftBehind(name, "module", f"not here ({item.reason})") for name, item in missing.items())
+    kept = {name: item for name, item in names.items() if name not in missing}
+    return Result(kept, value, (*payload.left_behind, *left))
+
+
+def _kind(item: LeftBehind) -> str:
+    return f" ({item.type_name})" if item.type_name else ""

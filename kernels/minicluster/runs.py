@@ -1,0 +1,124 @@
+"""The way of a cell in the notebook: captured, handed in, followed, and its result taken back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .capture import Limits, Surroundings, capture
+from .cell import CellSource
+from .client import Service, ServiceError
+from .failures import raise_unless_succeeded
+from .follow import Follower, Screen, interrupts_go_to
+from .options import CellOptions
+from .results import Result, check_owner, open_result
+from .tables import JobHandle
+from .view import RunView
+from .wire import Job, JobSpec, NodeRange
+
+MakeScreen = Callable[[Callable[[], None]], Screen]
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What a run needs from the notebook.
+
+    make_screen: makes the screen for a job, given what to call when its Stop button is pressed.
+    """
+
+    service: Service
+    namespace: dict[str, Any]
+    hidden: Callable[[str], bool]
+    limits: Limits
+    tail_lines: int
+    make_screen: MakeScreen
+
+
+def run_cell(source: str, filename: str, options: CellOptions, notebook: Notebook) -> Result | JobHandle:
+    """Run a cell on the cluster and return what it made, or a handle when it is detached.
+
+    Raises DistributedCellError, JobStopped, and before anything starts: CellNotPlain,
+    SyntaxError, NotPicklable, ModulesNotSendable, UnknownNames, ServiceError.
+    """
+    cell = CellSource.parse(source, filename)
+    around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden)
+    payload = capture(cell, around, notebook.limits, options.push, options.pull)
+    blob = notebook.service.put_blob(payload.to_bytes())
+    spec = job_spec(options, blob.sha256)
+    key = uuid.uuid4().hex
+    if options.detach:
+        return JobHandle(notebook.service, notebook.service.submit(spec, key))
+    stops: list[Follower] = []
+    asked: list[bool] = []
+
+    def ask_stop() -> None:
+        asked.append(True)
+        for follower in stops:
+            follower.ask_stop()
+
+    with interrupts_go_to(ask_stop):
+        # From here on an interrupt must not lose sight of a job that was handed in.
+        job = notebook.service.submit(spec, key)
+        view = _view(notebook, job)
+        stops.append(Follower(notebook.service, view))
+        if asked:
+            stops[0].ask_stop()
+        ended = stops[0].run(notebook.make_screen(stops[0].ask_stop))
+    return _finished(notebook, ended, view)
+
+
+def attach(job_id: int, notebook: Notebook) -> Result:
+    """Follow a job from its beginning, however long ago, and return what it made."""
+    job = notebook.service.job(job_id)
+    view = _view(notebook, job)
+    follower = Follower(notebook.service, view)
+    with interrupts_go_to(follower.ask_stop):
+        ended = follower.run(notebook.make_screen(follower.ask_stop))
+    return _finished(notebook, ended, view)
+
+
+def fetch_result(job: Job, notebook: Notebook) -> Result:
+    """Bring a job's result once more. Raises ServiceError as long as there is none."""
+    check_owner(job)
+    try:
+        blob = notebook.service.result(job.id)
+    except ServiceError as error:
+        if error.code != "no_result":
+            raise
+        hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else ""
+        raise ServiceError(
+            f"Job {job.id} is {job.state.value}: it has no result.", hint, error.code
+        ) from None
+    return open_result(blob, job, notebook.namespace)
+
+
+def job_spec(options: CellOptions, payload_sha256: str) -> JobSpec:
+    """Build the request as data from the line's options."""
+    nodes = None if options.nodes is None else NodeRange(min=options.nodes[0], max=options.nodes[1])
+    return JobSpec(
+        name=options.name,
+        payload_sha256=payload_sha256,
+        nodes=nodes,
+        slots_per_node=options.slots_per_node,
+        ranks_per_node=options.ranks_per_node,
+        env=dict(options.env),
+        timeout_s=options.timeout_s,
+    )
+
+
+def _view(notebook: Notebook, job: Job) -> RunView:
+    return RunView(job, notebook.service.browser_path(log_path(job.id)), notebook.tail_lines)
+
+
+def log_path(job_id: int, rank: int = 0) -> str:
+    """Return the path of a rank's whole output, under the service's address."""
+    return f"api/jobs/{job_id}/log?rank={rank}"
+
+
+def _finished(notebook: Notebook, job: Job, view: RunView) -> Result:
+    rank = 0 if job.error is None or job.error.rank is None else job.error.rank
+    raise_unless_succeeded(job, notebook.service.url + log_path(job.id, rank))
+    return fetch_result(job, notebook)

@@ -1,0 +1,28 @@
+"""Jobs as a notebook sends them: a cell's payload, then the request."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+
+import httpx
+
+from minicluster.payload import CellPayload
+
+ENDLESS = "import time\nwhile True:\n    time.sleep(0.1)\n"
+
+
+def payload(source: str) -> bytes:
+    cell = CellPayload(source=source, filename="cell.py", names=b"", modules={}, pull=None)
+    return cell.to_bytes()
+
+
+async def submit(service: httpx.AsyncClient, source: str = ENDLESS, nodes: int = 1) -> httpx.Response:
+    """Send a cell; the answer's JSON is the job."""
+    body = payload(source)
+    digest = hashlib.sha256(body).hexdigest()
+    sent = await service.put(f"api/blobs/{digest}", content=body)
+    if sent.is_error:
+        return sent
+    spec = {"payload_sha256": digest, "nodes": {"min": nodes, "max": nodes}}
+    return await service.post("api/jobs", json={"idempotency_key": uuid.uuid4().hex, "spec": spec})

@@ -1,0 +1,142 @@
+"""Pages, health, metrics and the OpenAPI document."""
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+import minicluster_hub
+from minicluster.wire import JobSpec
+from minicluster_hub.handlers.api import API_ROUTES
+
+VISIT = {"Sec-Fetch-Mode": "navigate"}
+STATIC = Path(minicluster_hub.__file__).parent / "static"
+
+
+async def visit(api, path, token="ada-token"):
+    return await api.client(token, **VISIT).get(path)
+
+
+async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
+    page = await visit(api, "")
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "No jobs yet: put <code>%%distribute</code> on a cell" in page.text
+    for link in ("/hub/home", "/hub/logout", "/hub/static/css/style.min.css", "/services/minicluster/nodes"):
+        assert f'"{link}"' in page.text
+    assert 'id="everyone"' not in page.text
+    assert 'id="everyone"' in (await visit(api, "", "root-token")).text
+
+
+@pytest.mark.parametrize("path", ["", "nodes", "jobs/{id}"])
+async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
+    job = await api.submit(nodes=5)
+    page = await visit(api, path.format(id=job.id))
+    policy = page.headers["Content-Security-Policy"]
+    inline = re.findall(r"<script(?![^>]*src=)[^>]*>(.*?)</script>", page.text, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in inline]
+    assert len(inline) == 1
+    assert f"script-src 'self' 'sha256-{hashes[0]}';" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'self'" in policy
+    for script in re.findall(r'src="/services/minicluster/([^"]*)"', page.text):
+        answer = await api.client().get(script)
+        assert "javascript" in answer.headers["Content-Type"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_users_name_cannot_become_a_script(api):
+    name = "</script><script>alert('1')</script>\"'&"
+    api.hub.models["evil-token"] = {
+        **api.hub.models["ada-token"],
+        "name": name,
+        "scopes": ["custom:minicluster:read"],
+    }
+    page = await visit(api, "", "evil-token")
+    assert page.status_code == 200
+    assert "alert('1')" not in page.text
+    assert "<script>" not in page.text
+
+
+async def test_an_unknown_job_has_a_page_that_says_so(api):
+    job = await api.submit(nodes=5)
+    for job_id in (job.id, 4711):
+        page = await visit(api, f"jobs/{job_id}", "bob-token")
+        assert page.status_code == 404
+        assert f"there is no job {job_id} of yours" in page.text
+        assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+async def test_pages_ask_for_a_login_and_a_scope(api):
+    sent = await visit(api, "nodes", None)
+    assert sent.headers["Location"].startswith("/hub/api/oauth2/authorize?client_id=service-minicluster")
+    refused = await visit(api, "", "bobs-scopes-token")
+    assert refused.status_code == 403
+    assert "custom:minicluster:read" in refused.text
+
+
+async def test_the_prefix_without_its_slash_leads_to_the_page(api):
+    answer = await api.client().get(api.url.rstrip("/"))
+    assert answer.headers["Location"] == "/services/minicluster/"
+
+
+def test_scripts_insert_text_only_as_text():
+    for script in STATIC.glob("*.js"):
+        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|srcdoc", script.read_text())
+        assert not found, f"{script.name}: {found}"
+
+
+async def test_health_needs_nobody_and_tells_of_a_broken_store(api, monkeypatch):
+    from minicluster_hub.store import StoreUnavailable
+
+    answer = await api.client().get("health")
+    assert answer.json() == {"ok": True, "wire_version": 1}
+
+    def broken(_self):
+        raise StoreUnavailable("the file is gone")
+
+    monkeypatch.setattr(type(api.context.store), "ping", broken)
+    answer = await api.client().get("health")
+    assert answer.status_code == 503
+    assert "gone" not in answer.text
+
+
+async def test_metrics_tell_of_jobs_slots_and_waits(api):
+    waiting = await api.submit(nodes=5)
+    job, (agent,), (run,) = await api.running()
+    text = (await api.ask("GET", "metrics", "prometheus-token")).text
+    assert 'minicluster_jobs{state="queued"} 1.0' in text
+    assert 'minicluster_jobs{state="running"} 1.0' in text
+    assert 'minicluster_slots{kind="cpu",use="busy"} 1.0' in text
+    assert 'minicluster_slots{kind="cpu",use="free"} 2.0' in text
+    assert "minicluster_job_queue_seconds_count 1.0" in text
+    assert "minicluster_job_start_seconds_count 1.0" in text
+    await agent.finish(run)
+    await api.until(job.id, "succeeded")
+    await api.ask("POST", f"api/jobs/{waiting.id}/stop")
+    text = (await api.ask("GET", "metrics", "root-token")).text
+    assert 'minicluster_slots{kind="cpu",use="warm"} 1.0' in text
+    assert 'minicluster_jobs_ended_total{state="succeeded"} 1.0' in text
+    assert 'minicluster_jobs_ended_total{state="stopped"} 1.0' in text
+    assert 'minicluster_requests_total{method="POST",path="api/jobs/{job_id}/stop",status="200"} 1.0' in text
+
+
+@pytest.mark.parametrize(("token", "status"), [(None, 401), ("ada-token", 403), ("service-token", 403)])
+async def test_metrics_are_not_for_everyone(api, token, status):
+    assert (await api.ask("GET", "metrics", token)).status_code == status
+
+
+async def test_the_openapi_document_has_every_route_and_no_loose_end(api):
+    document = (await api.client().get("api/openapi.json")).json()
+    listed = {(method.upper(), path[1:]) for path, methods in document["paths"].items() for method in methods}
+    assert listed == {(route.method, route.path) for route in API_ROUTES}
+    schemas = document["components"]["schemas"]
+    refs = set(re.findall(r"#/components/schemas/(\w+)", str(document)))
+    assert refs <= schemas.keys()
+    assert schemas["JobSpec"]["properties"].keys() == JobSpec.model_fields.keys()
+    submit = document["paths"]["/api/jobs"]["post"]
+    assert submit["security"] == [{"hub": ["custom:minicluster:submit"]}]
+    assert "201" in submit["responses"]
+    assert document["paths"]["/api/tasks/report"]["post"]["security"] == [{"task": []}]
+    assert document["paths"]["/api/jobs/{job_id}"]["get"]["parameters"][0]["name"] == "job_id"
