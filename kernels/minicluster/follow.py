@@ -29,21 +29,27 @@ class Screen(Protocol):
     def end(self, view: RunView, now: float) -> None: ...
 
 
-class Follower:
-    """Shows a job until it is over. `ask_stop` may be called from any thread."""
+class StopRequests:
+    """How often the user asked for a stop. `ask` may be called from any thread and any signal."""
 
-    def __init__(self, service: Service, view: RunView) -> None:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def ask(self) -> None:
+        self.count += 1
+
+
+class Follower:
+    """Shows a job until it is over, and passes on the user's wish to stop it."""
+
+    def __init__(self, service: Service, view: RunView, stops: StopRequests) -> None:
         self._service = service
         self._view = view
+        self._stops = stops
         self._events: queue.Queue[Any] = queue.Queue(_QUEUED_EVENTS)
-        self._stops_asked = 0
         self._stops_seen = 0
         self._give_up_at = float("inf")
         self._over = threading.Event()
-
-    def ask_stop(self) -> None:
-        """Note that the user wants the job to end. Safe in a signal handler: no lock, no I/O."""
-        self._stops_asked += 1
 
     def run(self, screen: Screen) -> Job:
         """Follow to the end and return the job as it ended.
@@ -61,7 +67,7 @@ class Follower:
         drawn_at = 0.0
         while True:
             ended = self._take(time.monotonic() + _DRAW_EVERY_S)
-            if self._stops_asked > self._stops_seen:
+            if self._stops.count > self._stops_seen:
                 self._stop()
             if isinstance(ended, Ended):
                 return ended.job
@@ -108,7 +114,7 @@ class Follower:
 
     def _stop(self) -> None:
         again = self._stops_seen > 0
-        self._stops_seen = self._stops_asked
+        self._stops_seen = self._stops.count
         if again:
             self._view.notice = "Already stopping: ranks that do not end by themselves are killed after 10 s"
             return

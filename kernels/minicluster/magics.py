@@ -146,8 +146,8 @@ class Distribute(Magics):
         if "distributed" in cell_magics and not self._neighbour_told:
             self._neighbour_told = True
             print(  # noqa: T201
-                "Note: nbdistributed is loaded as well. %%distribute (this one) is Minicluster's and runs on the "
-                "cluster; %%distributed, with a d at its end, is nbdistributed's."
+                "Note: nbdistributed is loaded as well. %%distribute (this one) is Minicluster's and runs "
+                "on the cluster; %%distributed, with a d at its end, is nbdistributed's."
             )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from .errors import MiniclusterError
 
 _LATER = {
-    "--image": "choosing an image comes with the Swarm engine; all cells run in the cluster's own environment",
+    "--image": "it comes in a later version; cells run in the environment of the cluster",
     "--fault-tolerant": "surviving a lost node comes in a later version; a job whose node dies fails",
     "--priority": "priorities come in a later version; jobs run in the order of their arrival",
     "up": "gangs that keep their variables come in a later version; a gang stays warm after a cell by itself",

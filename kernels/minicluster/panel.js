@@ -127,7 +127,7 @@ class PanelView {
     this.log.href = head.log;
     setText(this.detail, head.detail);
     this.detail.hidden = !head.detail;
-    const over = head.terminal || head.state === "stopping" || head.state === "failing";
+    const over = head.terminal || head.stopping || head.state === "stopping" || head.state === "failing";
     this.stop.hidden = head.terminal;
     this.stop.disabled = over || this.asked;
     this.tick(state);
@@ -210,19 +210,19 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-function stopJob(model) {
+function stopJob(model, state) {
   model.send({ kind: "stop" });
   setTimeout(() => {
-    const kernel = model.widget_manager?.kernel;
-    const state = model.mcState?.head?.state;
-    if (kernel?.interrupt && state !== "stopping" && !model.mcState?.head?.terminal) kernel.interrupt();
+    const head = state.head;
+    // The message came through, or the job is over by itself: an interrupt would hit something else.
+    if (head.stopping || head.terminal || head.state === "stopping") return;
+    model.widget_manager?.kernel?.interrupt?.();
   }, STOP_GRACE_MS);
 }
 
 function render({ model, el }) {
   const state = new RunState();
-  const holder = { send: (content) => model.send(content), widget_manager: model.widget_manager, mcState: state };
-  const view = new PanelView(el, () => stopJob(holder));
+  const view = new PanelView(el, () => stopJob(model, state));
   let frame = 0;
   const redraw = () => {
     frame ||= requestAnimationFrame(() => {

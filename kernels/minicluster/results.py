@@ -63,7 +63,7 @@ def open_result(blob: bytes, job: Job, namespace: dict[str, Any]) -> Result:
     except Exception as error:
         # A pickle may import and run anything that the cell's author used.
         raise ResultNotReadable(
-            f"Job {job.id} succeeded, but its result cannot be opened here: {type(error).__name__}: {error}",
+            f"The result of job {job.id} cannot be opened here: {type(error).__name__}: {error}",
             f"Install in this notebook what the ranks have, then: %distribute result {job.id}",
         ) from error
     missing = {name: item for name, item in names.items() if isinstance(item, MissingModule)}

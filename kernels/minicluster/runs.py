@@ -12,7 +12,7 @@ from .capture import Limits, Surroundings, capture
 from .cell import CellSource
 from .client import Service, ServiceError
 from .failures import raise_unless_succeeded
-from .follow import Follower, Screen, interrupts_go_to
+from .follow import Follower, Screen, StopRequests, interrupts_go_to
 from .options import CellOptions
 from .results import Result, check_owner, open_result
 from .tables import JobHandle
@@ -51,33 +51,24 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     key = uuid.uuid4().hex
     if options.detach:
         return JobHandle(notebook.service, notebook.service.submit(spec, key))
-    stops: list[Follower] = []
-    asked: list[bool] = []
-
-    def ask_stop() -> None:
-        asked.append(True)
-        for follower in stops:
-            follower.ask_stop()
-
-    with interrupts_go_to(ask_stop):
-        # From here on an interrupt must not lose sight of a job that was handed in.
-        job = notebook.service.submit(spec, key)
-        view = _view(notebook, job)
-        stops.append(Follower(notebook.service, view))
-        if asked:
-            stops[0].ask_stop()
-        ended = stops[0].run(notebook.make_screen(stops[0].ask_stop))
-    return _finished(notebook, ended, view)
+    return _followed(notebook, lambda: notebook.service.submit(spec, key))
 
 
 def attach(job_id: int, notebook: Notebook) -> Result:
     """Follow a job from its beginning, however long ago, and return what it made."""
-    job = notebook.service.job(job_id)
-    view = _view(notebook, job)
-    follower = Follower(notebook.service, view)
-    with interrupts_go_to(follower.ask_stop):
-        ended = follower.run(notebook.make_screen(follower.ask_stop))
-    return _finished(notebook, ended, view)
+    return _followed(notebook, lambda: notebook.service.job(job_id))
+
+
+def _followed(notebook: Notebook, get_job: Callable[[], Job]) -> Result:
+    stops = StopRequests()
+    with interrupts_go_to(stops.ask):
+        # From here on an interrupt must not lose sight of a job that was handed in.
+        job = get_job()
+        view = RunView(job, notebook.service.browser_path(job_page(job.id)), notebook.tail_lines)
+        ended = Follower(notebook.service, view, stops).run(notebook.make_screen(stops.ask))
+    rank = 0 if ended.error is None or ended.error.rank is None else ended.error.rank
+    raise_unless_succeeded(ended, notebook.service.url + log_path(ended.id, rank))
+    return fetch_result(ended, notebook)
 
 
 def fetch_result(job: Job, notebook: Notebook) -> Result:
@@ -109,16 +100,11 @@ def job_spec(options: CellOptions, payload_sha256: str) -> JobSpec:
     )
 
 
-def _view(notebook: Notebook, job: Job) -> RunView:
-    return RunView(job, notebook.service.browser_path(log_path(job.id)), notebook.tail_lines)
+def job_page(job_id: int) -> str:
+    """Return the path of a job's page in the hub, with its whole log."""
+    return f"jobs/{job_id}"
 
 
 def log_path(job_id: int, rank: int = 0) -> str:
     """Return the path of a rank's whole output, under the service's address."""
     return f"api/jobs/{job_id}/log?rank={rank}"
-
-
-def _finished(notebook: Notebook, job: Job, view: RunView) -> Result:
-    rank = 0 if job.error is None or job.error.rank is None else job.error.rank
-    raise_unless_succeeded(job, notebook.service.url + log_path(job.id, rank))
-    return fetch_result(job, notebook)

@@ -32,10 +32,7 @@ class Table:
         if not self.rows:
             return f"<p>{escape(self.empty)}</p>"
         heads = "".join(f'<th style="text-align:left">{escape(head)}</th>' for head in self.heads)
-        rows = "".join(
-            "<tr>" + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in row) + "</tr>"
-            for row in self.rows
-        )
+        rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -66,8 +63,9 @@ class JobHandle:
         job = self._job
         name = "" if job.name == "cell" else f" ({job.name})"
         return (
-            f"Job {job.id}{name} was {job.state.value} when it was handed in; it goes on without this notebook.\n"
-            f"Watch it and bring its result: %distribute attach {job.id}    stop it: %distribute stop {job.id}"
+            f"Job {job.id}{name} goes on without this notebook (it was {job.state.value} when handed in).\n"
+            f"Watch it and bring its result: %distribute attach {job.id}\n"
+            f"Stop it: %distribute stop {job.id}"
         )
 
 
@@ -106,19 +104,23 @@ def node_table(nodes: Sequence[Node]) -> Table:
 
 
 def _users(node: Node) -> str:
-    used = [
-        f"job {slot.job_id}" + (f" ({slot.owner})" if slot.owner else "")
-        for slot in node.slots
-        if slot.job_id
-    ]
-    warm = [f"warm for {slot.owner or 'a user'}" for slot in node.slots if slot.warm and not slot.job_id]
-    return ", ".join(dict.fromkeys([*used, *warm]))
+    users = []
+    for slot in node.slots:
+        if slot.job_id is not None:
+            users.append(f"job {slot.job_id}" + (f" ({slot.owner})" if slot.owner else ""))
+        elif slot.warm:
+            users.append(f"warm for {slot.owner or 'a user'}")
+    return ", ".join(dict.fromkeys(users))
 
 
 def _time(job: Job, now: float) -> str:
     if job.started_at is None:
         return f"waited {duration((job.ended_at or now) - job.created_at)}"
     return duration((job.ended_at or now) - job.started_at)
+
+
+def _cells(row: tuple[str, ...]) -> str:
+    return "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in row)
 
 
 def _padded(cells: tuple[str, ...], widths: list[int]) -> str:

@@ -116,6 +116,7 @@ class RunView:
             "state": job.state.value,
             "terminal": job.state.terminal,
             "ticking": job.ended_at is None,
+            "stopping": bool(self.notice),
             "title": self.title(),
             "detail": self.detail(now),
             "nodes": ", ".join(job.nodes),

@@ -76,7 +76,9 @@ class RunningCluster:
         return find(of_data_folder(self.data))
 
     def hub(self) -> psutil.Process:
-        return next(process for process in self.processes() if "minicluster_hub.launch.hub" in process.cmdline())
+        return next(
+            process for process in self.processes() if "minicluster_hub.launch.hub" in process.cmdline()
+        )
 
     def end(self, number: int = signal.SIGINT, timeout_s: float = 30.0) -> int:
         """Send a signal, return the exit code."""

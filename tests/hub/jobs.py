@@ -8,12 +8,13 @@ import uuid
 import httpx
 
 from minicluster.payload import CellPayload
+from minicluster.pickling import dumps
 
 ENDLESS = "import time\nwhile True:\n    time.sleep(0.1)\n"
 
 
 def payload(source: str) -> bytes:
-    cell = CellPayload(source=source, filename="cell.py", names=b"", modules={}, pull=None)
+    cell = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell"))
     return cell.to_bytes()
 
 

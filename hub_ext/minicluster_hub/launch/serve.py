@@ -76,6 +76,7 @@ def _prepared(options: Options, port: int) -> Iterator[HubProcess]:
     holder = f"process {os.getpid()} (http://{options.host}:{port})"
     with datafolder.held(options.data_dir, holder):
         datafolder.check_databases(options.data_dir)
+        _passwords(options).users()
         end_left_over(options.data_dir)
         ports.check_public(options.host, port)
         loopback = ports.choose(options.data_dir / "hub" / "ports.json")

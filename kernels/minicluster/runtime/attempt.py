@@ -137,6 +137,9 @@ class Attempt:
             if self._mode is None:
                 raise
             raise AttemptImpossible(f"The ranks were not started: {_BECAUSE[self._mode]}.") from None
+        except OSError as error:
+            node = self._around.settings.node
+            raise AttemptImpossible(f"The cell could not be written on {node}: {error.strerror}.") from error
         await self._live()
 
     async def _live(self) -> None:

@@ -99,7 +99,7 @@ def _ending(end: RankEnd) -> str:
     number = -end.exit_code
     words, _ = _SIGNAL_WORDS.get(number, ("", ""))
     # Real-time signals have no name in Python.
-    name = signal.Signals(number).name if number in iter(signal.Signals) else f"signal {number}"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"{name} ({words})" if words else name
 
 

@@ -284,7 +284,9 @@ async def start_api(tmp_path):
         server = make_server(context, b"a test's secret of 32 bytes ....")
         works = [
             asyncio.create_task(context.reconciler.run()),
-            asyncio.create_task(JobWatch(context.store, context.metrics, context.log).run(context.reconciler.changes)),
+            asyncio.create_task(
+                JobWatch(context.store, context.metrics, context.log).run(context.reconciler.changes)
+            ),
         ]
         await context.reconciler.looked()
         server.add_sockets(sockets)

@@ -105,7 +105,9 @@ async def log_in(api, user="ada", path=""):
     login = urlsplit(sent.headers["Location"])
     assert login.path == "/hub/api/oauth2/authorize"
     state = parse_qs(login.query)["state"][0]
-    back = await browser.get("oauth_callback", params={"code": f"code-of-{user}", "state": state}, headers=VISIT)
+    back = await browser.get(
+        "oauth_callback", params={"code": f"code-of-{user}", "state": state}, headers=VISIT
+    )
     assert back.status_code == 302, back.text
     page = await browser.get(httpx.URL(api.url).join(back.headers["Location"]), headers=VISIT)
     assert page.status_code == 200, page.text

@@ -116,7 +116,11 @@ async def test_a_log_is_read_from_any_byte(api):
     assert whole.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert whole.headers["X-Content-Type-Options"] == "nosniff"
     part = await log(rank=0, offset=4, limit=3)
-    assert (part.content, part.headers["Minicluster-Offset"], part.headers["Minicluster-Size"]) == (b"two", "4", "14")
+    assert (part.content, part.headers["Minicluster-Offset"], part.headers["Minicluster-Size"]) == (
+        b"two",
+        "4",
+        "14",
+    )
     assert (await log(offset=100)).content == b""
     assert (await log(rank=7)).content == b""
     assert (await log(attempt=9)).content == b""

@@ -83,7 +83,9 @@ async def test_the_prefix_without_its_slash_leads_to_the_page(api):
 
 def test_scripts_insert_text_only_as_text():
     for script in STATIC.glob("*.js"):
-        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|srcdoc", script.read_text())
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|srcdoc", script.read_text()
+        )
         assert not found, f"{script.name}: {found}"
 
 
@@ -103,8 +105,8 @@ async def test_health_needs_nobody_and_tells_of_a_broken_store(api, monkeypatch)
 
 
 async def test_metrics_tell_of_jobs_slots_and_waits(api):
-    waiting = await api.submit(nodes=5)
     job, (agent,), (run,) = await api.running()
+    waiting = await api.submit(nodes=5)
     text = (await api.ask("GET", "metrics", "prometheus-token")).text
     assert 'minicluster_jobs{state="queued"} 1.0' in text
     assert 'minicluster_jobs{state="running"} 1.0' in text

@@ -68,7 +68,9 @@ async def test_notes_of_an_agent_are_in_the_jobs_story_once(api):
     for _ in range(2):
         await agent.report(attempt=run.attempt, notes=("rank 0 hung at its exit and was killed",))
     story = (await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]
-    assert [line["text"] for line in story if line["kind"] == "note"] == ["rank 0 hung at its exit and was killed"]
+    assert [line["text"] for line in story if line["kind"] == "note"] == [
+        "rank 0 hung at its exit and was killed"
+    ]
     later = await api.ask("GET", f"api/jobs/{job.id}/story", params={"after": story[-2]["id"]})
     assert later.json()["lines"] == story[-1:]
 
@@ -97,7 +99,9 @@ async def test_an_upload_that_breaks_off_leaves_nothing(api):
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        await agent.http.put(f"api/tasks/blobs/{sha256}", content=half(), headers={"Content-Length": "2000000"})
+        await agent.http.put(
+            f"api/tasks/blobs/{sha256}", content=half(), headers={"Content-Length": "2000000"}
+        )
     incoming = api.context.blobs.path(sha256).parent.parent / "incoming"
     async with asyncio.timeout(5):
         while list(incoming.glob("*")):
@@ -107,7 +111,9 @@ async def test_an_upload_that_breaks_off_leaves_nothing(api):
 
 async def test_the_end_of_a_task_ends_its_token(api):
     job, (agent,), (run,) = await api.running()
-    waiting = asyncio.create_task(agent.http.get("api/tasks/orders", params={"have": (await agent.orders()).version}))
+    waiting = asyncio.create_task(
+        agent.http.get("api/tasks/orders", params={"have": (await agent.orders()).version})
+    )
     await api.engine.end(agent.task_id)
     answer = await waiting
     assert (answer.status_code, answer.json()["error"]["code"]) == (410, "task_over")

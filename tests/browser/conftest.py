@@ -1,0 +1,106 @@
+"""A real hub, and Debian's chromium looking at it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from ..hub.clusters import RunningCluster
+from .lab import log_in
+
+# Without these the browser looks for its maker's hosts at every start.
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+USER = "admin"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A running cluster as its first user sees it."""
+
+    cluster: RunningCluster
+    password: str
+
+    @property
+    def url(self) -> str:
+        return self.cluster.url
+
+    @property
+    def home(self) -> Path:
+        return self.cluster.data / "homes" / USER
+
+    def put_notebook(self, name: str, *cells: str) -> None:
+        """Write a notebook into the user's home."""
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        notebook.metadata["kernelspec"] = {
+            "name": "python3",
+            "display_name": "Python 3 (ipykernel)",
+            "language": "python",
+        }
+        nbformat.write(notebook, self.home / name)
+
+    def read_notebook(self, name: str) -> nbformat.NotebookNode:
+        return nbformat.read(self.home / name, as_version=4)
+
+
+@pytest.fixture(scope="session")
+def site(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINICLUSTER_TREE", str(tree))
+        cluster = RunningCluster(tmp_path_factory.mktemp("browser") / "data")
+    try:
+        yield Site(cluster, cluster.password)
+        assert cluster.end() == 0
+        assert not cluster.processes(), "something outlived its cluster"
+    finally:
+        cluster.kill()
+
+
+@pytest.fixture(scope="session")
+def chromium(needs: Callable[[object, str], None]) -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    needs(program, "chromium is not installed (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def session(chromium: Browser, site: Site) -> Iterator[BrowserContext]:
+    """One browser profile: logged in once, as a person's is."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    log_in(page, site.url, USER, site.password)
+    page.close()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(session: BrowserContext) -> Iterator[Page]:
+    page = session.new_page()
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="session")
+def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go: $MINICLUSTER_SHOTS (docs/images, to renew the README's), else away."""
+    folder = Path(os.environ.get("MINICLUSTER_SHOTS") or tmp_path_factory.mktemp("shots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

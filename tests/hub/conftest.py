@@ -1,0 +1,107 @@
+"""One real hub for the tests of this folder, with three users; each test logs in as it likes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from minicluster_hub.launch.demo import SERVICE_PATH
+from minicluster_hub.launch.kernel import open_kernel
+from minicluster_hub.launch.visitor import Visitor
+
+from .clusters import RunningCluster
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running cluster and the passwords of its users."""
+
+    cluster: RunningCluster
+    passwords: dict[str, str]
+
+    @property
+    def service_url(self) -> str:
+        return self.cluster.url + SERVICE_PATH
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of this folder in one event loop, in which the users' connections live."""
+    for item in items:
+        if "tests/hub/" in item.path.as_posix() and item.get_closest_marker("asyncio"):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def source_tree(tree: Path) -> Iterator[None]:
+    """The clusters take jupyterhub_config.py from the tree, wherever pytest was started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINICLUSTER_TREE", str(tree))
+        yield
+
+
+@pytest.fixture(scope="session")
+def lab(source_tree: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    cluster = RunningCluster(tmp_path_factory.mktemp("lab") / "data")
+    try:
+        added = {name: cluster.add_user(name) for name in ("ada", "grace")}
+        yield Lab(cluster, {"admin": cluster.password, **added})
+        assert cluster.end() == 0
+        assert not cluster.processes(), "something outlived its cluster"
+    finally:
+        cluster.kill()
+
+
+async def logged_in(lab: Lab, name: str) -> AsyncIterator[Visitor]:
+    async with Visitor(lab.cluster.url, name) as visitor:
+        page = await visitor.log_in(lab.passwords[name])
+        assert page.status_code == httpx.codes.OK
+        await visitor.start_server()
+        # Opening the jobs' page logs in at the job service, too.
+        await visitor.http.get(SERVICE_PATH)
+        yield visitor
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def ada(lab: Lab) -> AsyncIterator[Visitor]:
+    """Ada's browser: logged in, her notebook server running."""
+    async for visitor in logged_in(lab, "ada"):
+        yield visitor
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def grace(lab: Lab) -> AsyncIterator[Visitor]:
+    async for visitor in logged_in(lab, "grace"):
+        yield visitor
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def admin(lab: Lab) -> AsyncIterator[Visitor]:
+    async for visitor in logged_in(lab, "admin"):
+        yield visitor
+
+
+async def notebook_api(visitor: Visitor) -> AsyncIterator[httpx.AsyncClient]:
+    """The job service as the user's notebooks reach it: URL and token from the kernel's environment."""
+    async with open_kernel(visitor, "quickstart.ipynb") as kernel:
+        url = await kernel.ask("__import__('os').environ['MINICLUSTER_URL']")
+        token = await kernel.ask("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
+    headers = {"Authorization": f"token {token.strip(chr(39))}"}
+    async with httpx.AsyncClient(base_url=url.strip("'"), headers=headers, trust_env=False) as client:
+        yield client
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def ada_api(ada: Visitor) -> AsyncIterator[httpx.AsyncClient]:
+    async for client in notebook_api(ada):
+        yield client
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def grace_api(grace: Visitor) -> AsyncIterator[httpx.AsyncClient]:
+    async for client in notebook_api(grace):
+        yield client

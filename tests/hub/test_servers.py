@@ -1,0 +1,89 @@
+"""Users' notebook servers: homes of their own, closed to others, ended with all they started."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from minicluster_hub.launch.kernel import open_kernel
+from minicluster_hub.launch.visitor import Visitor
+from minicluster_hub.processes import SERVER_LABEL, find, labelled
+
+from .conftest import Lab
+
+
+def home(lab: Lab, name: str) -> Path:
+    return lab.cluster.data / "homes" / name
+
+
+async def test_a_home_is_private_and_holds_the_examples(lab: Lab, ada: Visitor, tree: Path) -> None:
+    assert stat.S_IMODE(home(lab, "ada").stat().st_mode) == 0o700
+    given = {path.name for path in (tree / "notebooks").glob("*.ipynb")}
+    assert given
+    assert given <= {path.name for path in home(lab, "ada").iterdir()}
+
+
+async def test_a_kernel_knows_its_user_and_the_magics_and_holds_no_gpu(lab: Lab, ada: Visitor) -> None:
+    async with open_kernel(ada, "quickstart.ipynb") as kernel:
+        environment = await kernel.ask("[__import__('os').environ[n] for n in ('HOME', 'USER')]")
+        assert environment == repr([str(home(lab, "ada")), "ada"])
+        assert await kernel.ask("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "''"
+        assert await kernel.ask("'distribute' in get_ipython().magics_manager.magics['cell']") == "True"
+
+
+async def test_another_users_server_is_closed(lab: Lab, ada: Visitor, grace: Visitor) -> None:
+    secret = home(lab, "ada") / "secret.txt"
+    secret.write_text("only ada's")
+    for path in ("/user/ada/lab", "/user/ada/api/contents/secret.txt", "/user/ada/files/secret.txt"):
+        page = await grace.http.get(path)
+        assert page.status_code == httpx.codes.FORBIDDEN, path
+        assert "only ada's" not in page.text
+    own = await ada.call("GET", "/user/ada/api/contents/secret.txt", "/user/ada/")
+    assert own["content"] == "only ada's"
+
+
+async def test_a_server_shows_nothing_outside_of_its_home(lab: Lab, ada: Visitor, grace: Visitor) -> None:
+    (home(lab, "ada") / "secret.txt").write_text("only ada's")
+    for path in ("../ada/secret.txt", "%2E%2E/ada/secret.txt", "..%2Fada%2Fsecret.txt"):
+        for kind in ("api/contents", "files"):
+            page = await grace.http.get(f"/user/grace/{kind}/{path}")
+            assert page.is_error, f"{kind}/{path}"
+            assert "only ada's" not in page.text
+
+
+async def test_stopping_a_server_ends_all_that_it_started(lab: Lab, grace: Visitor) -> None:
+    async with open_kernel(grace, "quickstart.ipynb") as kernel:
+        stray = "__import__('subprocess').Popen(['sleep', '600'], start_new_session=True).pid"
+        pid = int(await kernel.ask(stray))
+    assert psutil.pid_exists(pid)
+    await stop_server(grace)
+    assert not psutil.pid_exists(pid)
+    await grace.start_server()
+
+
+async def stop_server(visitor: Visitor) -> None:
+    """Stop a server as the hub's home page does, and wait until nothing of it is left."""
+    started = time.monotonic()
+    await visitor.call("DELETE", f"/hub/api/users/{visitor.name}/server", "/hub/")
+    while left := find(labelled(**{SERVER_LABEL: f"{visitor.name}/"})):
+        assert time.monotonic() - started < 15, left
+        await asyncio.sleep(0.1)
+
+
+async def test_notebooks_that_a_user_changed_or_deleted_stay_so(lab: Lab, grace: Visitor) -> None:
+    notebook = home(lab, "grace") / "quickstart.ipynb"
+    kept = notebook.read_bytes()
+    for text in (b"changed", None):
+        if text is None:
+            notebook.unlink()
+        else:
+            notebook.write_bytes(text)
+        await stop_server(grace)
+        await grace.start_server()
+        assert (notebook.read_bytes() if notebook.exists() else None) == text
+    notebook.write_bytes(kept)
