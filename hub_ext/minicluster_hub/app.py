@@ -20,6 +20,7 @@ from traitlets.config import Application
 
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.lifecycle import Limits
+from minicluster_hub.light_import import without_hub_database
 
 ENGINES = {"local": "minicluster_hub.engines.local:LocalEngine"}
 
@@ -94,10 +95,18 @@ class MiniclusterHub(Application):
     def initialize(self, argv: list[str] | None = None) -> None:
         super().initialize(argv)
         if self.config_file:
-            self.load_config_file(self.config_file)
-            self.parse_command_line(argv)  # what stands on the command line wins
+            self._read_config_file(argv)
         for name in ("tornado.access", "tornado.application", "tornado.general"):
-            logging.getLogger(name).parent = self.log  # pyright: ignore[reportAttributeAccessIssue]
+            logger = logging.getLogger(name)
+            logger.parent = self.log  # pyright: ignore[reportAttributeAccessIssue]
+            logger.setLevel(max(logging.WARNING, logger.parent.level))
+
+    def _read_config_file(self, argv: list[str] | None) -> None:
+        if not Path(self.config_file).is_file():
+            self.log.critical("there is no configuration file %s", self.config_file)
+            self.exit(1)
+        self.load_config_file(self.config_file)
+        self.parse_command_line(argv)  # what stands on the command line wins
 
     def start(self) -> None:
         from minicluster_hub.store import StoreBroken
@@ -110,6 +119,7 @@ class MiniclusterHub(Application):
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
+        without_hub_database()
         from minicluster_hub.parts import Parts
 
         stopped = asyncio.Event()

@@ -60,7 +60,7 @@ class Distribute(Magics):
         self._tell_neighbour()
         # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
-        filename = f"Cell In[{self._shell.execution_count}]"
+        filename = f"Cell In[{self._shell.displayhook.prompt_count}]"
         outcome = run_cell(source, filename, options, self._notebook(options.plain))
         return self._keep(outcome) if isinstance(outcome, Result) else outcome
 

@@ -104,7 +104,7 @@ def _legend(curves: Mapping[str, Curve], shared: set[str]) -> str:
         scale = "" if name in shared else " (own scale)"
         text = f"{dot} {escape(name)} <b>{number(curve.last)}</b>{scale}"
         items.append(f'<span style="margin-right:12px;white-space:nowrap">{text}</span>')
-    style = f"font-size:11px;margin-left:{_LEFT}px"
+    style = f"display:flex;flex-wrap:wrap;font-size:11px;margin-left:{_LEFT}px"
     return f'<div class="mc-legend" style="{style}">{"".join(items)}</div>'
 
 

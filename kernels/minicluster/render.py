@@ -23,6 +23,7 @@ _PRE = (
     "margin:4px 0 0;max-height:260px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;"
     "font-family:var(--jp-code-font-family,monospace);font-size:12px;line-height:1.35;background:transparent"
 )
+_WIDE = "flex:1 1 420px;min-width:0"
 _PICTURE_LINES = 100
 
 
@@ -58,7 +59,8 @@ def _facts(view: RunView, now: float) -> str:
     job = view.job
     word = "run time" if job.started_at is not None else "waited"
     name = [] if job.name == "cell" else [job.name]
-    return " · ".join([f"job {job.id}", *name, *job.nodes[:8], f"{word} {duration(view.elapsed_s(now))}"])
+    facts = [f"job {job.id}", *name, ", ".join(job.nodes), f"{word} {duration(view.elapsed_s(now))}"]
+    return " · ".join(fact for fact in facts if fact)
 
 
 def _headline(view: RunView, now: float) -> str:

@@ -80,7 +80,7 @@ class RunView:
     def detail(self, now: float) -> str:
         """Say why the job is where it is; what the notebook itself has to say comes first."""
         job = self.job
-        parts = [self._lost or self.notice, job.reason if not job.state.terminal else ""]
+        parts = [] if job.state.terminal else [self._lost or self.notice, job.reason]
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:

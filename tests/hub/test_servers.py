@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import httpx
-import psutil
 
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import SERVER_LABEL, find, labelled
 
+from .clusters import lives
 from .conftest import Lab
 
 
@@ -60,9 +60,9 @@ async def test_stopping_a_server_ends_all_that_it_started(lab: Lab, grace: Visit
     async with open_kernel(grace, "quickstart.ipynb") as kernel:
         stray = "__import__('subprocess').Popen(['sleep', '600'], start_new_session=True).pid"
         pid = int(await kernel.ask(stray))
-    assert psutil.pid_exists(pid)
+    assert lives(pid)
     await stop_server(grace)
-    assert not psutil.pid_exists(pid)
+    assert not lives(pid)
     await grace.start_server()
 
 

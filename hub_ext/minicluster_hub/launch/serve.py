@@ -20,7 +20,7 @@ from minicluster_hub.settings import Settings
 
 def serve(options: Options) -> int:
     """Run the hub until a signal comes."""
-    with _prepared(options, options.port or 8000) as hub, Signals() as signals:
+    with prepared(options, options.port or 8000) as hub, Signals() as signals:
         try:
             hub.start()
             hub.wait_ready(signals)
@@ -41,7 +41,7 @@ def demo(options: Options) -> int:
     if not options.own_data:
         options = replace(options, data_dir=steps.temporary_data())
     executed = options.data_dir / "quickstart-executed.ipynb"
-    with _prepared(options, options.port or ports.choose_public(options.host)) as hub:
+    with prepared(options, options.port or ports.choose_public(options.host)) as hub:
         say(f"Demo on {hub.settings.url}, data in {options.data_dir}")
         try:
             _demo(hub, options, executed)
@@ -70,7 +70,7 @@ def _demo(hub: HubProcess, options: Options, executed: Path) -> None:
 
 
 @contextmanager
-def _prepared(options: Options, port: int) -> Iterator[HubProcess]:
+def prepared(options: Options, port: int) -> Iterator[HubProcess]:
     """Hold the data folder, see that it and the port can be used, and yield a hub to start."""
     datafolder.make(options.data_dir)
     holder = f"process {os.getpid()} (http://{options.host}:{port})"

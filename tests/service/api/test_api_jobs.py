@@ -132,7 +132,7 @@ async def test_a_log_is_read_from_any_byte(api):
 
 
 async def test_a_large_log_comes_whole(api):
-    job, (agent,), (run,) = await api.running()
+    job, _, _ = await api.running()
     lines = b"".join(b"line %d\n" % number for number in range(200_000))
     for start in range(0, len(lines), 2**18):
         api.context.logs.append(job.id, 1, "rank-0", start, lines[start : start + 2**18])

@@ -26,7 +26,7 @@ async def test_orders_wait_until_they_change(start_api):
         assert await agent.orders(orders.version) == orders
         assert loop.time() - began >= 0.3
     async with start_api() as api:
-        job, (agent,), (run,) = await api.running()
+        job, (agent,), _ = await api.running()
         orders = await agent.orders()
         waiting = asyncio.create_task(agent.orders(orders.version))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
@@ -76,8 +76,8 @@ async def test_notes_of_an_agent_are_in_the_jobs_story_once(api):
 
 
 async def test_a_payload_goes_to_its_own_task_only(api):
-    first, (firsts,), _ = await api.running(payload=b"ada's cell")
-    second, (seconds,), _ = await api.running("bob", payload=b"bob's cell")
+    _, (firsts,), _ = await api.running(payload=b"ada's cell")
+    _, (seconds,), _ = await api.running("bob", payload=b"bob's cell")
     of_ada, of_bob = (hashlib.sha256(cell).hexdigest() for cell in (b"ada's cell", b"bob's cell"))
     assert (await firsts.http.get(f"api/tasks/blobs/{of_ada}")).content == b"ada's cell"
     assert (await seconds.http.get(f"api/tasks/blobs/{of_ada}")).status_code == 404

@@ -1,0 +1,153 @@
+"""Submit to first DDP step on all ranks, and a no-op: Minicluster cold and warm, torchrun, accelerate.
+
+Everything is measured in one run on one machine, in turn, so that only ratios count. Minicluster is
+measured through all of it: a kernel of a user's notebook server, the magic, the hub's proxy, the job
+service, agents, ranks. Prints a table, where the time of a cell goes, and one line per target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from notebook import Notebook, running_cluster
+from targets import Target, close
+
+PEERS = Path(__file__).parent / "peers"
+COLD_BOUND = 1.3
+WARM_BOUND = 0.3
+
+STEP = """\
+import time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+_model = DistributedDataParallel(torch.nn.Linear(64, 64))
+_optimizer = torch.optim.SGD(_model.parameters(), lr=0.01)
+_model(torch.randn(8, 64)).sum().backward()
+_optimizer.step()
+done = torch.tensor([time.time()], dtype=torch.float64)
+dist.all_reduce(done, dist.ReduceOp.MAX)
+done = done.item()
+"""
+NOTHING = "import time\ndone = time.time()"
+CELLS = {"step": STEP, "no-op": NOTHING}
+
+Times = dict[tuple[str, str, int], list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median counts")
+    rounds = parser.parse_args().rounds
+    times: Times = defaultdict(list)
+    stories: dict[str, list[str]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder,
+        running_cluster(Path(folder), service_args=("--keep-warm-s=3",)) as cluster,
+    ):
+        asyncio.run(measure(cluster, rounds, times, stories))
+    print(table(times))
+    for title, lines in stories.items():
+        print(f"\nWhere the time goes, {title} (ms since the cell was sent)", *lines, sep="\n  ")
+    print()
+    close(targets(times))
+
+
+async def measure(cluster, rounds: int, times: Times, stories: dict[str, list[str]]) -> None:
+    async with cluster.notebook() as notebook:
+        await notebook.kernel.run("import torch")
+        for _ in range(rounds):
+            for ranks in (2, 3):
+                await ours(notebook, ranks, times, stories)
+                peers(ranks, times)
+
+
+async def ours(notebook: Notebook, ranks: int, times: Times, stories: dict[str, list[str]]) -> None:
+    """A cold cell, then warm ones; the gang is gone before the next round."""
+    await notebook.until_idle()
+    for name, what in (("cold", "step"), ("warm", "step"), ("warm", "no-op")):
+        began = time.time()
+        outputs = await notebook.kernel.run(f"%%distribute --nodes {ranks} --pull done\n{CELLS[what]}")
+        ended = time.time()
+        errors = [output.evalue for output in outputs if output.output_type == "error"]
+        if errors:
+            raise SystemExit(f"a cell failed: {errors}")
+        done = float(await notebook.kernel.ask("done"))
+        times[f"minicluster {name}", what, ranks].append(done - began)
+        times[f"minicluster {name}, names back", what, ranks].append(ended - began)
+        story = await notebook.story(began)
+        stories[f"{name} {what}, {ranks} ranks"] = [
+            *story,
+            f"{(done - began) * 1e3:6.0f}  done on all ranks",
+            f"{(ended - began) * 1e3:6.0f}  names are back",
+        ]
+
+
+def peers(ranks: int, times: Times) -> None:
+    for what, argument in (("step", "step"), ("no-op", "nothing")):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        began = time.time()
+        said = run_peer([*torchrun, f"--nproc-per-node={ranks}", "ddp_step.py", argument])
+        times["torchrun --standalone", what, ranks].append(latest(said, ranks) - began)
+        said = run_peer([sys.executable, "accelerate_launch.py", argument, str(ranks)])
+        submitted = float(re.search(r"submitted ([\d.]+)", said).group(1))
+        times["accelerate notebook_launcher", what, ranks].append(latest(said, ranks) - submitted)
+
+
+def run_peer(command: list[str]) -> str:
+    done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def latest(said: str, ranks: int) -> float:
+    found = [float(at) for at in re.findall(r"done ([\d.]+)", said)]
+    if len(found) != ranks:
+        raise SystemExit(f"{len(found)} of {ranks} ranks were done:\n{said}")
+    return max(found)
+
+
+def median(times: Times, name: str, what: str, ranks: int) -> float:
+    return statistics.median(times[name, what, ranks])
+
+
+def table(times: Times) -> str:
+    names = list(dict.fromkeys(name for name, _, _ in times))
+    columns = [(what, ranks) for what in CELLS for ranks in (2, 3)]
+    head = f"{'seconds (median; ratio to torchrun)':38}" + "".join(
+        f"{w + f', {r} ranks':>22}" for w, r in columns
+    )
+    rows = [head]
+    for name in names:
+        cells = []
+        for what, ranks in columns:
+            if not times.get((name, what, ranks)):
+                cells.append(f"{'':>22}")
+                continue
+            value = median(times, name, what, ranks)
+            ratio = value / median(times, "torchrun --standalone", what, ranks)
+            cells.append(f"{f'{value:.3f} ({ratio:.2f})':>22}")
+        rows.append(f"{name:38}" + "".join(cells))
+    return "\n".join(rows)
+
+
+def targets(times: Times) -> list[Target]:
+    found = []
+    for ranks in (2, 3):
+        peer = median(times, "torchrun --standalone", "step", ranks)
+        for name, bound in (("cold", COLD_BOUND), ("warm", WARM_BOUND)):
+            ratio = median(times, f"minicluster {name}", "step", ranks) / peer
+            found.append(Target(f"launch_{name}_{ranks}_ranks", ratio, bound))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""A running cluster and a user's kernel on it, for benchmarks: the doors that a person goes through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minicluster_hub.launch import ports
+from minicluster_hub.launch.demo import NOTEBOOK, SERVICE_PATH
+from minicluster_hub.launch.hubprocess import HubProcess
+from minicluster_hub.launch.kernel import Kernel, open_kernel
+from minicluster_hub.launch.options import parse
+from minicluster_hub.launch.serve import prepared
+from minicluster_hub.launch.signals import Signals
+from minicluster_hub.launch.visitor import Visitor
+from minicluster_hub.passwords import FIRST_USER, PasswordFile
+
+CONFIG = "from minicluster_hub.configure import configure\nconfigure(get_config(), service_args={args!r})\n"
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A kernel of a notebook server, and the job service as the same user's browser sees it."""
+
+    kernel: Kernel
+    visitor: Visitor
+
+    async def ask_service(self, path: str) -> Any:
+        return await self.visitor.call("GET", f"{SERVICE_PATH}{path}", SERVICE_PATH)
+
+    async def until_idle(self) -> None:
+        """Wait until no slot is held, by a warm gang neither."""
+        while True:
+            nodes = (await self.ask_service("api/nodes"))["nodes"]
+            if not any(slot["owner"] for node in nodes for slot in node["slots"]):
+                return
+            await asyncio.sleep(0.2)
+
+    async def story(self, since: float) -> list[str]:
+        """Return the newest job's story, with milliseconds since a time."""
+        job = (await self.ask_service("api/jobs?limit=1"))["jobs"][0]
+        lines = (await self.ask_service(f"api/jobs/{job['id']}/story"))["lines"]
+        return [
+            f"{(line['at'] - since) * 1e3:6.0f}  {line['kind']} {line['text']}".rstrip() for line in lines
+        ]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    hub: HubProcess
+    password: str
+
+    @asynccontextmanager
+    async def notebook(self, name: str = NOTEBOOK) -> AsyncIterator[Notebook]:
+        async with Visitor(self.hub.settings.url, FIRST_USER) as visitor:
+            await visitor.log_in(self.password)
+            await visitor.start_server()
+            await visitor.http.get(SERVICE_PATH)
+            async with open_kernel(visitor, name) as kernel:
+                yield Notebook(kernel, visitor)
+
+
+@contextmanager
+def running_cluster(folder: Path, service_args: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """Start a cluster with options of the job service; end all of it."""
+    config = folder / "config.py"
+    config.write_text(CONFIG.format(args=service_args))
+    os.environ["MINICLUSTER_TREE"] = str(Path(__file__).resolve().parents[1])
+    options = parse(["--data", str(folder / "data")])
+    with prepared(options, ports.choose_public(options.host)) as prepared_hub:
+        hub = HubProcess(prepared_hub.settings, config)
+        try:
+            with Signals() as signals:
+                hub.start()
+                hub.wait_ready(signals)
+            password = PasswordFile(options.data_dir / "passwords.json").add_first()
+            yield Cluster(hub, password or "")
+        finally:
+            hub.stop()

@@ -1,0 +1,100 @@
+"""What the service under test speaks to: the calls of a hub's API, and machines without processes."""
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+from minicluster_hub.engines.base import Engine, TaskView
+from minicluster_hub.models import NodeView
+
+READ, SUBMIT, ADMIN = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin"))
+
+
+def user_model(name, *scopes, kind="user"):
+    return {"name": name, "kind": kind, "admin": False, "groups": [], "scopes": list(scopes)}
+
+
+def people():
+    """Tokens and who has them. A hub filters a user's custom scopes to that user."""
+    own = {name: (f"{READ}!user={name}", f"{SUBMIT}!user={name}") for name in ("ada", "bob", "root")}
+    models = {f"{name}-token": user_model(name, *scopes) for name, scopes in own.items()}
+    models["root-token"] = user_model("root", READ, SUBMIT, ADMIN)
+    models["reader-token"] = user_model("ada", f"{READ}!user=ada")
+    models["submitter-token"] = user_model("ada", f"{SUBMIT}!user=ada")
+    models["bobs-scopes-token"] = user_model("ada", *own["bob"])
+    models["prometheus-token"] = user_model("prometheus", "read:metrics", kind="service")
+    models["service-token"] = user_model("ada", READ, SUBMIT, kind="service")
+    return models
+
+
+class HubUser(RequestHandler):
+    def get(self):
+        hub = self.settings["hub"]
+        hub.asked += 1
+        if hub.down:
+            return self.send_error(503)
+        model = hub.models.get(self.request.headers["Authorization"].removeprefix("token "))
+        if model is None:
+            return self.send_error(403)
+        return self.write(model)
+
+
+class HubCodes(RequestHandler):
+    """Gives the token that a browser's login code stands for."""
+
+    def post(self):
+        code = self.get_body_argument("code")
+        self.write({"access_token": f"{code.removeprefix('code-of-')}-token"})
+
+
+class HubApi:
+    """The two calls that a service makes to a hub, over real HTTP.
+
+    A stand-in, so that a test can say who has which scope, and let the hub fail; the real hub is
+    tested in tests/hub.
+    """
+
+    def __init__(self):
+        self.models = people()
+        self.down = False
+        self.asked = 0
+        self.sockets = bind_sockets(0, "127.0.0.1")
+        routes = [("/hub/api/user", HubUser), ("/hub/api/oauth2/token", HubCodes)]
+        self.server = HTTPServer(Application(routes, hub=self, log_function=lambda handler: None))
+        self.server.add_sockets(self.sockets)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.sockets[0].getsockname()[1]}/hub/api"
+
+
+class MemoryEngine(Engine):
+    """Machines without processes: the tests play the agents."""
+
+    def __init__(self):
+        super().__init__()
+        self.views = {}
+        self.launches = {}
+
+    async def open(self):
+        pass
+
+    async def start(self, launch):
+        self.launches[launch.task_id] = launch
+        self.views[launch.task_id] = TaskView(launch.task_id, alive=True)
+
+    async def end(self, task_id):
+        self.views[task_id] = TaskView(task_id, alive=False, clean=True)
+        self.on_change()
+
+    def tasks(self):
+        return self.views
+
+    def forget(self, task_id):
+        self.views.pop(task_id, None)
+
+    def nodes(self):
+        return tuple(NodeView(f"node-{i}", True, "127.0.0.1", ("cpu",)) for i in (1, 2, 3))
+
+    async def close(self):
+        pass

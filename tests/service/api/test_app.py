@@ -1,0 +1,139 @@
+"""The service as a process: what its environment tells it, its end, its sentences when it cannot start."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from contextlib import asynccontextmanager
+
+import httpx
+import psutil
+import pytest
+
+from .client import PREFIX
+from .hub import HubApi
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+@asynccontextmanager
+async def process(hub, port, *options, **env):
+    """Start the service as the hub does; kill it in the end if it still runs."""
+    variables = {
+        "PATH": os.environ["PATH"],
+        "JUPYTERHUB_API_TOKEN": "the-services-own",
+        "JUPYTERHUB_API_URL": hub.url,
+        "JUPYTERHUB_BASE_URL": "/",
+        "JUPYTERHUB_CLIENT_ID": "service-minicluster",
+        "JUPYTERHUB_SERVICE_NAME": "minicluster",
+        "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
+        "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}",
+        **env,
+    }
+    command = [sys.executable, "-P", "-m", "minicluster_hub", *options]
+    started = await asyncio.create_subprocess_exec(*command, env=variables, stderr=asyncio.subprocess.PIPE)
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.communicate()
+
+
+async def answers(port):
+    async with asyncio.timeout(30), httpx.AsyncClient() as client:
+        while True:
+            try:
+                return await client.get(f"http://127.0.0.1:{port}{PREFIX}health")
+            except httpx.TransportError:
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def hub():
+    started = HubApi()
+    yield started
+    started.server.stop()
+    await started.server.close_all_connections()
+
+
+async def test_it_serves_and_ends_when_told_even_with_open_streams(hub, tmp_path):
+    port = free_port()
+    async with process(hub, port, f"--data-dir={tmp_path}") as service:
+        assert (await answers(port)).json()["ok"]
+        headers = {"Authorization": "token ada-token"}
+        base = f"http://127.0.0.1:{port}{PREFIX}"
+        async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+            nodes = (await client.get("api/nodes")).json()["nodes"]
+            assert [node["name"] for node in nodes] == ["node-1", "node-2", "node-3"]
+            page = await client.get("", headers={"Sec-Fetch-Mode": "navigate"})
+            assert "No jobs yet" in page.text
+            async with client.stream("GET", "api/events") as stream:
+                assert stream.status_code == 200
+                service.send_signal(signal.SIGTERM)
+                assert await asyncio.wait_for(service.wait(), 5) == 0
+    secret = tmp_path / "service" / "cookie_secret"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    kept = secret.read_bytes()
+    async with process(hub, port, f"--data-dir={tmp_path}"):
+        await answers(port)
+    assert secret.read_bytes() == kept
+
+
+async def test_it_is_small_and_idle(hub, tmp_path):
+    port = free_port()
+    async with process(hub, port, f"--data-dir={tmp_path}"):
+        await answers(port)  # made the database, which needs more
+    async with process(hub, port, f"--data-dir={tmp_path}") as service:
+        await answers(port)
+        seen = psutil.Process(service.pid)
+        before = sum(seen.cpu_times()[:2])
+        await asyncio.sleep(2)
+        assert sum(seen.cpu_times()[:2]) - before <= 0.02
+        assert seen.memory_info().rss < 85_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "told"),
+    [
+        (["--engine=slurm"], {}, "there is no engine 'slurm'; there are: local"),
+        (["--policy=lottery"], {}, "there is no policy 'lottery'; there are: fifo"),
+        (["--data-dir=/proc/none"], {}, "the data folder cannot be used: /proc/none"),
+        ([], {"JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_TOKEN is not set"),
+        (["--db-url=sqlite:////proc/none/x.sqlite"], {}, "/proc/none/x.sqlite"),
+        (["--config=/does/not/exist.py"], {}, "/does/not/exist.py"),
+    ],
+)
+async def test_it_says_in_a_sentence_why_it_cannot_start(hub, tmp_path, options, env, told):
+    async with process(hub, free_port(), f"--data-dir={tmp_path}", *options, **env) as service:
+        _, errors = await asyncio.wait_for(service.communicate(), 30)
+        assert service.returncode == 1
+        assert told in errors.decode()
+        assert "Traceback" not in errors.decode()
+
+
+async def test_a_port_in_use_is_named(hub, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with process(hub, port, f"--data-dir={tmp_path}") as service:
+            _, errors = await asyncio.wait_for(service.communicate(), 30)
+        assert service.returncode == 1
+        assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in errors.decode()
+
+
+async def test_a_configuration_file_is_read_and_the_command_line_wins(hub, tmp_path):
+    port = free_port()
+    config = tmp_path / "service_config.py"
+    config.write_text(
+        "c.MiniclusterHub.keep_warm_s = 1.0\nc.LocalEngine.node_count = 7\nc.MiniclusterHub.engine = 'x'\n"
+    )
+    options = (f"--data-dir={tmp_path}", f"--config={config}", "--engine=local")
+    async with process(hub, port, *options):
+        await answers(port)
+        headers = {"Authorization": "token ada-token"}
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}{PREFIX}", headers=headers) as client:
+            assert len((await client.get("api/nodes")).json()["nodes"]) == 7

@@ -1,0 +1,90 @@
+"""The lines of the magics: what is understood, and how mistakes are told."""
+
+import pytest
+
+from minicluster.options import CellOptions, Command, OptionWrong, parse_cell_line, parse_command_line
+
+
+def test_nothing_is_all_nodes_with_one_slot_each():
+    assert parse_cell_line("") == CellOptions()
+
+
+def test_every_option_that_is_there():
+    line = (
+        "--nodes 1:3 --gpus-per-node 2 --ranks-per-node=4 --name 'my run' --push a,b --pull model,history "
+        "--detach --env A=1 --env B=x=y --timeout 30m --comm ddp --plain  # a note"
+    )
+    assert parse_cell_line(line) == CellOptions(
+        nodes=(1, 3),
+        slots_per_node=2,
+        ranks_per_node=4,
+        name="my run",
+        push=("a", "b"),
+        pull=("model", "history"),
+        detach=True,
+        env={"A": "1", "B": "x=y"},
+        timeout_s=1800.0,
+        plain=True,
+    )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("2d", 172800)])
+def test_times(text, seconds):
+    assert parse_cell_line(f"--timeout {text}").timeout_s == seconds
+
+
+def test_pull_none_brings_nothing_back():
+    assert parse_cell_line("--pull none").pull == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("--nodez 3", "Did you mean --nodes?", "--gpus-per-node"),
+        ("3", "Unknown word '3'", "--nodes 3"),
+        ("--nodes", "--nodes needs a value", "--nodes 3 (or 1:3)"),
+        ("--nodes --detach", "--nodes needs a value", "--nodes 3"),
+        ("--nodes 3:1", "the least is above the most", "--nodes 3 (or 1:3)"),
+        ("--nodes many", "a number from 1 on", "--nodes 3"),
+        ("--push a-b", "'a-b' is not a variable's name", "--push a,b"),
+        ("--env A", "a name, =, and a value", "NAME=VALUE"),
+        ("--timeout soon", "30m", "--timeout 30m"),
+        ("--name 'x", "cannot be read", "Close each quote"),
+        ("--image torch:2", "--image is not there yet", "Valid:"),
+        ("--fault-tolerant", "not there yet", "Valid:"),
+        ("--priority 3", "not there yet", "Valid:"),
+        ("--comm powersgd", "later version", "--comm auto"),
+        ("--comm pigeon", "auto and ddp are there", "--comm auto"),
+    ],
+)
+def test_wrong_cell_lines(line, message, hint):
+    with pytest.raises(OptionWrong) as caught:
+        parse_cell_line(line)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_commands():
+    assert parse_command_line("") == Command("status")
+    assert parse_command_line("logs 7 --rank 2") == Command("logs", 7, 2)
+    assert parse_command_line("attach 12") == Command("attach", 12)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("statsu", "Did you mean status?"),
+        ("up --nodes 3", "up is not there yet"),
+        ("doctor", "doctor is not there yet"),
+        ("connect http://x", "connect is not there yet"),
+        ("attach", "needs the number of a job"),
+        ("stop last", "not 'last'"),
+        ("logs 3 --rank", "--rank needs the number"),
+        ("nodes 3", "'3' is too much"),
+    ],
+)
+def test_wrong_commands(line, message):
+    with pytest.raises(OptionWrong, match="") as caught:
+        parse_command_line(line)
+    assert message in caught.value.message
+    assert caught.value.hint

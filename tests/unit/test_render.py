@@ -1,0 +1,197 @@
+"""What a person sees of a job: terminal output, curves, the picture that stays, changes for a panel."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minicluster.curves import Metrics
+from minicluster.plain import PlainScreen
+from minicluster.render import picture, text_form
+from minicluster.sse import Connection, Ended, parse_lines
+from minicluster.terminal import TerminalTail
+from minicluster.view import RunView, duration
+from minicluster.wire import ErrorKind, Job, JobError, JobState, LogChunk, Record, Records
+
+
+def job(state=JobState.RUNNING, **more):
+    given = {"id": 7, "owner": "ada", "name": "cell", "created_at": 0.0, "started_at": 10.0, "world_size": 2}
+    return Job(**{**given, "state": state, "nodes": ("node-1", "node-2"), **more})
+
+
+def view_of(*events, **more):
+    view = RunView(job(**more), "/services/minicluster/jobs/7")
+    for event in events:
+        view.apply(event)
+    return view
+
+
+def said(text, rank=0):
+    return LogChunk(stream=f"rank-{rank}", offset=0, size_bytes=len(text), text=text)
+
+
+def logged(step, rank=0, **values):
+    return Record(kind="log", rank=rank, at=float(step), step=step, values=values)
+
+
+def lines(*texts):
+    tail = TerminalTail()
+    for text in texts:
+        tail.feed(text)
+    return tail.lines()
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["a\nb"], ["a", "b"]),
+        ([" 10%|#", "\r 20%|##", "\r100%|###\n", "done\n"], ["100%|###", "done"]),
+        (["long line\rab\n"], ["abng line"]),
+        (["windows\r\nlines\r\n"], ["windows", "lines"]),
+        (["x\n"] * 3 + ["y\n"], ["x  (×3)", "y"]),
+        (["\n\n"], ["", ""]),
+        (["\x1b[31mred\x1b[0m \x1b]0;title\x07plain"], ["red plain"]),
+        (["\x1b[3", "1mred"], ["red"]),
+        (["ab\b\bcd"], ["cd"]),
+        (["bell\x07"], ["bell"]),
+    ],
+)
+def test_output_as_a_terminal_shows_it(texts, expected):
+    assert lines(*texts) == expected
+
+
+def test_a_tail_is_bounded_in_lines_and_bytes():
+    tail = TerminalTail(max_lines=50, max_bytes=1000)
+    for number in range(1000):
+        tail.feed(f"{number}\n")
+    assert tail.lines() == [str(number) for number in range(950, 1000)]
+    tail.feed("x" * 5_000_000)
+    assert sum(map(len, tail.lines())) < 5000
+
+
+@given(st.lists(st.text(alphabet="ab\n\r", max_size=8), max_size=30))
+def test_changes_put_together_are_the_whole(texts):
+    tail, kept, first = TerminalTail(max_lines=4), [], 0
+    for text in texts:
+        tail.feed(text)
+        change = tail.take_change()
+        if change is not None:
+            kept = kept[max(0, change.first - first) : max(0, change.start - first)] + list(change.lines)
+            first = change.first
+        assert kept == tail.lines()
+
+
+@given(st.text(alphabet="a\r\n\x1b[31m", max_size=40), st.integers(0, 40))
+def test_where_the_output_is_cut_makes_no_difference(text, at):
+    assert lines(text[:at], text[at:]) == lines(text)
+
+
+def test_curves_stay_small_and_keep_their_last_value():
+    metrics = Metrics()
+    metrics.add(logged(step, loss=1 / (step + 1)) for step in range(10_000))
+    metrics.add([logged(5, rank=1, loss=99.0, only_there=1.0)])
+    assert len(metrics.curves["loss"].points) <= 400
+    assert metrics.curves["loss"].last == pytest.approx(1 / 10_000)
+    assert metrics.curves["only_there"].last == 1.0
+
+
+def test_progress_tells_the_time_left():
+    metrics = Metrics()
+    metrics.add(
+        Record(kind="progress", rank=0, at=float(n), done=n, total=10, label="epoch") for n in range(5)
+    )
+    metrics.add([Record(kind="progress", rank=1, at=9.0, done=1, total=10, label="epoch")])
+    assert metrics.progress is not None
+    assert (metrics.progress.done, metrics.progress.left_s) == (4, pytest.approx(6.0))
+
+
+def test_the_picture_escapes_what_users_write_and_has_no_widget():
+    evil = "<script>alert(1)</script>"
+    view = view_of(
+        said(evil + "\n"), Records(records=(logged(0, **{evil: 1.0}), logged(1, **{evil: 2.0}))), name=evil
+    )
+    view.apply(Ended(job(JobState.FAILED, name=evil, error=JobError(kind=ErrorKind.EXCEPTION, message=evil))))
+    html = picture(view, 20.0)
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 4
+    assert "<svg" in html
+    assert "widget" not in html
+
+
+def test_the_picture_says_how_it_ended():
+    ended = Ended(job(JobState.SUCCEEDED, ended_at=22.5))
+    view = view_of(said("one\n"), said("two\n", rank=1), Records(records=(logged(0, loss=0.5),)), ended)
+    html, text = picture(view, 99.0), text_form(view, 99.0)
+    for shown in (html, text):
+        assert "Succeeded on 2 ranks" in shown
+        assert "run time 12 s" in shown
+    assert html.count("<details") == 2
+    assert html.count("<details open") == 1
+    assert 'href="/services/minicluster/jobs/7"' in html
+    assert "loss: 0.5" in text
+    assert text.endswith("one")
+
+
+def test_waiting_is_told_with_position_reason_and_expected_start():
+    waiting = {"started_at": None, "queue_position": 2, "reason": "needs 3 nodes", "expected_start_at": 160.0}
+    view = view_of(state=JobState.QUEUED, **waiting)
+    assert view.title() == "Waiting, position 2"
+    assert view.detail(40.0) == "needs 3 nodes · expected to start in 2 min 0 s"
+
+
+def test_a_lost_connection_is_told_until_it_is_back():
+    view = view_of(Connection("ConnectError", 0.2))
+    assert "Connecting again: ConnectError" in view.detail(11.0)
+    view.apply(Connection(""))
+    assert view.detail(11.0) == ""
+
+
+def test_a_panel_is_told_changes_only():
+    view = view_of(said("a\nb\n"))
+    assert set(view.change(11.0)) == {"head", "ranks"}
+    assert view.change(11.1) == {}
+    view.apply(said("c\n"))
+    change = view.change(11.2)
+    assert set(change) == {"ranks"}
+    assert change["ranks"]["0"]["lines"] == ("c",)
+    assert view.snapshot(11.3)["ranks"]["0"]["lines"] == ("a", "b", "c")
+
+
+def test_plots_are_sent_at_most_four_times_a_second():
+    view = view_of()
+    sent = 0
+    for tick in range(40):
+        view.apply(Records(records=(logged(tick, loss=1.0),)))
+        sent += "metrics" in view.change(100 + tick * 0.05)
+    assert sent <= 9
+
+
+def test_plain_text_prints_each_line_once(capsys):
+    screen, view = PlainScreen(), view_of(said("one\ntw"))
+    screen.show(view, 11.0)
+    view.apply(said("o\n" + "same\n" * 3 + "last"))
+    screen.show(view, 11.1)
+    view.apply(Ended(job(JobState.SUCCEEDED, ended_at=12.0)))
+    screen.end(view, 12.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "[job 7] Running on 2 ranks",
+        "one",
+        "two",
+        "same",
+        "last",
+        "[job 7] Succeeded on 2 ranks",
+        "[job 7] 2.0 s, full log: %distribute logs 7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0 s"), (8.24, "8.2 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_event_streams_are_put_together():
+    text = ": hello\n\nid: E1;rank-0=3\nevent: log\ndata: {\ndata: }\n\nevent: cut\ndata: x"
+    (block,) = parse_lines(text.split("\n"))
+    assert (block.event, block.data, block.id) == ("log", "{\n}", "E1;rank-0=3")
