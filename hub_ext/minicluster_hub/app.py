@@ -11,6 +11,7 @@ import socket
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,6 @@ from traitlets.config import Application
 
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.lifecycle import Limits
-from minicluster_hub.light_import import without_hub_database
 
 ENGINES = {"local": "minicluster_hub.engines.local:LocalEngine"}
 
@@ -99,7 +99,7 @@ class MiniclusterHub(Application):
         for name in ("tornado.access", "tornado.application", "tornado.general"):
             logger = logging.getLogger(name)
             logger.parent = self.log  # pyright: ignore[reportAttributeAccessIssue]
-            logger.setLevel(max(logging.WARNING, logger.parent.level))
+            logger.setLevel(logging.WARNING)
 
     def _read_config_file(self, argv: list[str] | None) -> None:
         if not Path(self.config_file).is_file():
@@ -119,7 +119,7 @@ class MiniclusterHub(Application):
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
-        without_hub_database()
+        _leave_out_hub_database()
         from minicluster_hub.parts import Parts
 
         stopped = asyncio.Event()
@@ -189,6 +189,15 @@ class MiniclusterHub(Application):
             raise ServiceBroken(
                 f"the data folder cannot be used: {path}: {error.strerror}; choose another with --data-dir"
             ) from error
+
+
+def _leave_out_hub_database() -> None:
+    """Save 20 MB and 0.3 s: make `jupyterhub.orm` an empty module in this process.
+
+    HubAuth compares scopes by functions that live beside the hub's own database code; only the hub
+    calls those that read it.
+    """
+    sys.modules.setdefault("jupyterhub.orm", ModuleType("jupyterhub.orm"))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -61,7 +61,7 @@ class Parts:
         context = self.context
         watch = JobWatch(context.store, context.metrics, context.log)
         stop = asyncio.ensure_future(stopped.wait())
-        looked = asyncio.ensure_future(context.reconciler.looked())
+        looked = asyncio.ensure_future(context.reconciler.looked.wait())
         acting = asyncio.ensure_future(context.reconciler.run())
         watching = asyncio.ensure_future(watch.run(context.reconciler.changes))
         try:

@@ -22,6 +22,7 @@ SCRATCH_LABEL = "MINICLUSTER_SCRATCH"
 
 Wanted = Callable[[Mapping[str, str]], bool]
 _PR_SET_PDEATHSIG = 1
+_LOOK_AGAIN_S = 0.03
 
 
 def of_data_folder(data_dir: Path) -> Wanted:
@@ -67,20 +68,37 @@ def end_all(wanted: Wanted, grace_s: float) -> int:
     processes = find(wanted)
     seen = {process.pid for process in processes}
     _signal(processes, signal.SIGTERM)
-    psutil.wait_procs(processes, timeout=grace_s)
+    wait_gone(processes, grace_s)
     deadline = time.monotonic() + 5.0
     while (processes := find(wanted)) and time.monotonic() < deadline:
         seen.update(process.pid for process in processes)
         _signal(processes, signal.SIGKILL)
-        psutil.wait_procs(processes, timeout=0.5)
+        wait_gone(processes, 0.5)
     return len(seen)
 
 
 def end_one(process: psutil.Process, grace_s: float) -> None:
     """End a single process in the gentle way; it may be gone already."""
     _signal([process], signal.SIGTERM)
-    _, alive = psutil.wait_procs([process], timeout=grace_s)
-    _signal(alive, signal.SIGKILL)
+    _signal(wait_gone([process], grace_s), signal.SIGKILL)
+
+
+def wait_gone(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Wait until the processes have ended; return those that have not.
+
+    One that ended is gone, also when nobody asks for its exit code: psutil's own wait would go on.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (alive := [process for process in processes if _lives(process)]) and time.monotonic() < deadline:
+        time.sleep(_LOOK_AGAIN_S)
+    return alive
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:

@@ -60,6 +60,8 @@ class Reconciler:
         log: logging.Logger | None = None,
     ) -> None:
         self.changes = Bell()
+        # Handlers wait for the first look: before it, living tasks would be told that they are over.
+        self.looked = asyncio.Event()
         self._store = store
         self._engine = engine
         self._policy = policy
@@ -77,7 +79,6 @@ class Reconciler:
         self._versions: dict[int, str] = {}
         self._orders_bell = Bell()
         self._engine_work: dict[int, asyncio.Task[None]] = {}
-        self._looked = asyncio.Event()
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -93,10 +94,6 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
-
-    async def looked(self) -> None:
-        """Return once the world was read; before, living tasks would be told that they are over."""
-        await self._looked.wait()
 
     def wake(self) -> None:
         """Say that something was stored: the loop looks at once."""
@@ -143,7 +140,7 @@ class Reconciler:
         alive = {task.id for task in self._world.tasks}
         self._heard = {task_id: at for task_id, at in self._heard.items() if task_id in alive}
         self._scenes = {scene.gang.id: scene for scene in scenes(self._world, self._sight(), self._limits)}
-        self._looked.set()
+        self.looked.set()
 
     def _sight(self) -> Sight:
         now = time.monotonic()

@@ -70,6 +70,8 @@ class PanelScreen:
             return
         self._handle.update(shown, raw=True)
         if self._widget is not None:
+            # Both would else be kept by front ends that save the state of open widgets.
+            self._widget.layout.close()
             self._widget.close()
 
     def _open(self, view: RunView, now: float) -> None:

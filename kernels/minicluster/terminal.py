@@ -11,6 +11,7 @@ _ESCAPES = re.compile(
 )
 _CUT_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*|[ -/]*)?$")
 _CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]")
+_MOVES = re.compile("([\r\b])")
 _LINE_CHARS = 2000
 
 
@@ -42,7 +43,7 @@ class TerminalTail:
         self._done_bytes = 0
         self._first = 0
         self._open = ""
-        self._return_seen = False
+        self._cursor = 0
         self._held = ""
         self._changed_from = 0
 
@@ -85,24 +86,19 @@ class TerminalTail:
         return self._first + len(self._done)
 
     def _write(self, text: str) -> None:
-        """Write into the open line; a carriage return writes over it from its start."""
-        for index, part in enumerate(text.split("\r")):
-            if index:
-                self._return_seen = True
-            part = _CONTROL.sub("", part)
-            while part.startswith("\b") or "\b" in part:
-                part = re.sub(r"[^\b]?\b", "", part, count=1)
-            if not part:
-                continue
-            if self._return_seen:
-                self._open = part + self._open[len(part) :]
-                self._return_seen = False
-            else:
-                self._open += part
-            self._open = self._open[:_LINE_CHARS]
+        """Write into the open line from the cursor on, which returns and backspaces move."""
+        for part in _MOVES.split(text):
+            if part == "\r":
+                self._cursor = 0
+            elif part == "\b":
+                self._cursor = max(0, self._cursor - 1)
+            elif part := _CONTROL.sub("", part)[: max(0, _LINE_CHARS - self._cursor)]:
+                end = self._cursor + len(part)
+                self._open = self._open[: self._cursor] + part + self._open[end:]
+                self._cursor = end
 
     def _end_line(self) -> None:
-        text, self._open, self._return_seen = self._open, "", False
+        text, self._open, self._cursor = self._open, "", 0
         if text and self._done and self._done[-1].text == text:
             self._done[-1].times += 1
             self._changed_from = min(self._changed_from, self._open_number - 1)

@@ -16,7 +16,7 @@ def folder_name(user_name: str) -> str:
     escaped = quote(user_name, safe="@+")
     if escaped.startswith("."):
         escaped = "%2E" + escaped[1:]
-    if len(escaped) > _LONGEST_NAME:
+    if len(escaped) >= _LONGEST_NAME:
         digest = hashlib.sha256(user_name.encode()).hexdigest()
         escaped = f"{escaped[: _LONGEST_NAME - 33]}-{digest[:32]}"
     return escaped or "%"

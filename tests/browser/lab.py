@@ -21,7 +21,7 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
 
 def open_notebook(page: Page, url: str, user: str, name: str) -> None:
     """Open a notebook of the user's home by its URL, and wait until its kernel is idle."""
-    page.goto(f"{url}/user/{user}/lab/tree/{name}?reset")
+    page.goto(f"{url}/user/{user}/lab/tree/{name}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
     wait_idle(page, START_MS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,11 +89,14 @@ async def test_other_signals_end_everything_too(start: Start, number: int) -> No
     assert not cluster.processes()
 
 
-def test_a_second_start_is_fast(start: Start) -> None:
+def test_a_second_start_takes_little_longer_than_importing_jupyterhub(start: Start) -> None:
     start().end()
     again = start()
-    assert again.start_s < 5
     again.end()
+    # Measured in the same minute, since other work on this machine slows both; alone it is 1.2 times.
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-m", "jupyterhub", "--version"], stdout=subprocess.DEVNULL, check=True)
+    assert again.start_s < 2 * (time.monotonic() - started)
 
 
 def test_when_the_hub_dies_the_rest_ends_and_it_is_said(start: Start) -> None:

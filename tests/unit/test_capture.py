@@ -18,9 +18,9 @@ def beside(tmp_path, monkeypatch):
     """Modules beside a notebook, on the import path as in a kernel; nothing stays imported."""
     (tmp_path / "nets_of_mine").mkdir()
     (tmp_path / "nets_of_mine" / "__init__.py").write_text(
-        "from .layers import width\nimport helper_of_mine\n"
+        "from .layers import wide\nimport helper_of_mine\n"
     )
-    (tmp_path / "nets_of_mine" / "layers.py").write_text("width = 4\n")
+    (tmp_path / "nets_of_mine" / "layers.py").write_text("wide = 4\n")
     (tmp_path / "helper_of_mine.py").write_text("import json\ndef act(x): return x + 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -83,9 +83,7 @@ def test_errors_name_the_user_and_the_way_out(users: PasswordFile) -> None:
         users.add("ada")
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".hidden", "../etc", "a b", "a/b", "ä", "x" * 64, "a\nb"]
-)
+@pytest.mark.parametrize("name", ["", ".hidden", "../etc", "a b", "a/b", "ä", "x" * 64, "a\nb"])
 def test_odd_names_are_refused(users: PasswordFile, name: str) -> None:
     with pytest.raises(UserNameRefused):
         users.add(name)

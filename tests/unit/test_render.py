@@ -51,7 +51,7 @@ def lines(*texts):
         (["\n\n"], ["", ""]),
         (["\x1b[31mred\x1b[0m \x1b]0;title\x07plain"], ["red plain"]),
         (["\x1b[3", "1mred"], ["red"]),
-        (["ab\b\bcd"], ["cd"]),
+        (["abc\b\b\bxy"], ["xyc"]),
         (["bell\x07"], ["bell"]),
     ],
 )

@@ -120,3 +120,7 @@ class LoginCallback(HubOAuthCallbackHandler):
     async def prepare(self) -> None:
         # The base class asks for `current_user`, which must not block by then.
         self.current_user = await self.hub_auth.get_user(self, sync=False)
+
+    def write_error(self, status_code: int, **_kwargs: Any) -> None:
+        self.set_header("Content-Security-Policy", "default-src 'none'")
+        self.finish(f'The login did not work. <a href="{self.hub_auth.base_url}">Try again</a>.')

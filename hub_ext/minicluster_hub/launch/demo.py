@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -25,6 +26,7 @@ SERVICE_PATH = "/services/minicluster/"
 _CELL_LIMIT_S = 300.0
 _LEAST_ACCURACY = 0.97
 _RANKS = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Stopwatch:
@@ -109,8 +111,8 @@ async def _run_cells(kernel: Kernel, notebook: NotebookNode, watch: Stopwatch) -
         watch.lap(f"cell {count} of {len(cells)}", first_line)
         for output in cell.outputs:
             if output.output_type == "error":
-                trace = "\n".join(output.traceback)
-                raise DemoFailed(f"Cell {count} failed: {output.ename}: {output.evalue}\n{trace}")
+                trace = _COLOUR.sub("", "\n".join(output.traceback))
+                raise DemoFailed(f"Cell {count} ({first_line}) failed:\n{trace or output.evalue}")
 
 
 async def _newest_job(visitor: Visitor) -> dict[str, Any]:

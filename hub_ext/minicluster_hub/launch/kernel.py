@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from nbformat import NotebookNode
+from nbformat import NotebookNode, from_dict
 from nbformat.v4 import output_from_msg
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -29,11 +29,16 @@ class Kernel:
     async def run(self, source: str) -> list[NotebookNode]:
         """Run a cell and return its outputs, as a notebook keeps them."""
         outputs: list[NotebookNode] = []
+        shown: dict[str, NotebookNode] = {}
         async for message in self._answers(source, {}):
+            display_id = message["content"].get("transient", {}).get("display_id", "")
             if message["msg_type"] == "clear_output":
                 outputs.clear()
+            elif message["msg_type"] == "update_display_data" and display_id in shown:
+                shown[display_id].update(from_dict(_picture(message)))
             elif message["msg_type"] in _SHOWN:
                 _add(outputs, output_from_msg(message))
+                shown[display_id] = outputs[-1]
         return outputs
 
     async def ask(self, expression: str) -> str:
@@ -78,6 +83,10 @@ class Kernel:
             "stop_on_error": True,
         }
         return {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+
+
+def _picture(message: dict[str, Any]) -> dict[str, Any]:
+    return {part: message["content"][part] for part in ("data", "metadata")}
 
 
 def _add(outputs: list[NotebookNode], output: NotebookNode) -> None:

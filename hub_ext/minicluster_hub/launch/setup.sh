@@ -112,7 +112,7 @@ logged() {
     printf '\n$ %s\n' "$*" >>"$setup_log"
     "$@" >>"$setup_log" 2>&1 && return
     printf '\nminicluster: %s failed. The last lines of %s:\n' "$what" "$setup_log" >&2
-    tail -n 15 "$setup_log" | sed 's/^/  /' >&2
+    tail -n 10 "$setup_log" | sed 's/^/  /' >&2
     exit 1
 }
 

@@ -9,7 +9,7 @@ const COLOURS = {
   stopping: "text-bg-warning",
   failing: "text-bg-warning",
   requeuing: "text-bg-warning",
-  succeeded: "text-bg-success",
+  succeeded: "mc-good",
   failed: "text-bg-danger",
   stopped: "text-bg-secondary",
 };

@@ -17,13 +17,13 @@ function slotText(slot) {
 }
 
 function slotLine(slot) {
-  const colour = slot.owner === null ? "text-bg-success" : slot.job_id === null ? "text-bg-warning" : "text-bg-primary";
+  const colour = slot.owner === null ? "mc-good" : slot.job_id === null ? "text-bg-warning" : "text-bg-primary";
   const badge = element("span", { className: `badge ${colour} me-2` }, `${slot.kind} ${slot.slot}`);
   return element("li", { className: "list-group-item" }, badge, ...slotText(slot));
 }
 
 function card(node) {
-  const state = element("span", { className: `badge ${node.up ? "text-bg-success" : "text-bg-danger"}` }, node.up ? "up" : "down");
+  const state = element("span", { className: `badge ${node.up ? "mc-good" : "text-bg-danger"}` }, node.up ? "up" : "down");
   const head = element("div", { className: "card-header d-flex justify-content-between" }, element("strong", {}, node.name), state);
   const slots = element("ul", { className: "list-group list-group-flush" }, ...node.slots.map(slotLine));
   return element("div", { className: "col-sm-6 col-lg-4" }, element("div", { className: "card" }, head, slots));

@@ -53,7 +53,7 @@ async def start_api(tmp_path):
                 JobWatch(context.store, context.metrics, context.log).run(context.reconciler.changes)
             ),
         ]
-        await context.reconciler.looked()
+        await context.reconciler.looked.wait()
         server.add_sockets(sockets)
         api = Api(context, hub, engine, port)
         try:

@@ -102,7 +102,6 @@ async def test_it_is_small_and_idle(hub, tmp_path):
     [
         (["--engine=slurm"], {}, "there is no engine 'slurm'; there are: local"),
         (["--policy=lottery"], {}, "there is no policy 'lottery'; there are: fifo"),
-        (["--data-dir=/proc/none"], {}, "the data folder cannot be used: /proc/none"),
         ([], {"JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_TOKEN is not set"),
         (["--db-url=sqlite:////proc/none/x.sqlite"], {}, "/proc/none/x.sqlite"),
         (["--config=/does/not/exist.py"], {}, "/does/not/exist.py"),
@@ -114,6 +113,13 @@ async def test_it_says_in_a_sentence_why_it_cannot_start(hub, tmp_path, options,
         assert service.returncode == 1
         assert told in errors.decode()
         assert "Traceback" not in errors.decode()
+
+
+async def test_a_data_folder_that_cannot_be_made_is_named(hub):
+    async with process(hub, free_port(), "--data-dir=/proc/none") as service:
+        _, errors = await asyncio.wait_for(service.communicate(), 30)
+    assert service.returncode == 1
+    assert "the data folder cannot be used: /proc/none" in errors.decode()
 
 
 async def test_a_port_in_use_is_named(hub, tmp_path):
@@ -128,9 +134,7 @@ async def test_a_port_in_use_is_named(hub, tmp_path):
 async def test_a_configuration_file_is_read_and_the_command_line_wins(hub, tmp_path):
     port = free_port()
     config = tmp_path / "service_config.py"
-    config.write_text(
-        "c.MiniclusterHub.keep_warm_s = 1.0\nc.LocalEngine.node_count = 7\nc.MiniclusterHub.engine = 'x'\n"
-    )
+    config.write_text("c.LocalEngine.node_count = 7\nc.MiniclusterHub.engine = 'from the file'\n")
     options = (f"--data-dir={tmp_path}", f"--config={config}", "--engine=local")
     async with process(hub, port, *options):
         await answers(port)

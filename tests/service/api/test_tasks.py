@@ -19,7 +19,7 @@ async def test_the_orders_of_a_gang_fit_together(api):
 
 async def test_orders_wait_until_they_change(start_api):
     async with start_api(orders_hold_s=0.3) as api:
-        job, (agent,), (run,) = await api.running()
+        _, (agent,), _ = await api.running()
         orders = await agent.orders()
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -1,0 +1,153 @@
+"""A notebook's shell and a whole cluster under it: the job service as a process, real agents, real ranks."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import psutil
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from minicluster.client import Service
+
+PREFIX = "/services/minicluster/"
+
+
+class HubUser(BaseHTTPRequestHandler):
+    """Says who has a token, as a hub does. A stand-in; the real hub is tested in tests/hub."""
+
+    def do_GET(self):
+        name = self.headers.get("Authorization", "").removeprefix("token ").removesuffix("-token")
+        scopes = [f"custom:minicluster:{what}!user={name}" for what in ("read", "submit")]
+        known = name in ("ada", "bob")
+        model = {"name": name, "kind": "user", "admin": False, "groups": [], "scopes": scopes}
+        body = json.dumps(model).encode() if known else b"{}"
+        self.send_response(200 if known else 403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Cluster:
+    """The job service as a process of its own, which can be killed and started again."""
+
+    def __init__(self, folder, hub_url):
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}{PREFIX}"
+        self._environ = {
+            **os.environ,
+            "JUPYTERHUB_API_TOKEN": "the-services-own",
+            "JUPYTERHUB_API_URL": hub_url,
+            "JUPYTERHUB_BASE_URL": "/",
+            "JUPYTERHUB_CLIENT_ID": "service-minicluster",
+            "JUPYTERHUB_SERVICE_NAME": "minicluster",
+            "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
+            "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{self.port}",
+        }
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-m", "minicluster_hub", "--data-dir", str(self.folder)]
+        with (self.folder / "service.log").open("ab") as log:
+            self.process = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
+        end = time.monotonic() + 30
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                httpx.get(f"{self.url}health").raise_for_status()
+                return
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        raise AssertionError((self.folder / "service.log").read_text())
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        finally:
+            self.process.kill()
+            # Agents outlive their service on purpose; these are known by their service's address.
+            for process in self.tasks():
+                process.kill()
+
+    def tasks(self):
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("MINICLUSTER_SERVICE_URL") == self.url:
+                    yield process
+            except psutil.Error:
+                continue
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    hub = ThreadingHTTPServer(("127.0.0.1", 0), HubUser)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    made = Cluster(tmp_path_factory.mktemp("cluster"), f"http://127.0.0.1:{hub.server_port}/hub/api")
+    yield made
+    made.end()
+    hub.shutdown()
+    hub.server_close()
+
+
+@pytest.fixture
+def service(cluster):
+    opened = Service(cluster.url, "ada-token", patience_s=2)
+    yield opened
+    opened.close()
+
+
+class Notebook:
+    """IPython's own shell with the extension, as in a terminal."""
+
+    def __init__(self, shell):
+        self.shell = shell
+
+    @property
+    def names(self):
+        return self.shell.user_ns
+
+    def run(self, source):
+        """Run a cell; return its value, or raise what the notebook would show."""
+        result = self.shell.run_cell(source, store_history=True)
+        result.raise_error()
+        return result.result
+
+    def fails(self, source, kind):
+        """Run a cell that must fail in this way; return the error."""
+        result = self.shell.run_cell(source, store_history=True)
+        assert isinstance(result.error_in_exec, kind), result
+        return result.error_in_exec
+
+
+@pytest.fixture
+def notebook(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINICLUSTER_URL", cluster.url)
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
+    monkeypatch.setenv("JUPYTERHUB_USER", "ada")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    main = sys.modules["__main__"]
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(colors="nocolor")
+    shell.run_line_magic("load_ext", "minicluster")
+    yield Notebook(shell)
+    InteractiveShell.clear_instance()
+    sys.modules["__main__"] = main
