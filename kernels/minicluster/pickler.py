@@ -30,10 +30,12 @@ class CountingFile:
         self.size = 0
 
     def write(self, data: Any) -> int:
-        self.size += len(data)
+        # Large buffers come as PickleBuffer, which has no length.
+        written = memoryview(data).nbytes
+        self.size += written
         if self.size > self._limit_bytes:
             raise TooLarge
-        return len(data)
+        return written
 
 
 class LimitedFile(CountingFile):

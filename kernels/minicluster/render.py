@@ -36,10 +36,10 @@ def picture(view: RunView, now: float) -> str:
     if view.metrics.progress is not None:
         words = progress_words(view.metrics.progress)
         body.append(f'<div style="{_SOFT}">{escape(words["text"])}</div>')
-    body.append(
-        f'<div style="margin-top:6px">{svg(view.metrics.curves)}</div>' if view.metrics.curves else ""
-    )
-    body.extend(_output(view, rank) for rank in sorted(view.tails))
+    outputs = "".join(_output(view, rank) for rank in sorted(view.tails))
+    plot = svg(view.metrics.curves)
+    body.append(f'<div style="display:flex;flex-wrap:wrap;gap:12px"><div style="{_WIDE}">{outputs}</div>')
+    body.append(f'<div style="flex:0 1 380px;margin-top:6px">{plot}</div></div>' if plot else "</div>")
     return f'<div class="mc-picture" style="{_BOX}">{"".join(body)}</div>'
 
 

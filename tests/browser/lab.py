@@ -23,7 +23,8 @@ def open_notebook(page: Page, url: str, user: str, name: str) -> None:
     """Open a notebook of the user's home by its URL, and wait until its kernel is idle."""
     page.goto(f"{url}/user/{user}/lab/tree/{name}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
-    wait_idle(page, START_MS)
+    # The notebook's own indicator says "idle" before there is a kernel; the status bar does not.
+    expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=START_MS)
 
 
 def wait_idle(page: Page, timeout_ms: int = JOB_MS) -> None:

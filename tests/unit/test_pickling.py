@@ -154,6 +154,18 @@ def test_model_and_optimizer_stay_tied_and_views_stay_views(notebook: Notebook) 
     names["part"].resize_(100)
 
 
+def test_large_tensors_and_arrays_travel_unchanged() -> None:
+    torch = pytest.importorskip("torch")
+    numpy = pytest.importorskip("numpy")
+    names = {"tensor": torch.arange(300_000), "array": numpy.arange(300_000), "bytes": bytes(300_000)}
+    back = loads(dumps(names, {}, "The names"), {})
+    assert torch.equal(back["tensor"], names["tensor"])
+    assert numpy.array_equal(back["array"], names["array"])
+    assert back["bytes"] == names["bytes"]
+    with pytest.raises(NotPicklable, match=r"`tensor` \(torch.Tensor, 2.4 MB\) is too large"):
+        dumps(names, {}, "The names", 1_000_000)
+
+
 def test_modules_come_by_import_and_a_missing_one_costs_nothing_else(notebook: Notebook) -> None:
     notebook.distribute(
         "import json as j, types\nghost = types.ModuleType('ghost_of_the_rank')\nx = 1",

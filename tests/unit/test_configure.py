@@ -1,0 +1,94 @@
+"""What `configure` sets, and that a lab's own lines win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from traitlets.config import Config
+
+from minicluster_hub.configure import configure
+from minicluster_hub.settings import Ports, Settings
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings as `./run` tells them, through the environment."""
+    told = Settings(tmp_path / "data", host="0.0.0.0", port=8123, nodes=5, ports=Ports(1001, 1002, 1003))
+    for name, value in told.environment().items():
+        monkeypatch.setenv(name, value)
+    return told
+
+
+def test_settings_come_through_the_environment_unchanged(settings: Settings) -> None:
+    assert Settings.from_environment() == settings
+    assert settings.url == "http://127.0.0.1:8123"
+    assert settings.bind_url == "http://0.0.0.0:8123"
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("::1", "http://[::1]:8000"), ("::", "http://[::1]:8000"), ("lab.org", "http://lab.org:8000")],
+)
+def test_the_url_reaches_the_hub_from_its_own_machine(host: str, url: str) -> None:
+    assert Settings(Path("data"), host=host).url == url
+
+
+def test_the_hub_starts_the_service_with_what_run_said(settings: Settings) -> None:
+    c = Config()
+    assert configure(c) == settings
+    (service,) = c.JupyterHub.services
+    assert service["url"] == "http://127.0.0.1:1003"
+    assert f"--data-dir={settings.data_dir}" in service["command"]
+    assert "--LocalEngine.node_count=5" in service["command"]
+    assert service["environment"]["MINICLUSTER_DATA"] == str(settings.data_dir)
+    assert c.Spawner.environment["MINICLUSTER_URL"] == "http://127.0.0.1:8123/services/minicluster/"
+
+
+def test_arguments_win_over_the_environment(settings: Settings, tmp_path: Path) -> None:
+    c = Config()
+    used = configure(c, data_dir=tmp_path / "other", nodes=2, service_args=("--policy=fifo",))
+    assert (used.data_dir, used.nodes, used.port) == (tmp_path / "other", 2, 8123)
+    assert c.JupyterHub.services[0]["command"][-1] == "--policy=fifo"
+    assert str(tmp_path / "other") in c.JupyterHub.db_url
+
+
+def test_a_service_of_its_own_is_not_started_by_the_hub(settings: Settings) -> None:
+    c = Config()
+    configure(c, service_url="http://127.0.0.1:9000", service_token=TOKEN)
+    (service,) = c.JupyterHub.services
+    assert "command" not in service
+    assert (service["url"], service["api_token"]) == ("http://127.0.0.1:9000", TOKEN)
+
+
+@pytest.mark.parametrize("half", [{"service_url": "http://127.0.0.1:9000"}, {"service_token": TOKEN}])
+def test_half_of_an_external_service_is_refused(settings: Settings, half: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="service_url and service_token belong together"):
+        configure(Config(), **half)  # pyright: ignore[reportArgumentType]
+
+
+def test_scopes_are_those_that_the_service_asks_for(settings: Settings) -> None:
+    c = Config()
+    configure(c)
+    own = {
+        "access:services!service=minicluster",
+        "custom:minicluster:submit!user",
+        "custom:minicluster:read!user",
+    }
+    assert c.JupyterHub.extra_user_scopes == own
+    assert set(c.Spawner.server_token_scopes) == own | {"users:activity!user", "access:servers!server"}
+    (service,) = c.JupyterHub.services
+    assert set(service["oauth_client_allowed_scopes"]) == own | {"custom:minicluster:admin"}
+    assert set(c.JupyterHub.custom_scopes) == {
+        f"custom:minicluster:{what}" for what in ("read", "submit", "admin")
+    }
+    assert "admin" not in service
+
+
+def test_nobody_gets_in_unless_the_login_says_so(settings: Settings) -> None:
+    c = Config()
+    configure(c)
+    assert c.JupyterHub.authenticator_class == "minicluster_hub.authenticator.PasswordAuthenticator"
+    assert "allow_all" not in c.Authenticator

@@ -1,0 +1,124 @@
+"""The bash part of `./run` and `./test`: what it tells when something is missing, and when it rests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SETUP = Path(__file__).resolve().parents[2] / "hub_ext" / "minicluster_hub" / "launch" / "setup.sh"
+INPUTS = (
+    "pyproject.toml",
+    "constraints.txt",
+    "images/ipython_kernel_config.py",
+    "images/jupyterlab_overrides.json",
+)
+
+
+def bash(tree: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script after sourcing the set-up for a tree."""
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f'tree="$1"; . "$2"; {script}', "bash", str(tree), str(SETUP)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree whose set-up has been done, as far as files tell."""
+    for name in (*INPUTS, "hub_ext/minicluster_hub/launch/setup.sh"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "configurable-http-proxy"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / ".venv" / ".proxy-files").write_text(f"{programs / 'python'}\n")
+    assert bash(tmp_path, 'fingerprint hub "" >"$venv/.ready-hub"').returncode == 0
+    return tmp_path
+
+
+def is_ready(tree: Path, torch_spec: str = "") -> bool:
+    return bash(tree, f'is_ready hub "{torch_spec}"').returncode == 0
+
+
+def fake_python(folder: Path, missing: str) -> Path:
+    """A Python that lacks a module."""
+    program = folder / "python3"
+    program.write_text(f'#!/bin/bash\n[ "$2" = "import {missing}" ] && exit 1\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_nothing_is_done_a_second_time(tree: Path) -> None:
+    assert is_ready(tree)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_change_of_what_is_installed_is_seen(tree: Path, name: str) -> None:
+    (tree / name).write_text("changed")
+    assert not is_ready(tree)
+
+
+def test_another_torch_is_seen(tree: Path) -> None:
+    assert not is_ready(tree, "torch==2.12.0")
+
+
+@pytest.mark.parametrize("name", ["bin/python", "bin/configurable-http-proxy"])
+def test_a_lost_program_is_seen(tree: Path, name: str) -> None:
+    (tree / ".venv" / name).unlink()
+    assert not is_ready(tree)
+
+
+def test_a_node_that_went_away_is_seen(tree: Path) -> None:
+    (tree / ".venv" / ".proxy-files").write_text("/nowhere/node\n")
+    assert not is_ready(tree)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("venv", "-venv"), ("ensurepip", "-venv"), ("sqlite3", "stdlib"), ("ssl", "stdlib")],
+)
+def test_a_missing_module_is_told_with_its_package(tmp_path: Path, module: str, package: str) -> None:
+    told = bash(tmp_path, f'check_modules "{fake_python(tmp_path, module)}"')
+    assert told.returncode == 1
+    assert f"lacks the module {module}" in told.stderr
+    assert package in told.stderr
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_python_that_has_all_is_taken(tmp_path: Path) -> None:
+    assert bash(tmp_path, f'check_modules "{fake_python(tmp_path, "nothing")}"').returncode == 0
+    found = bash(tmp_path, "find_python", PYTHON=sys.executable)
+    assert found.stdout.strip() == sys.executable
+
+
+def test_no_python_is_told(tmp_path: Path) -> None:
+    told = bash(tmp_path, 'PATH="$tree" find_python')
+    assert told.returncode == 1
+    assert "Python 3.11 or newer is missing" in told.stderr
+
+
+def test_a_failed_command_is_told_with_its_last_lines_and_its_log(tree: Path) -> None:
+    told = bash(tree, "logged 'Installing x' bash -c 'echo the cause; exit 3'")
+    assert told.returncode == 1
+    assert "Installing x failed" in told.stderr
+    assert "the cause" in told.stderr
+    assert str(tree / ".venv" / "setup.log") in told.stderr
+
+
+def test_the_proxy_command_passes_its_arguments_on(tree: Path) -> None:
+    program = tree / "a program"
+    program.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    program.chmod(0o755)
+    told = bash(
+        tree, f'write_proxy_command "{program}" "first arg"; "$venv/bin/configurable-http-proxy" "a b" c'
+    )
+    assert told.stdout == "first arg|a b|c|"
