@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from playwright.sync_api import Locator, Page, expect
 
 START_MS = 60_000
@@ -21,7 +23,8 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
 
 def open_notebook(page: Page, url: str, user: str, name: str) -> None:
     """Open a notebook of the user's home by its URL, and wait until its kernel is idle."""
-    page.goto(f"{url}/user/{user}/lab/tree/{name}")
+    # A workspace of its own: JupyterLab would open the notebooks of former tests again.
+    page.goto(f"{url}/user/{user}/lab/workspaces/{PurePath(name).stem}/tree/{name}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
     # The notebook's own indicator says "idle" before there is a kernel; the status bar does not.
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=START_MS)

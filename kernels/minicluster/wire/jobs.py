@@ -1,0 +1,147 @@
+"""Jobs, blobs and nodes: the notebook and the pages to the service."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from .base import EnvName, Message, Sha256
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FAILING = "failing"
+    REQUEUING = "requeuing"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED)
+
+
+class ErrorKind(StrEnum):
+    """Why an attempt failed; text for people stands in `JobError.message`."""
+
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    SIGNAL = "signal"
+    MEMORY = "memory"
+    START = "start"
+    LOST = "lost"
+    TIMEOUT = "timeout"
+
+
+class JobError(Message):
+    """The first cause of a failure, told in words.
+
+    `message` is one sentence; `traceback` is that of the culprit rank, with the cell's own line
+    numbers; `at` is when it happened, in seconds since the epoch on the rank's node.
+    """
+
+    kind: ErrorKind
+    message: str
+    rank: int | None = None
+    node: str | None = None
+    traceback: str = ""
+    hint: str = ""
+    exit_code: int | None = None
+    at: float | None = None
+
+
+class NodeRange(Message):
+    """How many nodes a job takes: at least `min`, at most `max`."""
+
+    min: int = Field(ge=1, le=10_000)
+    max: int = Field(ge=1, le=10_000)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> NodeRange:
+        if self.min > self.max:
+            raise ValueError(f"nodes {self.min}:{self.max}: the minimum is above the maximum")
+        return self
+
+
+class JobSpec(Message):
+    """What a cell asks for.
+
+    nodes: None means all nodes that the cluster has.
+    slots_per_node: schedulable units (GPUs, or CPU shares) leased on each node.
+    ranks_per_node: training processes on each node; None means one per slot.
+    payload_sha256: the cell with its names, a blob that the service never opens.
+    timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
+    """
+
+    name: str = Field(default="cell", min_length=1, max_length=100)
+    payload_sha256: Sha256
+    nodes: NodeRange | None = None
+    slots_per_node: int = Field(default=1, ge=1, le=64)
+    ranks_per_node: int | None = Field(default=None, ge=1, le=256)
+    env: dict[EnvName, str] = Field(default_factory=dict)
+    timeout_s: float | None = Field(default=None, gt=0)
+
+    @property
+    def ranks_on_each_node(self) -> int:
+        return self.ranks_per_node or self.slots_per_node
+
+
+class JobSubmit(Message):
+    """POST api/jobs. The same key from the same owner is the same job, however often it is sent."""
+
+    idempotency_key: str = Field(min_length=8, max_length=64)
+    spec: JobSpec
+
+
+class BlobInfo(Message):
+    sha256: Sha256
+    size_bytes: int = Field(ge=0)
+
+
+class Job(Message):
+    """A job as its owner sees it. Times are seconds since the epoch on the service's clock."""
+
+    id: int
+    owner: str
+    name: str
+    state: JobState
+    reason: str = ""
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    attempt: int = 0
+    world_size: int | None = None
+    nodes: tuple[str, ...] = ()
+    error: JobError | None = None
+    result: BlobInfo | None = None
+    queue_position: int | None = None
+    expected_start_at: float | None = None
+
+
+class JobList(Message):
+    jobs: tuple[Job, ...]
+
+
+class SlotUse(Message):
+    """One slot of a node and who holds it (None: free). `warm`: held by an idle, warm gang."""
+
+    slot: int
+    kind: Literal["cpu", "gpu"] = "cpu"
+    job_id: int | None = None
+    owner: str | None = None
+    warm: bool = False
+
+
+class Node(Message):
+    name: str
+    up: bool
+    slots: tuple[SlotUse, ...]
+
+
+class NodeList(Message):
+    nodes: tuple[Node, ...]

@@ -1,0 +1,41 @@
+"""Server-sent events of one job: its output and what its ranks log."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .base import Message, StreamName
+
+
+class LogChunk(Message):
+    """Event `log`: text of one stream from byte `offset` on, `size_bytes` long on disk.
+
+    `skipped_bytes` > 0: a reader that fell behind was moved forward by that much before `offset`.
+    """
+
+    stream: StreamName
+    offset: int
+    size_bytes: int
+    text: str
+    skipped_bytes: int = 0
+
+
+class Record(Message):
+    """One line of the stream `records`: what `mc.log` or `mc.progress` said."""
+
+    kind: Literal["log", "progress"]
+    rank: int
+    at: float
+    step: float | None = None
+    values: dict[str, float] = Field(default_factory=dict)
+    done: float | None = None
+    total: float | None = None
+    label: str = ""
+
+
+class Records(Message):
+    """Event `records`. Skipped in the middle when a reader falls behind, never at the end."""
+
+    records: tuple[Record, ...]

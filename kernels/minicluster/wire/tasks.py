@@ -1,0 +1,98 @@
+"""Reports and orders: the agents and the service."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Base64Bytes, Field
+
+from .base import Message, Sha256, StreamName
+from .jobs import BlobInfo, JobError
+
+
+class RankState(StrEnum):
+    PENDING = "pending"
+    STARTED = "started"
+    EXITED = "exited"
+
+
+class RankReport(Message):
+    """How a rank stands. `error` is there when it exited other than by its own success."""
+
+    rank: int = Field(ge=0)
+    state: RankState
+    exit_code: int | None = Field(default=None, ge=-255, le=255)
+    error: JobError | None = None
+
+
+class StreamChunk(Message):
+    """Bytes of a stream from `offset` on. The service keeps what it does not have yet."""
+
+    stream: StreamName
+    offset: int = Field(ge=0)
+    data: Base64Bytes
+
+
+class TaskReport(Message):
+    """POST api/tasks/report: the whole of what an agent knows; each can be sent again.
+
+    ready: the agent can run an attempt; `address` and `store_port` are where the next attempt's
+        TCPStore listens if this task is the first of its gang.
+    attempt: the id of the attempt that `ranks` and `chunks` and `result` speak of.
+    cleared: the highest attempt id of which nothing is left here: no process, no unsent output.
+    failure: why the agent itself cannot work (torch does not import, say).
+    notes: sentences about the attempt for its owner (a rank that hung at exit, say).
+    """
+
+    ready: bool = False
+    address: str = "127.0.0.1"
+    store_port: int | None = Field(default=None, ge=1, le=65535)
+    attempt: int | None = None
+    ranks: tuple[RankReport, ...] = ()
+    chunks: tuple[StreamChunk, ...] = ()
+    result: BlobInfo | None = None
+    cleared: int = 0
+    failure: JobError | None = None
+    notes: tuple[str, ...] = ()
+
+
+class ReportAnswer(Message):
+    """`sizes`: bytes that the service holds of each stream of the reported attempt."""
+
+    sizes: dict[str, int] = Field(default_factory=dict)
+
+
+class RunOrder(Message):
+    """One attempt's place in the world, as the service decided it (env names as torchrun's)."""
+
+    attempt: int
+    job_id: int
+    payload_sha256: Sha256
+    first_rank: int
+    local_world_size: int
+    world_size: int
+    group_rank: int
+    group_world_size: int
+    master_addr: str
+    master_port: int
+    restart_count: int = 0
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class StopMode(StrEnum):
+    """interrupt: SIGINT, SIGTERM after 5 s, SIGKILL after 5 more. abort: SIGTERM, SIGKILL after 2 s."""
+
+    INTERRUPT = "interrupt"
+    ABORT = "abort"
+
+
+class TaskOrders(Message):
+    """GET api/tasks/orders?have=VERSION: what should be, not what happened; the newest counts.
+
+    run: the attempt to run (again the same one: nothing to do). stop: how to end that attempt.
+    Both None: keep warm and wait. `version` is a digest of the rest.
+    """
+
+    version: str
+    run: RunOrder | None = None
+    stop: StopMode | None = None
