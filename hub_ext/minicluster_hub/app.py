@@ -68,6 +68,8 @@ class MiniclusterHub(Application):
         config=True
     )
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
+    max_ranks = Integer(256, min=1, help="Most ranks of one job.").tag(config=True)
+    max_open_jobs = Integer(200, min=1, help="Most jobs of one user that wait or run.").tag(config=True)
     payload_limit_bytes = Integer(2 * 1024**3, help="Largest cell with its names, in bytes.").tag(config=True)
     result_limit_bytes = Integer(2 * 1024**3, help="Largest result of a cell, in bytes.").tag(config=True)
     auth_cache_s = Integer(

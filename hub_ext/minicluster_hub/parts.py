@@ -18,6 +18,7 @@ from minicluster_hub.handlers.server import make_server
 from minicluster_hub.job_watch import JobWatch
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.store import Store
@@ -61,9 +62,9 @@ class Parts:
         context = self.context
         watch = JobWatch(context.store, context.metrics, context.log)
         stop = asyncio.ensure_future(stopped.wait())
-        looked = asyncio.ensure_future(context.reconciler.looked.wait())
+        looked = asyncio.ensure_future(context.board.looked.wait())
         acting = asyncio.ensure_future(context.reconciler.run())
-        watching = asyncio.ensure_future(watch.run(context.reconciler.changes))
+        watching = asyncio.ensure_future(watch.run(context.board.changes))
         try:
             await _first(looked, acting, watching, stop)
             self.server.add_sockets(sockets)
@@ -86,7 +87,7 @@ def _context(app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: 
     blobs = BlobFiles(app.service_dir / "blobs")
     blobs.sweep()
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.nodes)
+    metrics.collect_from(store.world, reconciler.board.nodes)
     limits = ApiLimits(payload_bytes=app.payload_limit_bytes, result_bytes=app.result_limit_bytes)
     return Context(
         store=store,
@@ -98,6 +99,7 @@ def _context(app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: 
         limits=limits,
         clock=time.time,
         log=app.log,  # pyright: ignore[reportArgumentType]
+        admission=AdmissionLimits(max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs),
     )
 
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from minicluster.wire import ErrorKind, Job, JobError, JobState, NodeList, TaskOrders
-from minicluster_hub.bell import NODES, Bell
+from minicluster.wire import ErrorKind, JobError
+from minicluster_hub.board import Board
 from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
 from minicluster_hub.lifecycle import (
     Action,
@@ -25,21 +25,19 @@ from minicluster_hub.lifecycle import (
     Limits,
     MarkEnded,
     MarkStarted,
-    Scene,
     Sight,
     StartTask,
     decide,
     next_deadline,
     scenes,
 )
-from minicluster_hub.models import JobRecord, NodeView, TaskRecord, World
-from minicluster_hub.orders import TaskOver, orders_for
+from minicluster_hub.models import JobRecord, TaskRecord, World
 from minicluster_hub.scheduling.base import Placement, Policy
-from minicluster_hub.scheduling.reasons import Wait, explain
+from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import Admit, Decision, Reclaim, Reuse, schedule
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import GangTaken, SlotTaken, Store
-from minicluster_hub.views import job_message, node_list, snapshot_of
+from minicluster_hub.views import snapshot_of
 
 RETRY_S = 1.0
 
@@ -59,9 +57,7 @@ class Reconciler:
         clock: Callable[[], float] = time.time,
         log: logging.Logger | None = None,
     ) -> None:
-        self.changes = Bell()
-        # Handlers wait for the first look: before it, living tasks would be told that they are over.
-        self.looked = asyncio.Event()
+        self.board = Board(store, engine)
         self._store = store
         self._engine = engine
         self._policy = policy
@@ -73,11 +69,6 @@ class Reconciler:
         self._awake = asyncio.Event()
         self._opened = time.monotonic()
         self._heard: dict[int, float] = {}
-        self._world = World((), (), (), (), ())
-        self._scenes: dict[int, Scene] = {}
-        self._waits: dict[int, Wait] = {}
-        self._versions: dict[int, str] = {}
-        self._orders_bell = Bell()
         self._engine_work: dict[int, asyncio.Task[None]] = {}
 
     # --- the loop -----------------------------------------------------------------------------
@@ -119,32 +110,31 @@ class Reconciler:
         self._awake.clear()
 
     def _engine_changed(self) -> None:
-        self.changes.ring(NODES)
+        self.board.ring()
         self.wake()
 
     def _tick(self) -> float | None:
         """Act until nothing is left to do now; return in how many seconds to look again."""
         while True:
             self._look()
-            sight = self._sight()
-            actions = [action for action in decide(self._world, sight, self._limits) if self._is_new(action)]
+            world, sight = self.board.world, self._sight(self.board.world)
+            actions = [action for action in decide(world, sight, self._limits) if self._is_new(action)]
             for action in actions:
                 self._carry_out(action)
             if not actions and not self._schedule():
                 break
-        self._tell_orders()
-        return next_deadline(self._world, sight, self._limits)
+        self.board.ring_orders()
+        return next_deadline(world, sight, self._limits)
 
     def _look(self) -> None:
-        self._world = self._store.world()
-        alive = {task.id for task in self._world.tasks}
+        world = self._store.world()
+        alive = {task.id for task in world.tasks}
         self._heard = {task_id: at for task_id, at in self._heard.items() if task_id in alive}
-        self._scenes = {scene.gang.id: scene for scene in scenes(self._world, self._sight(), self._limits)}
-        self.looked.set()
+        self.board.show(world, scenes(world, self._sight(world), self._limits))
 
-    def _sight(self) -> Sight:
+    def _sight(self, world: World) -> Sight:
         now = time.monotonic()
-        silence = {task.id: now - self._heard.get(task.id, self._opened) for task in self._world.tasks}
+        silence = {task.id: now - self._heard.get(task.id, self._opened) for task in world.tasks}
         return Sight(self._engine.tasks(), silence, self._clock())
 
     def _is_new(self, action: Action) -> bool:
@@ -165,7 +155,7 @@ class Reconciler:
             case MarkEnded(task):
                 self._store.task_ended(task.id, self._clock())
                 self._engine.forget(task.id)
-                self.changes.ring(NODES)
+                self.board.ring()
             case EndGang(gang_id, reason):
                 self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
                 self._store.end_gang(gang_id)
@@ -178,14 +168,13 @@ class Reconciler:
         """Apply an event to a job and tell everyone who looks at it."""
         record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error)
         self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
-        self.changes.ring(job_id)
-        self.changes.ring(NODES)
+        self.board.ring(job_id)
         self.wake()
         return record
 
     def _start(self, task: TaskRecord) -> None:
         """Keep the token's hash first, then start: a kill between the two only makes a new token."""
-        scene = self._scenes[task.gang_id]
+        scene = self.board.scenes[task.gang_id]
         token = secrets.token_urlsafe(32)
         self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
         launch = TaskLaunch(
@@ -220,12 +209,12 @@ class Reconciler:
 
     def _schedule(self) -> bool:
         """Start or make room for waiting jobs; return whether anything was done."""
-        unusable = frozenset(scene.gang.id for scene in self._scenes.values() if scene.lost)
-        snapshot = snapshot_of(self._world, self._engine.nodes(), unusable, self._clock())
+        unusable = frozenset(scene.gang.id for scene in self.board.scenes.values() if scene.lost)
+        snapshot = snapshot_of(self.board.world, self._engine.nodes(), unusable, self._clock())
         decisions = schedule(snapshot, self._policy, self._placement) if snapshot.waiting else ()
         done = [self._apply(decision) for decision in decisions]
         if not any(done):
-            self._tell_waits({wait.job_id: wait for wait in explain(snapshot)})
+            self.board.show_waits(explain(snapshot))
         return any(done)
 
     def _apply(self, decision: Decision) -> bool:
@@ -243,56 +232,5 @@ class Reconciler:
             self._log.warning("the plan no longer holds: %s", error)
             return False
         self._log.info("job %s: %s", job_id, decision)
-        self.changes.ring(job_id)
-        self.changes.ring(NODES)
+        self.board.ring(job_id)
         return True
-
-    def _tell_waits(self, waits: dict[int, Wait]) -> None:
-        for job_id in waits.keys() | self._waits.keys():
-            if waits.get(job_id) != self._waits.get(job_id):
-                self.changes.ring(job_id)
-        self._waits = waits
-
-    # --- what handlers ask --------------------------------------------------------------------
-
-    def orders(self, task: TaskRecord) -> TaskOrders:
-        """Return what the task should be doing now. Raises TaskOver."""
-        scene = self._scenes.get(task.gang_id)
-        if scene is None:
-            raise TaskOver(f"task {task.id} is over")
-        return orders_for(task, scene)
-
-    async def orders_changed(self, task_id: int, timeout_s: float) -> None:
-        """Return when the task's orders may have changed, or the time is over."""
-        async with self._orders_bell.listen(task_id) as listener:
-            await listener.wait(timeout_s)
-
-    def _tell_orders(self) -> None:
-        versions: dict[int, str] = {}
-        for task in self._world.tasks:
-            try:
-                versions[task.id] = self.orders(task).version
-            except TaskOver:
-                versions[task.id] = "over"
-        for task_id in versions.keys() | self._versions.keys():
-            if versions.get(task_id) != self._versions.get(task_id):
-                self._orders_bell.ring(task_id)
-        self._versions = versions
-
-    def node_views(self) -> tuple[NodeView, ...]:
-        return self._engine.nodes()
-
-    def nodes(self) -> NodeList:
-        """Return all nodes with who holds their slots."""
-        return node_list(self._engine.nodes(), self._world.leases)
-
-    def job_view(self, record: JobRecord) -> Job:
-        """Return the job as its owner sees it."""
-        scene = self._scenes.get(record.gang_id or 0)
-        if record.state is JobState.QUEUED or record.attempt_id is None:
-            nodes: tuple[str, ...] = ()
-        elif scene is not None and not record.state.terminal:
-            nodes = tuple(task.node for task in scene.tasks)
-        else:
-            nodes = self._store.attempt_nodes(record.attempt_id)
-        return job_message(record, nodes, self._waits.get(record.id))

@@ -171,7 +171,7 @@ async def play(store, reconciler, machines, job_id, *, succeed=True):
 
 def _act(store, reconciler, task, done, succeed):
     try:
-        orders = reconciler.orders(task)
+        orders = reconciler.board.orders(task)
     except TaskOver:
         return
     if orders.run is None or done.get(task.id) == orders.run.attempt:
@@ -273,14 +273,14 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         for task in sqlite.world().tasks:
             say(sqlite, reconciler, task, store_port=4000)
-        assert await until(reconciler, lambda: reconciler.job_view(sqlite.job(waiting)).reason)
-        assert f"until job {running} ends" in reconciler.job_view(sqlite.job(waiting)).reason
+        assert await until(reconciler, lambda: reconciler.board.job(sqlite.job(waiting)).reason)
+        assert f"until job {running} ends" in reconciler.board.job(sqlite.job(waiting)).reason
         reconciler.happened(waiting, JobEvent.STOP_ASKED)
         assert sqlite.job(waiting).state is JobState.STOPPED
         task = sqlite.world().tasks[0]
-        assert await until(reconciler, lambda: reconciler.orders(task).run is not None)
+        assert await until(reconciler, lambda: reconciler.board.orders(task).run is not None)
         reconciler.happened(running, JobEvent.STOP_ASKED)
-        assert await until(reconciler, lambda: reconciler.orders(task).stop is StopMode.INTERRUPT)
+        assert await until(reconciler, lambda: reconciler.board.orders(task).stop is StopMode.INTERRUPT)
         assert (await play(sqlite, reconciler, machines, running)).state is JobState.STOPPED
 
 
@@ -310,7 +310,7 @@ async def test_a_dead_task_starts_the_job_again_and_at_last_fails_it(sqlite):
                 run = None
                 while run is None:
                     await asyncio.sleep(0.002)
-                    run = reconciler.orders(task).run
+                    run = reconciler.board.orders(task).run
                 ranks = (RankReport(rank=run.first_rank, state=RankState.STARTED),)
                 say(sqlite, reconciler, task, store_port=4000, attempt=run.attempt, ranks=ranks)
             assert await until(reconciler, lambda: sqlite.job(job).state is JobState.RUNNING)
@@ -347,11 +347,11 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         tasks = sqlite.world().tasks
-        assert reconciler.orders(tasks[0]).run is None
-        heard = asyncio.create_task(reconciler.orders_changed(tasks[0].id, 10.0))
+        assert reconciler.board.orders(tasks[0]).run is None
+        heard = asyncio.create_task(reconciler.board.orders_changed(tasks[0].id, 10.0))
         await asyncio.sleep(0.01)
         for task in tasks:
             say(sqlite, reconciler, task, store_port=4000)
         async with asyncio.timeout(5):
             await heard
-        assert reconciler.orders(tasks[0]).run is not None
+        assert reconciler.board.orders(tasks[0]).run is not None

@@ -18,7 +18,9 @@ FILES = sorted(path for room in ROOMS.values() for path in room.rglob("*.py"))
 LAYERS = [
     ["app", "parts", "__main__"],
     ["handlers", "job_watch"],
-    ["reconciler", "orders"],
+    ["reconciler"],
+    ["board"],
+    ["orders"],
     ["lifecycle", "root_cause", "views"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],
@@ -38,7 +40,7 @@ BESIDE = {
 }
 """What stands beside the job service, and all that it may import of minicluster_hub."""
 
-PURE = ["states.py", "models.py", "scheduling"]
+PURE = ["states.py", "models.py", "lifecycle.py", "orders.py", "root_cause.py", "views.py", "scheduling"]
 IMPURE = {"tornado", "sqlalchemy", "alembic", "time", "datetime", "asyncio", "socket", "subprocess", "psutil"}
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from jupyterhub.services.auth import HubOAuth
 
 from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.board import Board
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.store import Store
 
 KIB = 1024
@@ -49,6 +51,12 @@ class Context:
     limits: ApiLimits
     clock: Callable[[], float]
     log: logging.Logger
+    admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
+
+    @property
+    def board(self) -> Board:
+        """What the reconciler last saw."""
+        return self.reconciler.board
 
     @property
     def prefix(self) -> str:

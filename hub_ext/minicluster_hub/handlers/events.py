@@ -80,7 +80,7 @@ class JobEventsHandler(EventStream):
         place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         feed = JobFeed(self.context, record, Cursor.parse(place))
         self.open()
-        changes, logs = self.context.reconciler.changes, self.context.logs
+        changes, logs = self.context.board.changes, self.context.logs
         async with (
             self.counted(),
             changes.listen(record.id) as changed,
@@ -115,7 +115,7 @@ class OverviewEventsHandler(EventStream):
         self.open()
         async with (
             self.counted(),
-            self.context.reconciler.changes.listen(into=self._waker),
+            self.context.board.changes.listen(into=self._waker),
         ):
             self.write(": listening\n\n")
             await self._flush()
@@ -129,12 +129,12 @@ class OverviewEventsHandler(EventStream):
             await self.push(self._jobs(rung - {NODES}, owner))
             nodes_wait = nodes_wait or NODES in rung
             if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
-                await self.push([Event("nodes", self.context.reconciler.nodes())])
+                await self.push([Event("nodes", self.context.board.nodes())])
                 nodes_at, nodes_wait = time.monotonic(), False
 
     def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
         records = (self.context.store.job(job_id) for job_id in job_ids if isinstance(job_id, int))
-        view = self.context.reconciler.job_view
+        view = self.context.board.job
         return [
             Event("job", view(record))
             for record in records

@@ -48,14 +48,14 @@ class JobFeed:
         if self._record.attempts > self._cursor.attempt:
             yield from self.output(final=True)
             self._cursor.next_attempt(self._record.attempts)
-        job = self._context.reconciler.job_view(self._record)
+        job = self._context.board.job(self._record)
         if job != self._told:
             self._told = job
             self._cursor.event = self._context.store.last_event_id(job.id)
             yield Event("job", job, str(self._cursor))
 
     def end(self) -> Event:
-        return Event("end", self._context.reconciler.job_view(self._record), str(self._cursor))
+        return Event("end", self._context.board.job(self._record), str(self._cursor))
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
         """Yield what the streams have more, one event for each of them."""

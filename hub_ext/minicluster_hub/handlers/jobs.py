@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from minicluster.wire import JobList, JobSubmit
+from minicluster.wire import JobList, JobSpec, JobSubmit
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.messages import JobStory, StoryLine
 from minicluster_hub.models import JobRecord
+from minicluster_hub.scheduling.admission import JobRefused, admit
 from minicluster_hub.states import JobEvent, TransitionImpossible
-
-_RESERVED_PREFIXES = ("MINICLUSTER_", "JUPYTERHUB_", "NVIDIA_", "DOCKER_RESOURCE_", "LD_")
-_RESERVED_DEVICES = ("CUDA_VISIBLE_DEVICES", "PYTHONSAFEPATH")
-_RESERVED_PLACES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-_RESERVED = frozenset((*_RESERVED_DEVICES, *_RESERVED_PLACES, "MASTER_ADDR", "MASTER_PORT"))
 
 
 class JobsHandler(UserHandler):
@@ -23,32 +19,46 @@ class JobsHandler(UserHandler):
         limit = self.query_int("limit", 100, low=1, high=1000)
         open_only = self.get_query_argument("state", "") == "open"
         records = self.context.store.jobs(self.owner_asked(), open_only=open_only, limit=limit)
-        view = self.context.reconciler.job_view
+        view = self.context.board.job
         self.reply(JobList(jobs=tuple(view(record) for record in records)))
 
     def post(self) -> None:
         request = self.parse(JobSubmit)
-        _check_env(request)
-        if not self.context.store.has_blob(self.user.name, request.spec.payload_sha256):
+        known = self.context.store.job_of_key(self.user.name, request.idempotency_key)
+        if known is not None:
+            self.reply(self.context.board.job(known))
+            return
+        decided = request.model_copy(update={"spec": self._admitted(request.spec)})
+        record, new = self.context.store.submit(self.user.name, decided, self.context.clock())
+        if new:
+            self.context.log.info("job %s: submitted by %s", record.id, record.owner)
+            self.context.board.changes.ring(record.id)
+            self.context.reconciler.wake()
+        self.reply(self.context.board.job(record), 201 if new else 200)
+
+    def _admitted(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with its nodes decided. Raises ApiError (409, 422)."""
+        context, owner = self.context, self.user.name
+        try:
+            open_jobs = context.store.count_open_jobs(owner)
+            decided = admit(spec, context.board.node_views(), open_jobs, context.admission)
+        except JobRefused as refused:
+            raise ApiError(422, refused.code, refused.message, refused.hint) from refused
+        if not context.store.has_blob(owner, spec.payload_sha256):
             raise ApiError(
                 409,
                 "payload_missing",
-                f"the cell's payload {request.spec.payload_sha256} is not here",
+                f"the cell's payload {spec.payload_sha256} is not here",
                 "PUT it to api/blobs/SHA256 first, then submit again with the same key",
             )
-        record, new = self.context.store.submit(self.user.name, request, self.context.clock())
-        if new:
-            self.context.log.info("job %s: submitted by %s", record.id, record.owner)
-            self.context.reconciler.changes.ring(record.id)
-            self.context.reconciler.wake()
-        self.reply(self.context.reconciler.job_view(record), 201 if new else 200)
+        return decided
 
 
 class JobHandler(UserHandler):
     """One job."""
 
     def get(self, job_id: str) -> None:
-        self.reply(self.context.reconciler.job_view(self.job_record(job_id)))
+        self.reply(self.context.board.job(self.job_record(job_id)))
 
 
 class StopHandler(UserHandler):
@@ -58,7 +68,7 @@ class StopHandler(UserHandler):
         record = self.job_record(job_id)
         if not record.state.terminal:
             record = self._ask(record)
-        self.reply(self.context.reconciler.job_view(record))
+        self.reply(self.context.board.job(record))
 
     def _ask(self, record: JobRecord) -> JobRecord:
         reason = f"stop asked for by {self.user.name}"
@@ -110,13 +120,3 @@ class ResultHandler(UserHandler, FileReply):
         self.set_header("Content-Type", "application/octet-stream")
         self.offer_as(f"job-{record.id}.result")
         await self.send_file(self.context.blobs.path(record.result.sha256))
-
-
-def _check_env(request: JobSubmit) -> None:
-    """Refuse variables that say where a rank stands or which devices it sees."""
-    taken = sorted(
-        name for name in request.spec.env if name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
-    )
-    if taken:
-        message = f"the cluster sets these variables itself: {', '.join(taken)}"
-        raise ApiError(422, "env_reserved", message, "leave them out of env")

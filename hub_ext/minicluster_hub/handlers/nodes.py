@@ -7,4 +7,4 @@ from minicluster_hub.handlers.auth import UserHandler
 
 class NodesHandler(UserHandler):
     def get(self) -> None:
-        self.reply(self.context.reconciler.nodes())
+        self.reply(self.context.board.nodes())

@@ -49,7 +49,7 @@ class TaskHandler(ServiceHandler):
     def orders(self, task: TaskRecord) -> TaskOrders:
         """Return the task's orders. Raises ApiError (410) when it is over."""
         try:
-            return self.context.reconciler.orders(task)
+            return self.context.board.orders(task)
         except TaskOver as error:
             raise _over(str(error)) from error
 
@@ -75,7 +75,7 @@ class ReportHandler(TaskHandler):
         if self.context.store.report(self.task, report, self.context.clock()):
             self.context.reconciler.wake()
             if run is not None and report.notes:
-                self.context.reconciler.changes.ring(run.job_id)
+                self.context.board.changes.ring(run.job_id)
         self.reply(ReportAnswer(sizes=sizes))
 
     def _keep(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
@@ -104,7 +104,7 @@ class OrdersHandler(TaskHandler):
         until = loop.time() + self.context.limits.orders_hold_s
         orders = self.orders(self.task)
         while orders.version == have and loop.time() < until:
-            await self.context.reconciler.orders_changed(self.task.id, until - loop.time())
+            await self.context.board.orders_changed(self.task.id, until - loop.time())
             orders = self.orders(self.living_task())
         self.reply(orders)
 

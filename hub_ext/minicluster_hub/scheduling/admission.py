@@ -10,14 +10,23 @@ from minicluster_hub.models import NodeView
 
 RESERVED_PREFIXES = ("MINICLUSTER_", "JUPYTERHUB_", "NVIDIA_", "DOCKER_RESOURCE_", "LD_", "TORCHELASTIC_")
 RESERVED_NAMES = frozenset(
-    {"PATH", "HOME", "PYTHONPATH", "PYTHONHOME", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT"}
-    | {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"}
+    {"PATH", "HOME", "PYTHONSAFEPATH", "PYTHONPATH", "PYTHONHOME", "CUDA_VISIBLE_DEVICES"}
+    | {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+    }
     | {"ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"}
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdmissionLimits:
     """`max_ranks`: of one job. `max_open_jobs`: of one owner, waiting and running."""
 
     max_ranks: int = 256
@@ -35,7 +44,7 @@ class JobRefused(Exception):
         self.hint = hint
 
 
-def admit(spec: JobSpec, nodes: Sequence[NodeView], open_jobs: int, limits: Limits) -> JobSpec:
+def admit(spec: JobSpec, nodes: Sequence[NodeView], open_jobs: int, limits: AdmissionLimits) -> JobSpec:
     """Return the spec with its nodes decided. Raises JobRefused."""
     decided = spec.model_copy(update={"nodes": spec.nodes or _all_nodes(spec, nodes)})
     _check_nodes(decided, nodes)
@@ -69,11 +78,11 @@ def _check_nodes(spec: JobSpec, nodes: Sequence[NodeView]) -> None:
     raise JobRefused("too_large", message, f"{hint} %distribute nodes shows what there is.")
 
 
-def _check_environment(spec: JobSpec, limits: Limits) -> None:
-    for name in spec.env:
-        if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES):
-            message = f"--env {name}: this name is set by the cluster and cannot be given"
-            raise JobRefused("reserved_env", message, "Choose another name for your variable.")
+def _check_environment(spec: JobSpec, limits: AdmissionLimits) -> None:
+    taken = sorted(name for name in spec.env if name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES))
+    if taken:
+        message = f"the cluster sets these variables itself: {', '.join(taken)}"
+        raise JobRefused("env_reserved", message, "Leave them out of --env.")
     size = sum(len(name) + len(value) for name, value in spec.env.items())
     if size > limits.max_env_bytes:
         message = f"--env holds {size} bytes; the limit is {limits.max_env_bytes}"

@@ -50,21 +50,27 @@ class Store:
 
     def submit(self, owner: str, request: JobSubmit, now: float) -> tuple[JobRecord, bool]:
         """Return the job of the owner's key, and whether this call made it."""
-        known = self._known_job(owner, request)
+        known = self.job_of_key(owner, request.idempotency_key)
         if known is not None:
             return known, False
         try:
             with self._database.write() as connection:
                 return jobs.submit(connection, owner, request, now), True
         except IntegrityError:
-            known = self._known_job(owner, request)
+            known = self.job_of_key(owner, request.idempotency_key)
             if known is None:
                 raise
             return known, False
 
-    def _known_job(self, owner: str, request: JobSubmit) -> JobRecord | None:
+    def job_of_key(self, owner: str, key: str) -> JobRecord | None:
+        """Return the job that the owner submitted with this idempotency key."""
         with self._database.read() as connection:
-            return jobs.find_by_key(connection, owner, request.idempotency_key)
+            return jobs.find_by_key(connection, owner, key)
+
+    def count_open_jobs(self, owner: str) -> int:
+        """Return how many of the owner's jobs wait or run."""
+        with self._database.read() as connection:
+            return jobs.count_open(connection, owner)
 
     def job(self, job_id: int) -> JobRecord | None:
         with self._database.read() as connection:

@@ -66,9 +66,7 @@ def attempt_nodes(connection: Connection, attempt_id: int) -> tuple[str, ...]:
 
 def held(connection: Connection, places: Places) -> list[str]:
     """Return in words which of these slots are held, and by what."""
-    wanted = [
-        and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots
-    ]
+    wanted = [and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots]
     query = select(LEASES).where(or_(*wanted)).order_by(LEASES.c.node, LEASES.c.slot)
     return [
         f"slot {row.slot} of {row.node} is held by task {row.task_id} of {row.owner}"

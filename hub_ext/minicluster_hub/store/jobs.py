@@ -53,6 +53,11 @@ def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> Jo
     return to_job(row)
 
 
+def count_open(connection: Connection, owner: str) -> int:
+    query = select(func.count()).where(JOBS.c.owner == owner, JOBS.c.state.in_(OPEN_STATES))
+    return connection.execute(query).scalar_one()
+
+
 def list_jobs(connection: Connection, owner: str | None, open_only: bool, limit: int) -> list[JobRecord]:
     query = select(JOBS).order_by(JOBS.c.id.desc()).limit(limit)
     if owner is not None:

@@ -36,8 +36,7 @@ def upgrade(database: Database) -> None:
 def _unusable(database: Database, detail: str) -> str:
     if not database.is_sqlite:
         return (
-            f"the database {database.name} cannot be used ({detail}); "
-            "check its URL, and that its server runs"
+            f"the database {database.name} cannot be used ({detail}); check its URL, and that its server runs"
         )
     if "not a database" in detail or "malformed" in detail:
         return (

@@ -50,10 +50,10 @@ async def start_api(tmp_path):
         works = [
             asyncio.create_task(context.reconciler.run()),
             asyncio.create_task(
-                JobWatch(context.store, context.metrics, context.log).run(context.reconciler.changes)
+                JobWatch(context.store, context.metrics, context.log).run(context.board.changes)
             ),
         ]
-        await context.reconciler.looked.wait()
+        await context.board.looked.wait()
         server.add_sockets(sockets)
         api = Api(context, hub, engine, port)
         try:
@@ -87,7 +87,7 @@ def _context(folder, hub, engine, url, limits):
     )
     reconciler = Reconciler(store, engine, policy=Fifo(), placement=Pack(), service_url=url)
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.nodes)
+    metrics.collect_from(store.world, reconciler.board.nodes)
     return Context(
         store=store,
         reconciler=reconciler,

@@ -94,7 +94,8 @@ class MemoryEngine(Engine):
         self.views.pop(task_id, None)
 
     def nodes(self):
-        return tuple(NodeView(f"node-{i}", True, "127.0.0.1", ("cpu",)) for i in (1, 2, 3))
+        """Three nodes that are up; two that are down, so that a job for five waits."""
+        return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", ("cpu",)) for i in range(1, 6))
 
     async def close(self):
         pass

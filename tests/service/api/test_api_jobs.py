@@ -53,6 +53,7 @@ async def test_another_users_blob_is_not_a_payload(api):
         ({"slots_per_node": 0}, "invalid", "spec.slots_per_node"),
         ({"nodes": {"min": 3, "max": 1}}, "invalid", "the minimum is above the maximum"),
         ({"env": {"RANK": "0", "LD_PRELOAD": "x.so"}}, "env_reserved", "LD_PRELOAD, RANK"),
+        ({"nodes": {"min": 6, "max": 6}}, "too_large", "needs 6 nodes with 1 slot each; this cluster has 5"),
     ],
 )
 async def test_what_is_wrong_with_a_submit_is_named(api, spec, code, told):
@@ -156,7 +157,7 @@ async def test_a_result_is_there_when_the_job_succeeded_and_only_for_its_owner(a
 async def test_nodes_tell_who_holds_which_slot(api):
     job, _, _ = await api.running(nodes=2)
     nodes = NodeList.model_validate_json((await api.ask("GET", "api/nodes", "bob-token")).content).nodes
-    held = {node.name: (node.slots[0].job_id, node.slots[0].owner) for node in nodes}
+    held = {node.name: (node.slots[0].job_id, node.slots[0].owner) for node in nodes if node.up}
     assert held == {"node-1": (job.id, "ada"), "node-2": (job.id, "ada"), "node-3": (None, None)}
 
 

@@ -1,0 +1,190 @@
+"""What Minicluster costs while nobody does anything, and how long its second start takes.
+
+A cluster with three open notebooks; every tab asks its notebook server as often as JupyterLab does. The
+hub, its proxy and the job service are measured, and whatever else runs for the data folder beside users'
+notebook servers. Then `./run` starts on the same data. Prints a table and one line per target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+from notebook import Cluster, Notebook, running_cluster
+from targets import Target, close
+
+from minicluster_hub.launch import ports
+from minicluster_hub.processes import SERVER_LABEL, find, of_data_folder
+
+TREE = Path(__file__).resolve().parents[1]
+NOTEBOOKS = 3
+MEMORY_BOUND_MB = 300.0
+CPU_BOUND_PERCENT = 2.0
+SECOND_START_BOUND_S = 5.0
+TAB_ASKS_EVERY_S = 10.0
+TAB_ASKS = ("api/sessions", "api/kernels", "api/terminals", "api/contents/?content=1")
+PARTS = {
+    "minicluster_hub.launch.hub": "hub",
+    "configurable-http-proxy": "proxy",
+    "minicluster_hub": "job service",
+}
+
+
+@dataclass
+class Cost:
+    """Memory and time of one part; sums over its processes."""
+
+    processes: int = 0
+    rss_mb: float = 0.0
+    pss_mb: float = 0.0
+    cpu_percent: float = 0.0
+
+
+Costs = dict[str, Cost]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--window-s", type=float, default=60.0, help="how long to look at the idle cluster")
+    parser.add_argument("--settle-s", type=float, default=10.0, help="how long to wait before")
+    parser.add_argument("--starts", type=int, default=3, help="second starts; the fastest counts")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder:
+        with running_cluster(Path(folder)) as cluster:
+            costs = asyncio.run(idle(cluster, options.settle_s, options.window_s))
+        starts_s = [second_start_s(Path(folder) / "data") for _ in range(options.starts)]
+    print(table(costs, options.window_s))
+    print("\nseconds of a second start, until the login page is there:", *(f"{s:.2f}" for s in starts_s))
+    print()
+    close(targets(costs, min(starts_s)))
+
+
+async def idle(cluster: Cluster, settle_s: float, window_s: float) -> Costs:
+    """Open the notebooks, wait, and measure."""
+    async with AsyncExitStack() as opened:
+        tabs = []
+        for number in range(NOTEBOOKS):
+            notebook = await opened.enter_async_context(cluster.notebook(f"idle-{number}.ipynb"))
+            await notebook.kernel.run("x = 1")
+            tabs.append(asyncio.create_task(stay_open(notebook)))
+        try:
+            await asyncio.sleep(settle_s)
+            return await measure(cluster.hub.settings.data_dir, window_s)
+        finally:
+            for tab in tabs:
+                tab.cancel()
+            await asyncio.gather(*tabs, return_exceptions=True)
+
+
+async def stay_open(notebook: Notebook) -> None:
+    """Ask what a JupyterLab tab asks while nobody touches it."""
+    here = notebook.visitor.server_path
+    while True:
+        await asyncio.sleep(TAB_ASKS_EVERY_S)
+        for path in TAB_ASKS:
+            await notebook.visitor.call("GET", f"{here}{path}", here)
+
+
+async def measure(data_dir: Path, window_s: float) -> Costs:
+    """Return what each part holds at the end of the window, and its share of one core in it."""
+    processes = {process.pid: process for process in ours(data_dir)}
+    began, before = time.monotonic(), {pid: cpu_s(process) for pid, process in processes.items()}
+    await asyncio.sleep(window_s)
+    took_s = time.monotonic() - began
+    costs: Costs = {name: Cost() for name in PARTS.values()}
+    for process in ours(data_dir):
+        cost = costs.setdefault(part(process), Cost())
+        memory = process.memory_full_info()
+        cost.processes += 1
+        cost.rss_mb += memory.rss / 1e6
+        cost.pss_mb += memory.pss / 1e6
+        cost.cpu_percent += 100 * (cpu_s(process) - before.get(process.pid, 0.0)) / took_s
+    return costs
+
+
+def ours(data_dir: Path) -> list[psutil.Process]:
+    """All processes of the data folder but users' notebook servers and their kernels."""
+    wanted = of_data_folder(data_dir)
+    return find(lambda env: wanted(env) and SERVER_LABEL not in env)
+
+
+def part(process: psutil.Process) -> str:
+    words = process.cmdline()
+    for word in words:
+        if name := PARTS.get(Path(word).name):
+            return name
+    return " ".join(words)[:40]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Processor seconds of a process and of its children that have ended."""
+    times = process.cpu_times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def second_start_s(data_dir: Path) -> float:
+    """Time `./run` on a data folder that was used before, from its start to its login page."""
+    url = f"http://127.0.0.1:{(port := ports.choose_public('127.0.0.1'))}"
+    # A user's shell does not forbid Python to keep what it compiled.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [str(TREE / "run"), "--data", str(data_dir), "--port", str(port)]
+    began = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as run:
+        try:
+            wait_said(run, url)
+            if httpx.get(f"{url}/hub/login", trust_env=False).status_code != httpx.codes.OK:
+                raise SystemExit(f"{url} shows no login page")
+            return time.monotonic() - began
+        finally:
+            run.send_signal(signal.SIGTERM)
+            run.communicate()
+
+
+def wait_said(run: subprocess.Popen[str], url: str) -> None:
+    """Read what ./run says until it says the URL."""
+    for line in run.stdout or ():
+        if url in line:
+            return
+    raise SystemExit(f"./run ended with exit code {run.wait()} before it was ready")
+
+
+def table(costs: Costs, window_s: float) -> str:
+    rows = [
+        f"{f'idle for {window_s:.0f} s':24}{'processes':>10}{'RSS MB':>10}{'PSS MB':>10}{'% of a core':>13}"
+    ]
+    for name, cost in {**costs, "together": together(costs)}.items():
+        numbers = f"{cost.rss_mb:>10.1f}{cost.pss_mb:>10.1f}{cost.cpu_percent:>13.2f}"
+        rows.append(f"{name:24}{cost.processes:>10}{numbers}")
+    return "\n".join(rows)
+
+
+def together(costs: Costs) -> Cost:
+    return Cost(
+        processes=sum(cost.processes for cost in costs.values()),
+        rss_mb=sum(cost.rss_mb for cost in costs.values()),
+        pss_mb=sum(cost.pss_mb for cost in costs.values()),
+        cpu_percent=sum(cost.cpu_percent for cost in costs.values()),
+    )
+
+
+def targets(costs: Costs, start_s: float) -> list[Target]:
+    total = together(costs)
+    return [
+        Target("idle_memory_mb", total.rss_mb, MEMORY_BOUND_MB),
+        Target("idle_cpu_percent", total.cpu_percent, CPU_BOUND_PERCENT),
+        Target("second_start_s", start_s, SECOND_START_BOUND_S),
+    ]
+
+
+if __name__ == "__main__":
+    main()
