@@ -1,7 +1,7 @@
 """What Minicluster costs while nobody does anything, and how long its second start takes.
 
-A cluster with three open notebooks; every tab asks its notebook server as often as JupyterLab does. The
-hub, its proxy and the job service are measured, and whatever else runs for the data folder beside users'
+A cluster with three open notebooks; every tab has loaded all of JupyterLab's scripts through the proxy, and
+asks its notebook server as often as JupyterLab does. The hub, its proxy and the job service are measured, and whatever else runs for the data folder beside users'
 notebook servers. Then a second start on the same data, as `./run` does it when all is installed. Prints a
 table and one line per target.
 """
@@ -35,6 +35,8 @@ MEMORY_BOUND_MB = 300.0
 CPU_BOUND_PERCENT = 2.0
 SECOND_START_BOUND_S = 5.0
 TAB_ASKS_EVERY_S = 10.0
+SCRIPTS = Path(sys.prefix) / "share" / "jupyter" / "lab" / "static"
+CONNECTIONS_OF_A_BROWSER = 6
 TAB_ASKS = ("api/sessions", "api/kernels", "api/terminals", "api/contents/?content=1")
 # ./run without its set-up: a benchmark must not install anything.
 RUN = """\
@@ -85,6 +87,7 @@ async def idle(cluster: Cluster, settle_s: float, window_s: float) -> Costs:
         tabs = []
         for number in range(NOTEBOOKS):
             notebook = await opened.enter_async_context(cluster.notebook(f"idle-{number}.ipynb"))
+            await load_page(notebook)
             await notebook.kernel.run("x = 1")
             tabs.append(asyncio.create_task(stay_open(notebook)))
         try:
@@ -94,6 +97,18 @@ async def idle(cluster: Cluster, settle_s: float, window_s: float) -> Costs:
             for tab in tabs:
                 tab.cancel()
             await asyncio.gather(*tabs, return_exceptions=True)
+
+
+async def load_page(notebook: Notebook) -> None:
+    """Fetch JupyterLab's scripts, as a browser does that has none of them yet; without its parsing."""
+    gate = asyncio.Semaphore(CONNECTIONS_OF_A_BROWSER)
+
+    async def load(script: Path) -> None:
+        async with gate:
+            path = f"{notebook.visitor.server_path}static/lab/{script.name}"
+            (await notebook.visitor.http.get(path)).raise_for_status()
+
+    await asyncio.gather(*map(load, sorted(SCRIPTS.glob("*.js"))))
 
 
 async def stay_open(notebook: Notebook) -> None:

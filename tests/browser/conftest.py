@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from ..hub.clusters import RunningCluster
-from .lab import log_in
+from .lab import log_in, stop_open_jobs
 
 # Without these the browser looks for its maker's hosts at every start.
 QUIET = [
@@ -92,10 +92,15 @@ def session(chromium: Browser, site: Site) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(session: BrowserContext) -> Iterator[Page]:
+def page(session: BrowserContext, site: Site) -> Iterator[Page]:
+    """A page in that profile; whatever else a test opens there is closed, and its jobs are stopped."""
     page = session.new_page()
     yield page
-    page.close()
+    for other in session.pages:
+        other.close()
+    last = session.new_page()
+    stop_open_jobs(last, site.url)
+    last.close()
 
 
 @pytest.fixture(scope="session")

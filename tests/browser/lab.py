@@ -1,14 +1,24 @@
-"""What a person does in JupyterLab, as small steps."""
+"""What a person does in JupyterLab and on the service's pages, as small steps."""
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 
 from playwright.sync_api import Locator, Page, expect
 
 START_MS = 60_000
-JOB_MS = 120_000
-_SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+JOB_MS = 60_000
+STOP_MS = 20_000
+JOBS_PATH = "/services/minicluster/"
+_RAN = re.compile(r"^\[\d+\]:$")
+_STOP_ALL = """async () => {
+  const { ask } = await import(`${document.getElementById("minicluster").dataset.url}static/service.js`);
+  const { jobs } = await ask("api/jobs", { query: { limit: 100 } });
+  const open = jobs.filter((job) => !["succeeded", "failed", "stopped"].includes(job.state));
+  await Promise.all(open.map((job) => ask(`api/jobs/${job.id}/stop`, { method: "POST" })));
+  return open.length;
+}"""
 
 
 def log_in(page: Page, url: str, name: str, password: str) -> None:
@@ -26,17 +36,16 @@ def open_notebook(page: Page, url: str, user: str, name: str) -> None:
     # A workspace of its own: JupyterLab would open the notebooks of former tests again.
     page.goto(f"{url}/user/{user}/lab/workspaces/{PurePath(name).stem}/tree/{name}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
-    # The notebook's own indicator says "idle" before there is a kernel; the status bar does not.
+    wait_ready(page)
+
+
+def wait_ready(page: Page) -> None:
+    """Wait for the kernel to have started: the notebook's own indicator says "idle" before there is one."""
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=START_MS)
 
 
-def wait_idle(page: Page, timeout_ms: int = JOB_MS) -> None:
-    idle = page.locator(f'{_SHOWN} .jp-Notebook-ExecutionIndicator[data-status="idle"]')
-    expect(idle).to_be_visible(timeout=timeout_ms)
-
-
 def cell(page: Page, index: int) -> Locator:
-    return page.locator(f"{_SHOWN} .jp-CodeCell").nth(index)
+    return page.locator(".jp-CodeCell").nth(index)
 
 
 def run_cell(page: Page, index: int) -> Locator:
@@ -47,22 +56,52 @@ def run_cell(page: Page, index: int) -> Locator:
     return here
 
 
-def run_all(page: Page) -> None:
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+def wait_ran(here: Locator, timeout_ms: int = JOB_MS) -> None:
+    """Wait for the end of a cell's first run, by its number.
+
+    The kernel's indicators are no sign: they say "idle" in the middle of a cell that has a widget,
+    whose messages are answered in a thread of their own.
+    """
+    expect(prompt(here)).to_have_text(_RAN, timeout=timeout_ms)
 
 
-def restart_kernel(page: Page) -> None:
-    page.get_by_role("menuitem", name="Kernel", exact=True).click()
-    page.get_by_role("menuitem", name="Restart Kernel…", exact=True).click()
-    page.locator(".jp-Dialog .jp-mod-accept").click()
-    wait_idle(page, START_MS)
-
-
-def interrupt_kernel(page: Page) -> None:
-    page.get_by_role("menuitem", name="Kernel", exact=True).click()
-    page.get_by_role("menuitem", name="Interrupt Kernel", exact=True).click()
+def prompt(here: Locator) -> Locator:
+    return here.locator(".jp-InputArea-prompt")
 
 
 def output_of(here: Locator) -> Locator:
-    return here.locator(".jp-OutputArea-output").last
+    return here.locator(".jp-OutputArea")
+
+
+def choose(page: Page, menu: str, item: str) -> None:
+    """Choose an item of the menu bar by its label; its accessible name has its shortcut as well."""
+    page.get_by_role("menuitem", name=menu, exact=True).click()
+    label = re.compile(f"^{re.escape(item)}$")
+    page.locator(".lm-Menu-itemLabel").filter(has_text=label).click(timeout=10_000)
+
+
+def run_all(page: Page) -> None:
+    choose(page, "Run", "Run All Cells")
+
+
+def interrupt_kernel(page: Page) -> None:
+    choose(page, "Kernel", "Interrupt Kernel")
+
+
+def restart_kernel(page: Page) -> None:
+    choose(page, "Kernel", "Restart Kernel…")
+    with page.expect_response(lambda answer: answer.url.endswith("/restart"), timeout=START_MS):
+        page.locator(".jp-Dialog .jp-mod-accept").click()
+    wait_ready(page)
+
+
+def open_jobs(page: Page, url: str) -> None:
+    page.goto(url + JOBS_PATH)
+    expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def stop_open_jobs(page: Page, url: str) -> None:
+    """Stop what a test left: the next one's cells would wait for its nodes."""
+    open_jobs(page, url)
+    while page.evaluate(_STOP_ALL):
+        page.wait_for_timeout(200)

@@ -24,7 +24,7 @@ LAYERS = [
     ["lifecycle", "root_cause", "views"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],
-    ["models", "bell"],
+    ["models", "bell", "processes"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 
@@ -34,7 +34,6 @@ BESIDE = {
     "authenticator": {"passwords", "login_delay"},
     "settings": {"processes"},
     "passwords": set(),
-    "processes": set(),
     "login_delay": set(),
     "quick_import": set(),
 }

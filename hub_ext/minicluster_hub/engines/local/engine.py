@@ -17,15 +17,10 @@ from traitlets import Enum, Integer, Unicode
 
 from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, TaskView
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
-from minicluster_hub.engines.local.processes import (
-    AGENT_MODULE,
-    SCRATCH_LABEL,
-    TASK_LABEL,
-    kill_task,
-    tasks_alive,
-)
+from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
 from minicluster_hub.engines.local.watch import ExitWatch
 from minicluster_hub.models import NodeView
+from minicluster_hub.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""
@@ -129,7 +124,7 @@ class LocalEngine(Engine):
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {
             "HOME": str(self._folder_of(launch.owner)),
-            "MINICLUSTER_DATA": str(self._data),
+            DATA_LABEL: str(self._data),
             "MINICLUSTER_SERVICE_URL": launch.service_url,
             "MINICLUSTER_TOKEN_FILE": str(scratch / "token"),
             "MINICLUSTER_NODE": launch.node,

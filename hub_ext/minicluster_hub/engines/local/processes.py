@@ -1,21 +1,20 @@
-"""Finding and killing the processes of a task by the label in their environment.
-
-A label is inherited by whatever a task starts, so that also what left its process group is found.
-"""
+"""The processes of a task: all that carry its label, whatever group or session they are in."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-TASK_LABEL = "MINICLUSTER_TASK"
-SCRATCH_LABEL = "MINICLUSTER_SCRATCH"
+from minicluster_hub.processes import SCRATCH_LABEL, TASK_LABEL, find, labelled, wait_gone
+
 AGENT_MODULE = "minicluster.runtime.agent"
 _PATIENCE_S = 10.0
+_ROUND_S = 0.2
 
 
 class ProcessesRemain(Exception):
@@ -30,29 +29,22 @@ def tasks_alive(tasks_root: Path) -> dict[int, int | None]:
 
     None: processes of the task are left, its agent is not.
     """
+
+    def wanted(env: Mapping[str, str]) -> bool:
+        return SCRATCH_LABEL in env and Path(env[SCRATCH_LABEL]).parent == tasks_root
+
     found: dict[int, int | None] = {}
-    for process in psutil.process_iter(["environ", "cmdline", "status"]):
-        labels = process.info["environ"] or {}
-        scratch = labels.get(SCRATCH_LABEL)
-        if scratch is None or Path(scratch).parent != tasks_root or _is_dead(process):
-            continue
-        is_agent = AGENT_MODULE in (process.info["cmdline"] or ())
-        task_id = int(labels[TASK_LABEL])
-        found[task_id] = process.pid if is_agent else found.get(task_id)
+    for process in find(wanted):
+        with suppress(psutil.NoSuchProcess):
+            task_id = int(process.environ()[TASK_LABEL])
+            is_agent = AGENT_MODULE in process.cmdline()
+            found[task_id] = process.pid if is_agent else found.get(task_id)
     return found
 
 
 def of_task(scratch: Path) -> list[psutil.Process]:
     """Return all processes alive that carry the task's label."""
-    return [
-        process
-        for process in psutil.process_iter(["environ", "status"])
-        if (process.info["environ"] or {}).get(SCRATCH_LABEL) == str(scratch) and not _is_dead(process)
-    ]
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    return process.info["status"] in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    return find(labelled(**{SCRATCH_LABEL: str(scratch)}))
 
 
 def kill_task(scratch: Path) -> None:
@@ -62,6 +54,6 @@ def kill_task(scratch: Path) -> None:
         for process in found:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(found, timeout=0.2)
+        wait_gone(found, _ROUND_S)
         if time.monotonic() > deadline:
             raise ProcessesRemain(scratch, [process.pid for process in found])
