@@ -22,7 +22,7 @@ from traitlets.config import Application
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.lifecycle import Limits
 
-ENGINES = {"local": "minicluster_hub.engines.local:LocalEngine"}
+ENGINES = {"local": "minicluster_hub.engines.local.engine:LocalEngine"}
 
 
 class ServiceBroken(Exception):

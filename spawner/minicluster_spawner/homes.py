@@ -1,25 +1,10 @@
-"""Users' folders: a safe name for any user name, and the example notebooks in a new home."""
+"""Users' homes: made once, with the example notebooks in them."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from pathlib import Path
-from urllib.parse import quote
-
-_LONGEST_NAME = 120
-
-
-def folder_name(user_name: str) -> str:
-    """Turn any user name into one folder name; different names stay different."""
-    escaped = quote(user_name, safe="@+")
-    if escaped.startswith("."):
-        escaped = "%2E" + escaped[1:]
-    if len(escaped) >= _LONGEST_NAME:
-        digest = hashlib.sha256(user_name.encode()).hexdigest()
-        escaped = f"{escaped[: _LONGEST_NAME - 33]}-{digest[:32]}"
-    return escaped or "%"
 
 
 def examples_dir() -> Path:

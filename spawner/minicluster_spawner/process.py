@@ -18,8 +18,9 @@ import psutil
 from jupyterhub.spawner import LocalProcessSpawner, SpawnException
 from traitlets import Bool, Float, Unicode, default
 
+from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
-from minicluster_spawner.homes import examples_dir, folder_name, make_home
+from minicluster_spawner.homes import examples_dir, make_home
 
 _LOG_KEPT_BYTES = 2**22
 _LOOK_AGAIN_S = 0.05
@@ -65,7 +66,7 @@ class ProcessSpawner(LocalProcessSpawner):
 
     @property
     def home(self) -> Path:
-        return Path(self.data_dir).absolute() / "homes" / folder_name(self.user.name)
+        return home_of(Path(self.data_dir).absolute(), self.user.name)
 
     @property
     def server_log(self) -> Path:

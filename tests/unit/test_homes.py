@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster_spawner.homes import examples_dir, folder_name, make_home
+from minicluster_hub.engines.local.homes import folder_name
+from minicluster_spawner.homes import examples_dir, make_home
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=300)
 

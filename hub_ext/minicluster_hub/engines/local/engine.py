@@ -17,6 +17,7 @@ from traitlets import Enum, Integer, Unicode
 
 from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, TaskView
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
+from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
 from minicluster_hub.engines.local.watch import ExitWatch
 from minicluster_hub.models import NodeView
@@ -138,7 +139,7 @@ class LocalEngine(Engine):
 
     def _folder_of(self, owner: str) -> Path:
         """Return the owner's home, where relative paths of a cell mean what they mean in the notebook."""
-        home = self._data / "homes" / owner
+        home = home_of(self._data, owner)
         return home if home.is_dir() else self._data
 
     def _watch(self, task_id: int, pid: int) -> None:
