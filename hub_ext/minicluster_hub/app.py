@@ -20,7 +20,7 @@ from traitlets import Float, Integer, Unicode, default
 from traitlets.config import Application
 
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.lifecycle import Limits
+from minicluster_hub.scenes import Limits
 
 ENGINES = {"local": "minicluster_hub.engines.local.engine:LocalEngine"}
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from minicluster.wire import Job, JobState, NodeList, TaskOrders
 from minicluster_hub.bell import NODES, Bell
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.lifecycle import Scene
 from minicluster_hub.models import JobRecord, NodeView, TaskRecord, World
 from minicluster_hub.orders import TaskOver, orders_for
+from minicluster_hub.scenes import Scene
 from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.store import Store
 from minicluster_hub.views import job_message, node_list

@@ -5,25 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
-from minicluster_hub.engines.base import TaskView
-from minicluster_hub.models import GangRecord, GangTarget, JobRecord, RankRecord, TaskRecord, TaskState, World
+from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState, World
 from minicluster_hub.root_cause import root_cause
+from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, scenes
 from minicluster_hub.states import JobEvent
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (10 s)."""
-
-    heartbeat_timeout_s: float = 10.0
-    start_timeout_s: float = 300.0
-    stop_patience_s: float = 10.8
-    keep_warm_s: float = 120.0
-    max_attempts: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,39 +53,6 @@ class Happened:
 
 Action = StartTask | MarkStarted | EndTask | MarkEnded | EndGang | Happened
 
-_ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What is known beside the store: the engine's view, the silence of each agent in seconds."""
-
-    views: Mapping[int, TaskView]
-    silence_s: Mapping[int, float]
-    now: float
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One gang with its tasks, its job if it has one, and that job's ranks."""
-
-    gang: GangRecord
-    tasks: tuple[TaskRecord, ...]
-    job: JobRecord | None
-    ranks: tuple[RankRecord, ...]
-    lost: tuple[TaskRecord, ...] = field(default=())
-
-    @property
-    def assembled(self) -> bool:
-        return all(task.state is TaskState.READY for task in self.tasks)
-
-    def cleared(self) -> bool:
-        """Nothing of the job's newest attempt is left on any node."""
-        attempt = self.job.attempt_id if self.job else None
-        return attempt is not None and all(
-            task.state is TaskState.ENDED or task.cleared >= attempt for task in self.tasks
-        )
-
 
 def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
     """Return what must happen next."""
@@ -107,27 +63,6 @@ def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
         if scene.job is not None:
             actions += _job_actions(scene, scene.job, sight, limits)
     return tuple(actions)
-
-
-def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
-    jobs = {job.id: job for job in world.jobs}
-    for gang in world.gangs:
-        tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
-        job = jobs.get(gang.job_id) if gang.job_id is not None else None
-        ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
-        lost = tuple(task for task in tasks if _is_lost(task, sight, limits))
-        yield Scene(gang, tasks, job, ranks, lost)
-
-
-def _is_lost(task: TaskRecord, sight: Sight, limits: Limits) -> bool:
-    view = sight.views.get(task.id)
-    if task.state is TaskState.ENDED:
-        return False
-    if task.state is TaskState.NEW:
-        return view is not None and not view.alive
-    if view is None or not view.alive:
-        return True
-    return sight.silence_s.get(task.id, 0.0) > limits.heartbeat_timeout_s
 
 
 def _task_actions(scene: Scene, sight: Sight) -> Iterator[Action]:
@@ -148,7 +83,7 @@ def _gang_actions(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Action
     gang = scene.gang
     if gang.target is GangTarget.END:
         return
-    if scene.job is not None and scene.job.state in _ENDING:
+    if scene.job is not None and scene.job.state in ENDING:
         late = sight.now - scene.job.state_since > limits.stop_patience_s
         if late or scene.lost or not scene.assembled:
             yield EndGang(gang.id, "an agent did not end its ranks" if late else "")
@@ -160,7 +95,7 @@ def _gang_actions(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Action
 
 
 def _job_actions(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Iterator[Action]:
-    if job.state in _ENDING:
+    if job.state in ENDING:
         if scene.cleared():
             error = root_cause(scene.ranks) if job.state is JobState.FAILING else None
             yield Happened(job.id, JobEvent.CLEARED, error=error)
@@ -227,30 +162,3 @@ def _overdue(job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
         error = JobError(kind=ErrorKind.TIMEOUT, message=message, hint="Give more with --timeout.")
         return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
     return None
-
-
-def next_deadline(world: World, sight: Sight, limits: Limits) -> float | None:
-    """Return in how many seconds `decide` may say something new without any event, or None."""
-    waits: list[float] = []
-    for scene in scenes(world, sight, limits):
-        waits += _gang_waits(scene, sight, limits)
-        if scene.job is not None:
-            waits += _job_waits(scene.job, sight.now, limits)
-    return max(0.05, min(waits)) if waits else None
-
-
-def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
-    if scene.gang.job_id is None and scene.gang.idle_since is not None:
-        yield scene.gang.idle_since + limits.keep_warm_s - sight.now
-    for task in scene.tasks:
-        if task.state in (TaskState.STARTED, TaskState.READY):
-            yield limits.heartbeat_timeout_s - sight.silence_s.get(task.id, 0.0) + 0.05
-
-
-def _job_waits(job: JobRecord, now: float, limits: Limits) -> Iterator[float]:
-    if job.state in _ENDING:
-        yield job.state_since + limits.stop_patience_s - now + 0.05
-    elif job.state is JobState.STARTING:
-        yield job.state_since + limits.start_timeout_s - now + 0.05
-    elif job.state is JobState.RUNNING and job.spec.timeout_s:
-        yield job.state_since + job.spec.timeout_s - now + 0.05

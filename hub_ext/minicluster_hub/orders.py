@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from minicluster.wire import JobState, RunOrder, StopMode, TaskOrders
-from minicluster_hub.lifecycle import Scene
 from minicluster_hub.models import GangTarget, JobRecord, TaskRecord
+from minicluster_hub.scenes import Scene
 
 _STOP_MODES = {
     JobState.STOPPING: StopMode.INTERRUPT,

@@ -16,22 +16,20 @@ from typing import Any
 
 from minicluster.wire import ErrorKind, JobError
 from minicluster_hub.board import Board
+from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
 from minicluster_hub.lifecycle import (
     Action,
     EndGang,
     EndTask,
     Happened,
-    Limits,
     MarkEnded,
     MarkStarted,
-    Sight,
     StartTask,
     decide,
-    next_deadline,
-    scenes,
 )
 from minicluster_hub.models import JobRecord, TaskRecord, World
+from minicluster_hub.scenes import Limits, Sight, scenes
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import Admit, Decision, Reclaim, Reuse, schedule

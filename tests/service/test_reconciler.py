@@ -20,10 +20,10 @@ from minicluster.wire import (
     TaskReport,
 )
 from minicluster_hub.engines.base import Engine, TaskRefused, TaskView
-from minicluster_hub.lifecycle import Limits
 from minicluster_hub.models import NodeView
 from minicluster_hub.orders import TaskOver
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scenes import Limits
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.states import JobEvent

@@ -21,7 +21,8 @@ LAYERS = [
     ["reconciler"],
     ["board"],
     ["orders"],
-    ["lifecycle", "root_cause", "views"],
+    ["lifecycle", "deadlines", "views"],
+    ["scenes", "root_cause"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],
     ["models", "bell", "processes"],
@@ -39,7 +40,17 @@ BESIDE = {
 }
 """What stands beside the job service, and all that it may import of minicluster_hub."""
 
-PURE = ["states.py", "models.py", "lifecycle.py", "orders.py", "root_cause.py", "views.py", "scheduling"]
+PURE = [
+    "states.py",
+    "models.py",
+    "scenes.py",
+    "lifecycle.py",
+    "deadlines.py",
+    "orders.py",
+    "root_cause.py",
+    "views.py",
+    "scheduling",
+]
 IMPURE = {"tornado", "sqlalchemy", "alembic", "time", "datetime", "asyncio", "socket", "subprocess", "psutil"}
 
 

@@ -5,20 +5,16 @@ from dataclasses import replace
 import pytest
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState, StopMode
-from minicluster_hub import lifecycle
+from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engines.base import TaskView
 from minicluster_hub.lifecycle import (
     EndGang,
     EndTask,
     Happened,
-    Limits,
     MarkEnded,
     MarkStarted,
-    Sight,
     StartTask,
     decide,
-    next_deadline,
-    scenes,
 )
 from minicluster_hub.models import (
     GangRecord,
@@ -31,6 +27,7 @@ from minicluster_hub.models import (
 )
 from minicluster_hub.orders import TaskOver, orders_for
 from minicluster_hub.root_cause import root_cause
+from minicluster_hub.scenes import Limits, Sight, scenes
 from minicluster_hub.states import JobEvent
 
 NOW = 5000.0
@@ -262,4 +259,4 @@ def test_orders_are_the_same_after_a_restart_and_over_when_the_gang_ends():
 
 
 def test_limits_leave_room_for_the_agents_own_escalation():
-    assert lifecycle.Limits().stop_patience_s > 10.0
+    assert Limits().stop_patience_s > 10.0

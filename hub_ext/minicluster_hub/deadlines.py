@@ -1,0 +1,36 @@
+"""When to look again without being woken: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minicluster.wire import JobState
+from minicluster_hub.models import JobRecord, TaskState, World
+from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, scenes
+
+
+def next_deadline(world: World, sight: Sight, limits: Limits) -> float | None:
+    """Return in how many seconds `lifecycle.decide` may say something new without any event, or None."""
+    waits: list[float] = []
+    for scene in scenes(world, sight, limits):
+        waits += _gang_waits(scene, sight, limits)
+        if scene.job is not None:
+            waits += _job_waits(scene.job, sight.now, limits)
+    return max(0.05, min(waits)) if waits else None
+
+
+def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
+    if scene.gang.job_id is None and scene.gang.idle_since is not None:
+        yield scene.gang.idle_since + limits.keep_warm_s - sight.now
+    for task in scene.tasks:
+        if task.state in (TaskState.STARTED, TaskState.READY):
+            yield limits.heartbeat_timeout_s - sight.silence_s.get(task.id, 0.0) + 0.05
+
+
+def _job_waits(job: JobRecord, now: float, limits: Limits) -> Iterator[float]:
+    if job.state in ENDING:
+        yield job.state_since + limits.stop_patience_s - now + 0.05
+    elif job.state is JobState.STARTING:
+        yield job.state_since + limits.start_timeout_s - now + 0.05
+    elif job.state is JobState.RUNNING and job.spec.timeout_s:
+        yield job.state_since + job.spec.timeout_s - now + 0.05

@@ -1,0 +1,76 @@
+"""What the decisions are taken from: each gang with its tasks, its job and what is known of them: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from minicluster.wire import JobState
+from minicluster_hub.engines.base import TaskView
+from minicluster_hub.models import GangRecord, JobRecord, RankRecord, TaskRecord, TaskState, World
+
+ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
+"""The states in which an attempt is being cleared away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (10 s)."""
+
+    heartbeat_timeout_s: float = 10.0
+    start_timeout_s: float = 300.0
+    stop_patience_s: float = 10.8
+    keep_warm_s: float = 120.0
+    max_attempts: int = 3
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known beside the store: the engine's view, the silence of each agent in seconds."""
+
+    views: Mapping[int, TaskView]
+    silence_s: Mapping[int, float]
+    now: float
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One gang with its tasks, its job if it has one, and that job's ranks."""
+
+    gang: GangRecord
+    tasks: tuple[TaskRecord, ...]
+    job: JobRecord | None
+    ranks: tuple[RankRecord, ...]
+    lost: tuple[TaskRecord, ...] = field(default=())
+
+    @property
+    def assembled(self) -> bool:
+        return all(task.state is TaskState.READY for task in self.tasks)
+
+    def cleared(self) -> bool:
+        """Nothing of the job's newest attempt is left on any node."""
+        attempt = self.job.attempt_id if self.job else None
+        return attempt is not None and all(
+            task.state is TaskState.ENDED or task.cleared >= attempt for task in self.tasks
+        )
+
+
+def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
+    jobs = {job.id: job for job in world.jobs}
+    for gang in world.gangs:
+        tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
+        job = jobs.get(gang.job_id) if gang.job_id is not None else None
+        ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
+        lost = tuple(task for task in tasks if _is_lost(task, sight, limits))
+        yield Scene(gang, tasks, job, ranks, lost)
+
+
+def _is_lost(task: TaskRecord, sight: Sight, limits: Limits) -> bool:
+    view = sight.views.get(task.id)
+    if task.state is TaskState.ENDED:
+        return False
+    if task.state is TaskState.NEW:
+        return view is not None and not view.alive
+    if view is None or not view.alive:
+        return True
+    return sight.silence_s.get(task.id, 0.0) > limits.heartbeat_timeout_s
