@@ -1,9 +1,9 @@
 """What Minicluster costs while nobody does anything, and how long its second start takes.
 
-A cluster with three open notebooks; every tab has loaded all of JupyterLab's scripts through the proxy, and
-asks its notebook server as often as JupyterLab does. The hub, its proxy and the job service are measured, and whatever else runs for the data folder beside users'
-notebook servers. Then a second start on the same data, as `./run` does it when all is installed. Prints a
-table and one line per target.
+A cluster with three open notebooks; every tab has loaded JupyterLab's scripts through the proxy, and asks
+its notebook server as often as JupyterLab does. The hub, its proxy and the job service are measured, and
+whatever else runs for the data folder beside users' notebook servers. Then a second start on the same
+data, as `./run` does it when all is installed. Prints a table and one line per target.
 """
 
 from __future__ import annotations

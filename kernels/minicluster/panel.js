@@ -57,6 +57,7 @@ class RunState {
 class PanelView {
   constructor(root, onStop) {
     this.root = root;
+    this.picked = null;
     this.chosen = 0;
     this.shownTabs = "";
     this.asked = false;
@@ -159,7 +160,8 @@ class PanelView {
   }
 
   drawTabs(ranks) {
-    if (ranks.length && !ranks.includes(this.chosen)) this.chosen = ranks[0];
+    // Whichever rank prints first, the lowest is shown, until somebody picks another.
+    this.chosen = this.picked ?? ranks[0] ?? 0;
     const wanted = `${ranks.join()};${this.chosen}`;
     if (wanted === this.shownTabs) return;
     this.shownTabs = wanted;
@@ -187,7 +189,7 @@ class PanelView {
   }
 
   choose(rank) {
-    this.chosen = rank;
+    this.picked = rank;
     this.onChoose();
   }
 

@@ -9,7 +9,7 @@ from html import escape
 from .curves import Curve
 
 _WIDTH, _HEIGHT = 380, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 8, 22
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 8, 22
 # Dark enough on white and light enough on black; told apart by people who see few colours.
 _COLOURS = ("#2f7ed8", "#d9822b", "#2a9d5c", "#c0508f", "#8a63d2", "#b08900", "#1fa2b8", "#808080")
 _TEXT = (

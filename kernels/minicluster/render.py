@@ -23,7 +23,7 @@ _PRE = (
     "margin:4px 0 0;max-height:260px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;"
     "font-family:var(--jp-code-font-family,monospace);font-size:12px;line-height:1.35;background:transparent"
 )
-_WIDE = "flex:1 1 420px;min-width:0"
+_WIDE = "flex:1 1 360px;min-width:0"
 _PICTURE_LINES = 100
 
 

@@ -45,7 +45,7 @@ class Site:
 
     def put_notebook(self, name: str, *cells: str) -> None:
         """Write a notebook into the user's home."""
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells])
         notebook.metadata["kernelspec"] = {
             "name": "python3",
             "display_name": "Python 3 (ipykernel)",

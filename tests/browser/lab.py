@@ -90,7 +90,7 @@ def interrupt_kernel(page: Page) -> None:
 
 def restart_kernel(page: Page) -> None:
     choose(page, "Kernel", "Restart Kernel…")
-    with page.expect_response(lambda answer: answer.url.endswith("/restart"), timeout=START_MS):
+    with page.expect_response(lambda answer: "/restart" in answer.url, timeout=START_MS):
         page.locator(".jp-Dialog .jp-mod-accept").click()
     wait_ready(page)
 

@@ -22,7 +22,7 @@ function showJob(job) {
   byId("heading").textContent = `Job ${job.id}: ${job.name}`;
   byId("state").replaceChildren(stateBadge(job));
   const where = [job.world_size && `${job.world_size} ranks`, job.nodes.join(", "), job.owner];
-  byId("facts").replaceChildren(where.filter(Boolean).join(" · "), " ", runTimeCell(job));
+  byId("facts").replaceChildren(where.filter(Boolean).join(" · "), job.started_at ? " · " : "", runTimeCell(job));
   byId("actions").replaceChildren(attachLine(job), " ", isOver(job) ? "" : stopButton(job, showJob));
   byId("reason").textContent = job.error ? "" : reasonText(job);
   byId("reason").hidden = !byId("reason").textContent;
