@@ -8,6 +8,7 @@ const byId = (id) => document.getElementById(id);
 const log = byId("log");
 const tails = new Map();
 let shown = "";
+let picked = false;
 let attempt = 0;
 let lastLine = 0;
 let drawing = false;
@@ -16,6 +17,7 @@ function showJob(job) {
   if (job.attempt !== attempt) {
     attempt = job.attempt;
     tails.clear();
+    picked = false;
     byId("ranks").replaceChildren();
     draw();
   }
@@ -81,13 +83,17 @@ function overwritten(text) {
 function addTab(stream) {
   const button = element("button", { type: "button", className: "nav-link py-0", role: "tab" }, stream.replace("-", " "));
   button.dataset.stream = stream;
-  button.addEventListener("click", () => select(stream));
+  button.addEventListener("click", () => {
+    picked = true;
+    select(stream);
+  });
   const order = (tab) => Number(tab.dataset.stream.replace("rank-", ""));
   const item = element("li", { className: "nav-item" }, button);
   const after = [...byId("ranks").children].find((other) => order(other.firstChild) > order(button));
   byId("ranks").insertBefore(item, after ?? null);
-  if (!tails.has(shown) || stream === "rank-0") {
-    select(stream);
+  // The lowest rank is shown until somebody picks one.
+  if (!picked) {
+    select(byId("ranks").querySelector("button").dataset.stream);
   }
 }
 
