@@ -64,7 +64,7 @@ def _hub(c: Any, settings: Settings) -> None:
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.concurrent_spawn_limit = 10
     c.JupyterHub.service_check_interval = 60
-    # JupyterHub measures its event loop 20 times a second, half of what an idle hub costs. Twice a second
+    # JupyterHub measures its event loop 20 times a second, most of what an idle hub costs. Twice a second
     # still logs a loop that hung for more than a second.
     c.PeriodicMetricsCollector.event_loop_interval_resolution = 0.5
     c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{settings.ports.proxy}"
