@@ -94,7 +94,8 @@ async def test_it_is_small_and_idle(hub, tmp_path):
         before = sum(seen.cpu_times()[:2])
         await asyncio.sleep(2)
         assert sum(seen.cpu_times()[:2]) - before <= 0.02
-        assert seen.memory_info().rss < 85_000_000
+        # Its third of the 300 MB for hub, proxy and service together, which bench/idle.py measures.
+        assert seen.memory_info().rss < 100_000_000
 
 
 @pytest.mark.parametrize(
