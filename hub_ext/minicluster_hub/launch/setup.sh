@@ -120,6 +120,8 @@ install_packages() {
     local extras=$1 torch_spec=$2
     cp "$tree/constraints.txt" "$venv/constraints.txt"
     [ -n "$torch_spec" ] && grep -v '^torch==' "$tree/constraints.txt" >"$venv/constraints.txt"
+    # An old pip (Debian 12 has 23.0) searches for hours where a new one says what does not fit.
+    pip_install "Updating pip" "pip>=24"
     install_torch "$torch_spec"
     step "JupyterHub, JupyterLab and what they need"
     pip_install "Installing the packages" -e "$tree[$extras]"
