@@ -21,7 +21,10 @@ from traitlets.config import Application
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.scenes import Limits
 
-ENGINES = {"local": "minicluster_hub.engines.local.engine:LocalEngine"}
+ENGINES = {
+    "local": "minicluster_hub.engines.local.engine:LocalEngine",
+    "swarm": "minicluster_hub.engines.swarm.engine:SwarmEngine",
+}
 
 
 class ServiceBroken(Exception):
@@ -69,6 +72,13 @@ class MiniclusterHub(Application):
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
     max_ranks = Integer(256, min=1, help="Most ranks of one job.").tag(config=True)
     max_open_jobs = Integer(200, min=1, help="Most jobs of one user that wait or run.").tag(config=True)
+    server_gpus = Integer(
+        0, min=0, help="Most GPUs of one notebook server; 0: none, so that all of them are for jobs."
+    ).tag(config=True)
+    server_gpu_s = Float(
+        4 * 3600.0,
+        help="Seconds that a notebook server may hold GPUs: longer leaves them idle more.",
+    ).tag(config=True)
     payload_limit_bytes = Integer(2 * 1024**3, help="Largest cell with its names, in bytes.").tag(config=True)
     result_limit_bytes = Integer(2 * 1024**3, help="Largest result of a cell, in bytes.").tag(config=True)
     auth_cache_s = Integer(
@@ -172,7 +182,7 @@ class MiniclusterHub(Application):
             )
         module, _, name = ENGINES[self.engine].partition(":")
         kind: Any = getattr(import_module(module), name)
-        return kind(parent=self, data_dir=str(Path(self.data_dir).absolute()))
+        return kind(parent=self)
 
     def cookie_secret(self) -> bytes:
         """Return the secret that signs cookies; kept, so that logins outlive a restart."""

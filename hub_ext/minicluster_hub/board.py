@@ -84,12 +84,16 @@ class Board:
         async with self._orders_bell.listen(task_id) as listener:
             await listener.wait(timeout_s)
 
+    def check_image(self, image: str | None) -> None:
+        """Raise ImageNotAllowed if the engine runs no tasks in this image."""
+        self._engine.check_image(image)
+
     def node_views(self) -> tuple[NodeView, ...]:
         return self._engine.nodes()
 
     def nodes(self) -> NodeList:
         """Return all nodes with who holds their slots."""
-        return node_list(self._engine.nodes(), self.world.leases)
+        return node_list(self._engine.nodes(), self.world)
 
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""

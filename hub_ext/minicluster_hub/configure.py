@@ -15,7 +15,8 @@ from minicluster_hub.processes import DATA_LABEL
 from minicluster_hub.settings import Settings
 
 SERVICE = "minicluster"
-READ, SUBMIT, ADMIN = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin"))
+SPAWNER = "minicluster-spawner"
+READ, SUBMIT, ADMIN, PLACE = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place"))
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
 
 
@@ -27,6 +28,7 @@ def configure(
     service_url: str | None = None,
     service_token: str | None = None,
     service_args: tuple[str, ...] = (),
+    spawner_token: str | None = None,
 ) -> Settings:
     """Set up JupyterHub for Minicluster and return the settings used.
 
@@ -35,6 +37,8 @@ def configure(
     service_url, service_token: the job service is started elsewhere, with this token of its own
         (at least 32 random characters), and outlives a restart of the hub.
     service_args: further options of a job service that the hub starts itself.
+    spawner_token: what the spawner shows the job service when it asks where a notebook server may
+        be (at least 32 random characters); without one, notebook servers take no slots.
     """
     told = Settings.from_environment()
     settings = dataclasses.replace(
@@ -50,6 +54,8 @@ def configure(
     _servers(c, settings)
     external = {"url": service_url, "api_token": service_token}
     c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
+    if spawner_token:
+        _let_place_servers(c, spawner_token)
     return settings
 
 
@@ -82,11 +88,18 @@ def _scopes(c: Any) -> None:
         READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
         SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ]},
         ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
+        PLACE: {"description": "Give notebook servers their nodes and GPUs"},
     }
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the server role's own, so the role's two scopes stand here again.
     c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+
+
+def _let_place_servers(c: Any, token: str) -> None:
+    """Let the spawner, and no user, take nodes and slots for notebook servers."""
+    c.JupyterHub.services.append({"name": SPAWNER, "api_token": token, "display": False})
+    c.JupyterHub.load_roles.append({"name": SPAWNER, "scopes": [PLACE], "services": [SPAWNER]})
 
 
 def _servers(c: Any, settings: Settings) -> None:

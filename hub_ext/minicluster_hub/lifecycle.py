@@ -36,6 +36,13 @@ class MarkEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class EndStray:
+    """End a task that the engine has and the store does not: of a store that was put back, say."""
+
+    task_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndGang:
     gang_id: int
     reason: str
@@ -51,12 +58,13 @@ class Happened:
     error: JobError | None = None
 
 
-Action = StartTask | MarkStarted | EndTask | MarkEnded | EndGang | Happened
+Action = StartTask | MarkStarted | EndTask | MarkEnded | EndStray | EndGang | Happened
 
 
 def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
     """Return what must happen next."""
-    actions: list[Action] = []
+    known = {task.id for task in world.tasks}
+    actions: list[Action] = [EndStray(task_id) for task_id in sight.views if task_id not in known]
     for scene in scenes(world, sight, limits):
         actions += _task_actions(scene, sight)
         actions += _gang_actions(scene, sight, limits)

@@ -51,7 +51,10 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class GangRecord:
-    """All tasks of an attempt. `job_id` None: warm, waiting since `idle_since` for its owner."""
+    """All tasks of an attempt. `job_id` None: warm, waiting since `idle_since` for its owner.
+
+    image, shm_bytes: what its tasks were started with (see wire.JobSpec).
+    """
 
     id: int
     owner: str
@@ -60,6 +63,8 @@ class GangRecord:
     slots_per_node: int
     created_at: float
     idle_since: float | None
+    image: str | None = None
+    shm_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +97,31 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot of a node, held by a task. The table's key is (node, slot): never held twice."""
+    """A slot of a node, held by a task or by a notebook server, whose id is given.
+
+    The table's key is (node, slot): never held twice.
+    """
 
     node: str
     slot: int
-    task_id: int
+    task_id: int | None
     job_id: int | None
     owner: str
     warm: bool
+    server_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """A notebook server's place. `name` is "" for a user's unnamed server; `until` as in wire.ServerPlace."""
+
+    id: int
+    owner: str
+    name: str
+    node: str
+    slots: tuple[int, ...]
+    until: float | None
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +154,4 @@ class World:
     tasks: tuple[TaskRecord, ...]
     ranks: tuple[RankRecord, ...]
     leases: tuple[Lease, ...]
+    servers: tuple[ServerRecord, ...] = ()

@@ -21,6 +21,7 @@ from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
+from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.store import Store
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _context(app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: 
         clock=time.time,
         log=app.log,  # pyright: ignore[reportArgumentType]
         admission=AdmissionLimits(max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs),
+        server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),
     )
 
 

@@ -21,6 +21,7 @@ from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
 from minicluster_hub.lifecycle import (
     Action,
     EndGang,
+    EndStray,
     EndTask,
     Happened,
     MarkEnded,
@@ -88,6 +89,12 @@ class Reconciler:
         """Say that something was stored: the loop looks at once."""
         self._awake.set()
 
+    def slots_changed(self) -> None:
+        """Say that a notebook server took or gave back slots: everyone sees it from now on."""
+        self._look()
+        self.board.ring()
+        self.wake()
+
     def heartbeat(self, task_id: int) -> None:
         """Say that a task's agent has spoken."""
         self._heard[task_id] = time.monotonic()
@@ -131,11 +138,16 @@ class Reconciler:
         self.board.show(world, scenes(world, self._sight(world), self._limits))
 
     def _sight(self, world: World) -> Sight:
-        now = time.monotonic()
+        now, views = time.monotonic(), self._engine.tasks()
+        for task_id, view in views.items():
+            if view.starting:
+                self.heartbeat(task_id)
         silence = {task.id: now - self._heard.get(task.id, self._opened) for task in world.tasks}
-        return Sight(self._engine.tasks(), silence, self._clock())
+        return Sight(views, silence, self._clock())
 
     def _is_new(self, action: Action) -> bool:
+        if isinstance(action, EndStray):
+            return action.task_id not in self._engine_work
         touches_engine = isinstance(action, StartTask | EndTask | MarkEnded)
         return not (touches_engine and action.task.id in self._engine_work)
 
@@ -154,6 +166,9 @@ class Reconciler:
                 self._store.task_ended(task.id, self._clock())
                 self._engine.forget(task.id)
                 self.board.ring()
+            case EndStray(task_id):
+                self._log.warning("task %s is in no row: ending it", task_id)
+                self._with_engine(task_id, self._end_stray(task_id))
             case EndGang(gang_id, reason):
                 self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
                 self._store.end_gang(gang_id)
@@ -176,7 +191,17 @@ class Reconciler:
         token = secrets.token_urlsafe(32)
         self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
         launch = TaskLaunch(
-            task.id, task.gang_id, scene.gang.owner, task.node, task.slots, token, self._service_url
+            task.id,
+            task.gang_id,
+            scene.gang.owner,
+            task.node,
+            task.slots,
+            token,
+            self._service_url,
+            job_id=scene.job.id if scene.job else None,
+            attempt_id=scene.job.attempt_id if scene.job else None,
+            image=scene.gang.image,
+            shm_bytes=scene.gang.shm_bytes,
         )
         self._with_engine(task.id, self._start_task(launch, scene.job))
 
@@ -189,6 +214,10 @@ class Reconciler:
             if job is not None:
                 failure = JobError(kind=ErrorKind.START, node=launch.node, message=str(error))
                 self.happened(job.id, JobEvent.FAILURE_SEEN, str(error), failure)
+
+    async def _end_stray(self, task_id: int) -> None:
+        await self._engine.end(task_id)
+        self._engine.forget(task_id)
 
     def _with_engine(self, task_id: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minicluster.wire import Job, JobState, Node, NodeList, SlotUse
-from minicluster_hub.models import GangTarget, JobRecord, Lease, NodeView, TaskRecord, TaskState, World
+from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse
+from minicluster_hub.models import (
+    GangTarget,
+    JobRecord,
+    Lease,
+    NodeView,
+    ServerRecord,
+    TaskRecord,
+    TaskState,
+    World,
+)
 from minicluster_hub.scheduling.base import JobRequest, Places, RunningJob, Snapshot, WarmGang
 from minicluster_hub.scheduling.reasons import Wait
 
@@ -31,15 +40,16 @@ def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) ->
     )
 
 
-def node_list(nodes: Sequence[NodeView], leases: Sequence[Lease]) -> NodeList:
-    held = {(lease.node, lease.slot): lease for lease in leases}
+def node_list(nodes: Sequence[NodeView], world: World) -> NodeList:
+    held = {(lease.node, lease.slot): lease for lease in world.leases}
+    servers = {server.id: server for server in world.servers}
     return NodeList(
         nodes=tuple(
             Node(
                 name=node.name,
                 up=node.up,
                 slots=tuple(
-                    _slot_use(slot, kind, held.get((node.name, slot)))
+                    _slot_use(slot, kind, held.get((node.name, slot)), servers)
                     for slot, kind in enumerate(node.slot_kinds)
                 ),
             )
@@ -48,10 +58,13 @@ def node_list(nodes: Sequence[NodeView], leases: Sequence[Lease]) -> NodeList:
     )
 
 
-def _slot_use(slot: int, kind: str, lease: Lease | None) -> SlotUse:
+def _slot_use(slot: int, kind: str, lease: Lease | None, servers: Mapping[int, ServerRecord]) -> SlotUse:
     known = "gpu" if kind == "gpu" else "cpu"
     if lease is None:
         return SlotUse(slot=slot, kind=known)
+    server = servers.get(lease.server_id or 0)
+    if server is not None:
+        return SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
     return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
 
 
@@ -74,6 +87,19 @@ def snapshot_of(world: World, nodes: Sequence[NodeView], unusable: frozenset[int
             node.name: tuple(slot for slot in range(len(node.slot_kinds)) if (node.name, slot) not in held)
             for node in up
         },
+        servers=tuple(server for server in world.servers if server.slots),
+    )
+
+
+def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:
+    return ServerPlace(
+        owner=record.owner,
+        server=record.name,
+        node=record.node,
+        slots=record.slots,
+        home_node=home,
+        until=record.until,
+        expired=record.until is not None and record.until <= now,
     )
 
 
@@ -86,6 +112,8 @@ def _request(job: JobRecord) -> JobRequest:
         max_nodes=nodes.max if nodes else 1,
         slots_per_node=job.spec.slots_per_node,
         submitted_at=job.created_at,
+        image=job.spec.image,
+        shm_bytes=job.spec.shm_bytes,
     )
 
 
@@ -99,7 +127,15 @@ def _warm_gangs(
     world: World, tasks: Mapping[int, list[TaskRecord]], unusable: frozenset[int]
 ) -> tuple[WarmGang, ...]:
     return tuple(
-        WarmGang(gang.id, gang.owner, _places(tasks[gang.id]), gang.slots_per_node, gang.idle_since or 0.0)
+        WarmGang(
+            gang.id,
+            gang.owner,
+            _places(tasks[gang.id]),
+            gang.slots_per_node,
+            gang.idle_since or 0.0,
+            gang.image,
+            gang.shm_bytes,
+        )
         for gang in world.gangs
         if gang.job_id is None
         and gang.target is GangTarget.KEEP

@@ -12,7 +12,6 @@ from typing import Any
 from .errors import MiniclusterError
 
 _LATER = {
-    "--image": "it comes in a later version; cells run in the environment of the cluster",
     "--fault-tolerant": "surviving a lost node comes in a later version; a job whose node dies fails",
     "--priority": "priorities come in a later version; jobs run in the order of their arrival",
     "up": "gangs that keep their variables come in a later version; a gang stays warm after a cell by itself",
@@ -20,6 +19,7 @@ _LATER = {
     "connect": "connecting from outside comes in a later version; open a notebook on the hub",
     "doctor": "the doctor comes in a later version; `%distribute nodes` shows the nodes and their slots",
 }
+_SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -32,6 +32,7 @@ class CellOptions:
     """What stands behind `%%distribute`.
 
     nodes: least and most; None: all nodes. push, pull: None means what the cell reads, makes.
+    image: None means the notebook's own, or else the cluster's.
     """
 
     nodes: tuple[int, int] | None = None
@@ -43,6 +44,8 @@ class CellOptions:
     detach: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
+    image: str | None = None
+    shm_bytes: int | None = None
     plain: bool = False
 
 
@@ -170,6 +173,20 @@ def _seconds(text: str) -> float:
     return float(match[1]) * _TIME_UNITS[match[2]]
 
 
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mgt])(?:i?b)?", text.lower())
+    size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match else 0
+    if not 1 << 20 <= size <= 1 << 44:
+        raise ValueError("a size from 1m on is needed: 512m, 2g")
+    return size
+
+
+def _image(text: str) -> str:
+    if not 0 < len(text) <= 512 or not text.isprintable() or " " in text:
+        raise ValueError("the name of an image is needed")
+    return text
+
+
 def _add_env(options: CellOptions, text: str) -> CellOptions:
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -195,6 +212,8 @@ _CELL_OPTIONS = {
     "--detach": _Option("", lambda options, _: replace(options, detach=True)),
     "--env": _Option("NAME=VALUE", _add_env),
     "--timeout": _Option("30m", _set("timeout_s", _seconds)),
+    "--image": _Option("NAME:TAG", _set("image", _image)),
+    "--shm": _Option("2g", _set("shm_bytes", _bytes)),
     "--comm": _Option("auto", _comm),
     "--plain": _Option("", lambda options, _: replace(options, plain=True)),
 }

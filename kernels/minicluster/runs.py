@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from .results import Result, check_owner, open_result
 from .tables import JobHandle
 from .view import RunView
 from .wire import Job, JobSpec, NodeRange
+
+IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
+"""Set where the notebook server runs in an image: a cell's ranks run in the same one."""
 
 MakeScreen = Callable[[Callable[[], None]], Screen]
 
@@ -47,7 +51,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden)
     payload = capture(cell, around, notebook.limits, options.push, options.pull)
     blob = notebook.service.put_blob(payload.to_bytes())
-    spec = job_spec(options, blob.sha256)
+    spec = job_spec(options, blob.sha256, os.environ.get(IMAGE_VARIABLE))
     key = uuid.uuid4().hex
     if options.detach:
         return JobHandle(notebook.service, notebook.service.submit(spec, key))
@@ -86,7 +90,7 @@ def fetch_result(job: Job, notebook: Notebook) -> Result:
     return open_result(blob, job, notebook.namespace)
 
 
-def job_spec(options: CellOptions, payload_sha256: str) -> JobSpec:
+def job_spec(options: CellOptions, payload_sha256: str, notebook_image: str | None = None) -> JobSpec:
     """Build the request as data from the line's options."""
     nodes = None if options.nodes is None else NodeRange(min=options.nodes[0], max=options.nodes[1])
     return JobSpec(
@@ -97,6 +101,8 @@ def job_spec(options: CellOptions, payload_sha256: str) -> JobSpec:
         ranks_per_node=options.ranks_per_node,
         env=dict(options.env),
         timeout_s=options.timeout_s,
+        image=options.image or notebook_image or None,
+        shm_bytes=options.shm_bytes,
     )
 
 

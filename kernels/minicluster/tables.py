@@ -94,7 +94,7 @@ def node_table(nodes: Sequence[Node]) -> Table:
         (
             node.name,
             "up" if node.up else "down",
-            f"{sum(slot.job_id is None for slot in node.slots)} of {len(node.slots)}",
+            f"{sum(slot.job_id is None and slot.server is None for slot in node.slots)} of {len(node.slots)}",
             ", ".join(sorted({slot.kind for slot in node.slots})),
             _users(node),
         )
@@ -108,6 +108,8 @@ def _users(node: Node) -> str:
     for slot in node.slots:
         if slot.job_id is not None:
             users.append(f"job {slot.job_id}" + (f" ({slot.owner})" if slot.owner else ""))
+        elif slot.server is not None:
+            users.append(f"notebook server of {slot.owner or 'a user'}")
         elif slot.warm:
             users.append(f"warm for {slot.owner or 'a user'}")
     return ", ".join(dict.fromkeys(users))

@@ -87,7 +87,12 @@ async def test_a_token_that_reads_cannot_submit(lab: Lab, ada: Visitor) -> None:
 
 async def test_a_user_cannot_make_an_admins_token(ada: Visitor) -> None:
     path = f"/hub/api/users/{ada.name}/tokens"
-    for scope in ("custom:minicluster:admin", "admin:users", "custom:minicluster:read!user=grace"):
+    for scope in (
+        "custom:minicluster:admin",
+        "custom:minicluster:place",
+        "admin:users",
+        "custom:minicluster:read!user=grace",
+    ):
         answer = await ada.http.post(
             path, json={"scopes": [scope]}, headers={"X-XSRFToken": ada.xsrf("/hub/")}
         )

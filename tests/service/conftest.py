@@ -139,18 +139,22 @@ def store(database_url):
 def check_invariants(world):
     tasks = {task.id: task for task in world.tasks}
     jobs = {job.id: job for job in world.jobs}
-    held = {(lease.node, lease.slot): lease.task_id for lease in world.leases}
+    held = {(lease.node, lease.slot): (lease.task_id, lease.server_id) for lease in world.leases}
     wanted = {
-        (task.node, slot): task.id
+        (task.node, slot): (task.id, None)
         for task in world.tasks
         if task.state is not TaskState.ENDED
         for slot in task.slots
     }
-    assert held == wanted, "leases and the slots of living tasks differ"
+    wanted |= {(server.node, slot): (None, server.id) for server in world.servers for slot in server.slots}
+    assert held == wanted, "leases and the slots of living tasks and of placed servers differ"
     for gang in world.gangs:
         assert gang.job_id is None or jobs[gang.job_id].gang_id == gang.id, f"{gang} holds on to no open job"
         assert (gang.job_id is None) == (gang.idle_since is not None), f"{gang} is neither bound nor warm"
     for lease in world.leases:
+        if lease.task_id is None:
+            assert (lease.job_id, lease.warm) == (None, False), f"{lease} is a server's and yet of a job"
+            continue
         gang = next(gang for gang in world.gangs if gang.id == tasks[lease.task_id].gang_id)
         assert (lease.job_id, lease.warm) == (gang.job_id, gang.job_id is None), f"{lease} is not as {gang}"
     for job in world.jobs:
@@ -203,3 +207,10 @@ class Given:
 @pytest.fixture
 def given(store):
     return Given(store)
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    store = Store.open(f"sqlite:///{tmp_path}/service.sqlite")
+    yield store
+    store.close()

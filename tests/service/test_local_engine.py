@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from minicluster_hub.engines.base import TaskLaunch, TaskRefused
+from minicluster_hub.engines.base import ImageNotAllowed, TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.engines.local.processes import of_task, tasks_alive
@@ -139,6 +139,14 @@ async def test_the_token_is_in_a_private_file_and_nowhere_else(folder, monkeypat
     for process in await family(folder):
         assert not any("secret" in value for value in [*process.environ().values(), *process.cmdline()])
     await engine.end(1)
+
+
+def test_it_runs_no_images(folder):
+    engine = LocalEngine(data_dir=str(folder))
+    engine.check_image(None)
+    with pytest.raises(ImageNotAllowed, match="this cluster runs cells in its own env") as caught:
+        engine.check_image("lab/torch:2")
+    assert caught.value.hint == "Leave --image out for the cluster's own."
 
 
 def test_nodes_by_gpus(tmp_path):

@@ -82,9 +82,23 @@ def test_scopes_are_those_that_the_service_asks_for(settings: Settings) -> None:
     (service,) = c.JupyterHub.services
     assert set(service["oauth_client_allowed_scopes"]) == own | {"custom:minicluster:admin"}
     assert set(c.JupyterHub.custom_scopes) == {
-        f"custom:minicluster:{what}" for what in ("read", "submit", "admin")
+        f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place")
     }
     assert "admin" not in service
+
+
+def test_only_the_spawners_service_may_place_servers(settings: Settings) -> None:
+    c = Config()
+    configure(c, spawner_token=TOKEN)
+    spawner = c.JupyterHub.services[1]
+    assert (spawner["name"], spawner["api_token"]) == ("minicluster-spawner", TOKEN)
+    holders = [role for role in c.JupyterHub.load_roles if "custom:minicluster:place" in role["scopes"]]
+    assert [(role.get("services"), role.get("users"), role.get("groups")) for role in holders] == [
+        (["minicluster-spawner"], None, None)
+    ]
+    without = Config()
+    configure(without)
+    assert len(without.JupyterHub.services) == len(without.JupyterHub.load_roles) == 1
 
 
 def test_nobody_gets_in_unless_the_login_says_so(settings: Settings) -> None:

@@ -17,7 +17,7 @@ FILES = sorted(path for room in ROOMS.values() for path in room.rglob("*.py"))
 
 LAYERS = [
     ["app", "parts", "__main__"],
-    ["handlers", "job_watch"],
+    ["handlers", "job_watch", "server_places"],
     ["reconciler"],
     ["board"],
     ["orders"],

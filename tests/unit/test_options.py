@@ -3,6 +3,7 @@
 import pytest
 
 from minicluster.options import CellOptions, Command, OptionWrong, parse_cell_line, parse_command_line
+from minicluster.runs import job_spec
 
 
 def test_nothing_is_all_nodes_with_one_slot_each():
@@ -12,7 +13,8 @@ def test_nothing_is_all_nodes_with_one_slot_each():
 def test_every_option_that_is_there():
     line = (
         "--nodes 1:3 --gpus-per-node 2 --ranks-per-node=4 --name 'my run' --push a,b --pull model,history "
-        "--detach --env A=1 --env B=x=y --timeout 30m --comm ddp --plain  # a note"
+        "--detach --env A=1 --env B=x=y --timeout 30m --image lab/torch:2 --shm 2g "
+        "--comm ddp --plain  # a note"
     )
     assert parse_cell_line(line) == CellOptions(
         nodes=(1, 3),
@@ -24,6 +26,8 @@ def test_every_option_that_is_there():
         detach=True,
         env={"A": "1", "B": "x=y"},
         timeout_s=1800.0,
+        image="lab/torch:2",
+        shm_bytes=2 << 30,
         plain=True,
     )
 
@@ -31,6 +35,24 @@ def test_every_option_that_is_there():
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("2d", 172800)])
 def test_times(text, seconds):
     assert parse_cell_line(f"--timeout {text}").timeout_s == seconds
+
+
+@pytest.mark.parametrize(("text", "size"), [("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29)])
+def test_sizes(text, size):
+    assert parse_cell_line(f"--shm {text}").shm_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("line", "notebooks", "image"),
+    [
+        ("", None, None),
+        ("", "", None),
+        ("", "lab/notebook:1", "lab/notebook:1"),
+        ("--image lab/torch:2", "lab/notebook:1", "lab/torch:2"),
+    ],
+)
+def test_ranks_run_in_the_image_of_the_line_or_of_the_notebook(line, notebooks, image):
+    assert job_spec(parse_cell_line(line), "a" * 64, notebooks).image == image
 
 
 def test_pull_none_brings_nothing_back():
@@ -50,7 +72,8 @@ def test_pull_none_brings_nothing_back():
         ("--env A", "a name, =, and a value", "NAME=VALUE"),
         ("--timeout soon", "30m", "--timeout 30m"),
         ("--name 'x", "cannot be read", "Close each quote"),
-        ("--image torch:2", "--image is not there yet", "Valid:"),
+        ("--image 'torch 2'", "the name of an image", "--image NAME:TAG"),
+        ("--shm 64k", "a size from 1m on", "--shm 2g"),
         ("--fault-tolerant", "not there yet", "Valid:"),
         ("--priority 3", "not there yet", "Valid:"),
         ("--comm powersgd", "later version", "--comm auto"),

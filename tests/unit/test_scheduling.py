@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minicluster_hub.models import ServerRecord
 from minicluster_hub.scheduling.base import JobRequest, RunningJob, Snapshot, WarmGang, give
 from minicluster_hub.scheduling.placement import UnknownPlacement, placement
 from minicluster_hub.scheduling.placement.pack import Pack
@@ -15,18 +16,23 @@ from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Reuse, schedule
 THREE = {"node-1": 1, "node-2": 1, "node-3": 1}
 
 
-def request(job_id, nodes=1, *, most=None, slots=1, owner="ada"):
-    return JobRequest(job_id, owner, nodes, most or nodes, slots, submitted_at=float(job_id))
+def request(job_id, nodes=1, *, most=None, slots=1, owner="ada", image=None, shm_bytes=None):
+    return JobRequest(job_id, owner, nodes, most or nodes, slots, float(job_id), image, shm_bytes)
 
 
-def gang(gang_id, *nodes, owner="ada", idle_since=0.0):
-    return WarmGang(gang_id, owner, tuple((node, (0,)) for node in nodes), 1, idle_since)
+def gang(gang_id, *nodes, owner="ada", idle_since=0.0, **started_with):
+    return WarmGang(gang_id, owner, tuple((node, (0,)) for node in nodes), 1, idle_since, **started_with)
 
 
-def snapshot(waiting, *, slots=THREE, warm=(), running=(), now=1000.0):
+def server(number, node, until, owner="ada"):
+    return ServerRecord(number, owner, "", node, (0,), until, 0.0)
+
+
+def snapshot(waiting, *, slots=THREE, warm=(), running=(), servers=(), now=1000.0):
     held = {(node, slot) for holder in (*warm, *running) for node, taken in holder.places for slot in taken}
+    held |= {(server.node, slot) for server in servers for slot in server.slots}
     free = {node: tuple(s for s in range(count) if (node, s) not in held) for node, count in slots.items()}
-    return Snapshot(now, tuple(waiting), tuple(running), tuple(warm), slots, free)
+    return Snapshot(now, tuple(waiting), tuple(running), tuple(warm), slots, free, tuple(servers))
 
 
 def decide(*args, **kwargs):
@@ -64,6 +70,14 @@ def test_a_strangers_warm_gang_is_taken_back_and_never_reused():
     assert decide([request(1, 3)], warm=warm) == (Reclaim(4),)
 
 
+def test_a_warm_gang_is_reused_only_for_the_image_and_memory_it_was_started_with():
+    warm = [gang(4, "node-1", "node-2", "node-3", image="lab/torch:2", shm_bytes=1 << 30)]
+    like = {"image": "lab/torch:2", "shm_bytes": 1 << 30}
+    assert decide([request(1, 3, **like)], warm=warm) == (Reuse(1, 4),)
+    for other in ({}, {**like, "image": "lab/torch:3"}, {**like, "shm_bytes": None}):
+        assert decide([request(1, 3, **other)], warm=warm) == (Reclaim(4),)
+
+
 def test_only_as_many_warm_gangs_are_ended_as_are_needed():
     warm = [gang(4, "node-1", owner="bob", idle_since=1.0), gang(5, "node-2", owner="bob", idle_since=2.0)]
     assert decide([request(1, 2)], warm=warm) == (Reclaim(4),)
@@ -86,6 +100,18 @@ def test_the_reason_names_what_is_missing_and_who_has_it():
 def test_the_reason_tells_of_nodes_that_are_down():
     (wait,) = explain(snapshot([request(1, 3)], slots={"node-1": 1}))
     assert "only 1 such node of the cluster is up" in wait.reason
+
+
+def test_the_reason_names_notebook_servers_and_their_time():
+    running = [RunningJob(17, "bob", (("node-1", (0,)),), ends_by=9000.0)]
+    servers = [server(1, "node-2", 14 * 3600 + 1200.0), server(2, "node-3", 500.0, "eve")]
+    (wait,) = explain(snapshot([request(1, 3)], running=running, servers=servers))
+    assert wait.reason == (
+        "needs 3 nodes with 1 free slot each; 0 are free until job 17 ends; "
+        "1 GPU is held by a notebook server of ada until 14:20 UTC; "
+        "1 GPU is held by a notebook server of eve, whose time is over"
+    )
+    assert wait.expected_start_at == 14 * 3600 + 1200.0
 
 
 def test_unknown_names_list_the_valid_ones():

@@ -30,6 +30,8 @@ SPEC = {
     "ranks_per_node": 2,
     "env": {"SEED": "1"},
     "timeout_s": 60.0,
+    "image": "lab/notebook:2",
+    "shm_bytes": 2147483648,
 }
 JOB = {
     "id": 7,
@@ -72,8 +74,18 @@ RUN = {
     "restart_count": 0,
     "env": {},
 }
-SLOT = {"slot": 0, "kind": "gpu", "job_id": 7, "owner": "ada", "warm": False}
-NODE = {"name": "node-1", "up": True, "slots": [SLOT]}
+SLOT = {"slot": 0, "kind": "gpu", "job_id": 7, "owner": "ada", "warm": False, "server": None, "until": None}
+SERVER_SLOT = {**SLOT, "slot": 1, "job_id": None, "server": "", "until": 1700000000.5}
+PLACE = {
+    "owner": "ada",
+    "server": "",
+    "node": "node-1",
+    "slots": [1],
+    "home_node": "node-1",
+    "until": 1700000000.5,
+    "expired": False,
+}
+NODE = {"name": "node-1", "up": True, "slots": [SLOT, SERVER_SLOT]}
 GOLDEN = {
     wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC},
     wire.Job: JOB,
@@ -95,6 +107,15 @@ GOLDEN = {
         "notes": ["rank 2 hung at its exit"],
     },
     wire.ReportAnswer: {"sizes": {"rank-2": 3}},
+    wire.PlaceServer: {
+        "image": "lab/notebook:2",
+        "node": "node-1",
+        "gpus": 1,
+        "gpu_s": 3600.0,
+        "shared_home": False,
+    },
+    wire.ServerPlace: PLACE,
+    wire.ServerList: {"servers": [PLACE]},
     wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt"},
 }
 

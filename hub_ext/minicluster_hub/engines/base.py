@@ -6,7 +6,7 @@ The reconciler calls it; an engine never calls back but by `on_change`, which on
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from traitlets.config import LoggingConfigurable
@@ -16,7 +16,11 @@ from minicluster_hub.models import NodeView
 
 @dataclass(frozen=True, slots=True)
 class TaskLaunch:
-    """One task as data. `token` is the agent's secret: an engine hands it over as a file."""
+    """One task as data. `token` is the agent's secret: an engine hands it over as a file.
+
+    job_id, attempt_id: for what the task is started; None when its gang has no job any more.
+    image, shm_bytes: as in wire.JobSpec.
+    """
 
     task_id: int
     gang_id: int
@@ -25,18 +29,24 @@ class TaskLaunch:
     slots: tuple[int, ...]
     token: str
     service_url: str
+    job_id: int | None = None
+    attempt_id: int | None = None
+    image: str | None = None
+    shm_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
     """A task that the engine knows. `detail`: the last words of one that ended by itself.
 
+    starting: it is on its way (its node pulls the image, say), so its agent is silent for good reason.
     clean: nothing is left of it, no process and no container. A task whose agent died is neither
     alive nor clean until `Engine.end` has swept it.
     """
 
     task_id: int
     alive: bool
+    starting: bool = False
     clean: bool = False
     exit_code: int | None = None
     detail: str = ""
@@ -48,6 +58,15 @@ class EngineError(Exception):
 
 class TaskRefused(EngineError):
     """The engine cannot start this task, now or later."""
+
+
+class ImageNotAllowed(EngineError):
+    """A job asks for an image that this cluster does not run. `allowed`: those that it does."""
+
+    def __init__(self, image: str, allowed: Sequence[str] = (), why: str = "") -> None:
+        super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
+        listed = f", or give one of: {', '.join(allowed)}" if allowed else ""
+        self.hint = f"Leave --image out for the cluster's own{listed}."
 
 
 class Engine(LoggingConfigurable):
@@ -79,6 +98,11 @@ class Engine(LoggingConfigurable):
     @abstractmethod
     def nodes(self) -> tuple[NodeView, ...]:
         """Return all nodes, those that are down too."""
+
+    def check_image(self, image: str | None) -> None:
+        """Called before a job is taken. Raises ImageNotAllowed; None is the engine's own image."""
+        if image is not None:
+            raise ImageNotAllowed(image)
 
     @abstractmethod
     async def close(self) -> None:

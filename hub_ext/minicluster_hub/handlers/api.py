@@ -8,11 +8,14 @@ from minicluster.wire import (
     JobList,
     JobSubmit,
     NodeList,
+    PlaceServer,
     ReportAnswer,
+    ServerList,
+    ServerPlace,
     TaskOrders,
     TaskReport,
 )
-from minicluster_hub.handlers import blobs, events, jobs, nodes, ops, tasks
+from minicluster_hub.handlers import blobs, events, jobs, nodes, ops, servers, tasks
 from minicluster_hub.handlers.messages import Health, JobStory
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
 
@@ -113,6 +116,34 @@ API_ROUTES: tuple[Route, ...] = (
         scope=_READ,
         answer=STREAM,
         query=(_OWNER,),
+    ),
+    Route(
+        "GET",
+        "api/servers",
+        servers.ServersHandler,
+        "Places of notebook servers",
+        who=Who.SPAWNER,
+        scope=Scope.PLACE,
+        answer=ServerList,
+    ),
+    Route(
+        "PUT",
+        "api/servers/{owner}/{server}",
+        servers.ServerHandler,
+        "A notebook server's place: its node and its GPUs; the server without a name is `-`",
+        who=Who.SPAWNER,
+        scope=Scope.PLACE,
+        body=PlaceServer,
+        answer=ServerPlace,
+    ),
+    Route(
+        "DELETE",
+        "api/servers/{owner}/{server}",
+        servers.ServerHandler,
+        "Free a stopped server's place",
+        who=Who.SPAWNER,
+        scope=Scope.PLACE,
+        status=204,
     ),
     Route(
         "POST",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,10 +31,8 @@ class User:
         return bool(self.hub_auth.check_scopes({wanted}, self.model))
 
 
-class UserHandler(HubOAuthenticated, ServiceHandler):
-    """Base of what users and their notebooks call."""
-
-    user: User
+class HubHandler(HubOAuthenticated, ServiceHandler):
+    """Base of what users and services of the hub call."""
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
         super().initialize(context, routes)
@@ -50,12 +49,11 @@ class UserHandler(HubOAuthenticated, ServiceHandler):
             return
         # The XSRF token counts only for cookies; `get_user` has marked those who sent a token.
         self.check_xsrf()
-        if model.get("kind") != "user":
-            raise ApiError(403, "not_a_user", "jobs belong to users; this token is of a service")
-        self.user = User(model["name"], model, self.context.hub_auth)
-        route = self.route
-        if route is not None and route.scope is not None:
-            self.require(route.scope)
+        self.admit(model)
+
+    @abstractmethod
+    def admit(self, model: dict[str, Any]) -> None:
+        """Raise ApiError unless whom the hub knows as `model` may do this."""
 
     async def hub_model(self) -> dict[str, Any] | None:
         """Return what the hub says of the caller, None if it knows nobody.
@@ -89,6 +87,20 @@ class UserHandler(HubOAuthenticated, ServiceHandler):
         except HTTPError as error:
             hint = "reload the page, or send a token in the header instead of a cookie"
             raise ApiError(403, "xsrf", error.log_message or "the XSRF token is missing", hint) from error
+
+
+class UserHandler(HubHandler):
+    """Base of what users and their notebooks call."""
+
+    user: User
+
+    def admit(self, model: dict[str, Any]) -> None:
+        if model.get("kind") != "user":
+            raise ApiError(403, "not_a_user", "jobs belong to users; this token is of a service")
+        self.user = User(model["name"], model, self.context.hub_auth)
+        route = self.route
+        if route is not None and route.scope is not None:
+            self.require(route.scope)
 
     def require(self, scope: Scope) -> None:
         if not self.user.has(scope):

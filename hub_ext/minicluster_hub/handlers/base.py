@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 @stream_request_body
-class ServiceHandler(RequestHandler):
+class ServiceHandler(RequestHandler, ABC):
     """Base of all handlers. Bodies are streamed, so that a request is refused before its body comes."""
 
     context: Context
@@ -64,9 +65,9 @@ class ServiceHandler(RequestHandler):
 
         setattr(self, (self.request.method or "").lower(), answer_with_error)
 
+    @abstractmethod
     async def identify(self) -> None:
         """Find out who asks and raise ApiError if they may not."""
-        raise NotImplementedError
 
     @property
     def route(self) -> Route | None:
@@ -169,6 +170,9 @@ class NotFoundHandler(ServiceHandler):
     """Any other path."""
 
     async def prepare(self) -> None:
+        await self.identify()
+
+    async def identify(self) -> None:
         raise ApiError(
             404,
             "unknown_path",

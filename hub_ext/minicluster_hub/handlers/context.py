@@ -14,6 +14,7 @@ from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.admission import AdmissionLimits
+from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.store import Store
 
 KIB = 1024
@@ -52,6 +53,7 @@ class Context:
     clock: Callable[[], float]
     log: logging.Logger
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
+    server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
 
     @property
     def board(self) -> Board:

@@ -27,13 +27,11 @@ def unknown_job(job_id: int | str) -> ApiError:
     return ApiError(404, "unknown_job", f"there is no job {job_id} of yours", "GET api/jobs lists your jobs")
 
 
-def scope_missing(scope: str) -> ApiError:
-    return ApiError(
-        403,
-        "scope_missing",
-        f"the token has not the scope {scope}",
-        "use your notebook server's own token, or make one with this scope at the hub's page Token",
-    )
+def scope_missing(
+    scope: str,
+    hint: str = "use your notebook server's own token, or make one with this scope at the hub's page Token",
+) -> ApiError:
+    return ApiError(403, "scope_missing", f"the token has not the scope {scope}", hint)
 
 
 def too_large(what: str, limit_bytes: int) -> ApiError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import JobList, JobSpec, JobSubmit
+from minicluster_hub.engines.base import ImageNotAllowed
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
@@ -41,9 +42,12 @@ class JobsHandler(UserHandler):
         context, owner = self.context, self.user.name
         try:
             open_jobs = context.store.count_open_jobs(owner)
+            context.board.check_image(spec.image)
             decided = admit(spec, context.board.node_views(), open_jobs, context.admission)
         except JobRefused as refused:
             raise ApiError(422, refused.code, refused.message, refused.hint) from refused
+        except ImageNotAllowed as refused:
+            raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
         if not context.store.has_blob(owner, spec.payload_sha256):
             raise ApiError(
                 409,

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from minicluster.wire import JobState, NodeList
+from minicluster.wire import JobState, NodeList, SlotUse
 from minicluster_hub.models import EventRecord, World
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600)
@@ -78,7 +78,7 @@ class Metrics:
 
 
 class ClusterCollector(Collector):
-    """Open jobs by state and slots by use, read at each scrape."""
+    """Open jobs by state, placed servers by node and slots by use, read at each scrape."""
 
     def __init__(self, world: Callable[[], World], nodes: Callable[[], NodeList]) -> None:
         self._world = world
@@ -89,12 +89,19 @@ class ClusterCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        states = Tally(job.state for job in self._world().jobs)
+        world = self._world()
+        states = Tally(job.state for job in world.jobs)
         jobs = GaugeMetricFamily("minicluster_jobs", "Open jobs", labels=("state",))
         for state in JobState:
             if not state.terminal:
                 jobs.add_metric([state.value], states[state])
         yield jobs
+        servers = GaugeMetricFamily(
+            "minicluster_servers", "Notebook servers that have a place", labels=("node",)
+        )
+        for node, count in sorted(Tally(server.node for server in world.servers).items()):
+            servers.add_metric([node], count)
+        yield servers
         slots = GaugeMetricFamily("minicluster_slots", "Slots by use", labels=("kind", "use"))
         for (kind, use), count in sorted(_slot_uses(self._nodes()).items()):
             slots.add_metric([kind, use], count)
@@ -105,6 +112,11 @@ def _slot_uses(nodes: NodeList) -> Tally[tuple[str, str]]:
     uses: Tally[tuple[str, str]] = Tally()
     for node in nodes.nodes:
         for slot in node.slots:
-            use = "warm" if slot.warm else "free" if slot.owner is None else "busy"
-            uses[slot.kind, use if node.up else "down"] += 1
+            uses[slot.kind, _use(slot) if node.up else "down"] += 1
     return uses
+
+
+def _use(slot: SlotUse) -> str:
+    if slot.server is not None:
+        return "server"
+    return "warm" if slot.warm else "free" if slot.owner is None else "busy"

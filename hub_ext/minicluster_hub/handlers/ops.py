@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from minicluster.wire import WIRE_VERSION
-from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.auth import HubHandler
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.messages import Health
@@ -28,15 +30,10 @@ class HealthHandler(OpenHandler):
         self.reply(Health(ok=True, wire_version=WIRE_VERSION))
 
 
-class MetricsHandler(UserHandler):
+class MetricsHandler(HubHandler):
     """For Prometheus, which comes with a hub service's token: any kind of caller with the scope."""
 
-    async def identify(self) -> None:
-        model = await self.hub_model()
-        if model is None:
-            self.refuse_unknown()
-            return
-        self.check_xsrf()
+    def admit(self, model: dict[str, Any]) -> None:
         if not self.hub_auth.check_scopes({HUB_METRICS_SCOPE, Scope.ADMIN.value}, model):
             message = f"the token has neither of the scopes {HUB_METRICS_SCOPE} and {Scope.ADMIN}"
             raise ApiError(403, "scope_missing", message)

@@ -17,12 +17,14 @@ class Scope(StrEnum):
     READ = "custom:minicluster:read"
     SUBMIT = "custom:minicluster:submit"
     ADMIN = "custom:minicluster:admin"
+    PLACE = "custom:minicluster:place"
 
 
 class Who(StrEnum):
-    """Who may come in by a route: a hub's user, a task's agent, or anyone."""
+    """Who may come in by a route: a hub's user, the hub's spawner, a task's agent, or anyone."""
 
     USER = "user"
+    SPAWNER = "spawner"
     TASK = "task"
     ANYONE = "anyone"
 
@@ -60,7 +62,12 @@ class Route:
 def path_parts(path: str) -> dict[str, str]:
     """Return the parts of a path that vary, with their patterns."""
     # Ids of more digits are beyond what the databases take.
-    known = {"job_id": r"[0-9]{1,15}", "sha256": r"[0-9a-f]{64}"}
+    known = {
+        "job_id": r"[0-9]{1,15}",
+        "sha256": r"[0-9a-f]{64}",
+        "owner": r"[^/]{1,1024}",
+        "server": r"[^/]{1,1024}",
+    }
     return {name: known[name] for name in re.findall(r"{(\w+)}", path)}
 
 

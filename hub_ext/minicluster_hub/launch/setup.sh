@@ -7,7 +7,7 @@ torch_cpu_index=https://download.pytorch.org/whl/cpu
 proxy_version=5.3.0
 proxy_node_major=20
 run_extras=hub,notebook,train,examples
-test_extras=$run_extras,dev
+test_extras=$run_extras,swarm,dev
 
 fail() {
     printf 'minicluster: %s\n' "$*" >&2

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from minicluster_hub.models import ServerRecord
+
 Places = tuple[tuple[str, tuple[int, ...]], ...]
 """(node, slots) of each task of a gang, in the order of their index."""
 
@@ -27,6 +29,8 @@ class JobRequest:
     max_nodes: int
     slots_per_node: int
     submitted_at: float
+    image: str | None = None
+    shm_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,16 @@ class WarmGang:
     places: Places
     slots_per_node: int
     idle_since: float
+    image: str | None = None
+    shm_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`free` does not hold the slots of the warm gangs; `slots` counts all of each node's."""
+    """`free` does not hold the slots of the warm gangs; `slots` counts all of each node's.
+
+    servers: the notebook servers that hold slots.
+    """
 
     now: float
     waiting: tuple[JobRequest, ...]
@@ -60,6 +69,7 @@ class Snapshot:
     warm: tuple[WarmGang, ...]
     slots: Mapping[str, int]
     free: FreeSlots
+    servers: tuple[ServerRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

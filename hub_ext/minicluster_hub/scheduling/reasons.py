@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from minicluster_hub.scheduling.base import (
@@ -13,6 +14,7 @@ from minicluster_hub.scheduling.base import (
     fitting_nodes,
     give,
 )
+from minicluster_hub.scheduling.holders import held_by, server_holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def _wait(
     request: JobRequest, position: int, before: list[JobRequest], free: FreeSlots, snapshot: Snapshot
 ) -> Wait:
     fitting = fitting_nodes(free, request.slots_per_node)
-    expected = None if before else _expected_start(request, free, snapshot.running)
+    expected = None if before else _expected_start(request, free, snapshot)
     if fitting >= request.min_nodes and before:
         reason = f"waits for {_jobs([job.job_id for job in before])}, first in the queue"
     elif fitting >= request.min_nodes:
@@ -56,12 +58,26 @@ def _shortage(request: JobRequest, fitting: int, snapshot: Snapshot) -> str:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
     holders = [job.job_id for job in snapshot.running]
     until = f" until {_jobs(holders)} end{'s' if len(holders) == 1 else ''}" if holders else ""
-    return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{until}"
+    return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{until}{_servers(snapshot)}"
 
 
-def _expected_start(request: JobRequest, free: FreeSlots, running: tuple[RunningJob, ...]) -> float | None:
-    """Return when enough running jobs reach their time limits, None if that is not known."""
-    for job in sorted(running, key=lambda job: (job.ends_by is None, job.ends_by or 0.0)):
+def _servers(snapshot: Snapshot) -> str:
+    """Say which GPUs notebook servers hold."""
+    holders: Counter[str] = Counter()
+    for server in snapshot.servers:
+        holders[server_holder(server, snapshot.now)] += len(server.slots)
+    return "".join(f"; {held_by(count, holder)}" for holder, count in holders.items())
+
+
+def _expected_start(request: JobRequest, free: FreeSlots, snapshot: Snapshot) -> float | None:
+    """Return when enough jobs and servers reach their time limits, None if that is not known."""
+    servers = [
+        RunningJob(0, server.owner, ((server.node, server.slots),), max(server.until or 0.0, snapshot.now))
+        for server in snapshot.servers
+    ]
+    for job in sorted(
+        [*snapshot.running, *servers], key=lambda job: (job.ends_by is None, job.ends_by or 0.0)
+    ):
         if job.ends_by is None:
             return None
         free = give(free, [WarmGang(0, job.owner, job.places, 0, 0.0)])

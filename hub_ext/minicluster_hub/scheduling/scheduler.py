@@ -67,7 +67,8 @@ def _fitting_gang(request: JobRequest, grant: Grant, warm: dict[int, WarmGang]) 
         gang
         for gang in warm.values()
         if gang.owner == request.owner
-        and gang.slots_per_node == request.slots_per_node
+        and (gang.slots_per_node, gang.image, gang.shm_bytes)
+        == (request.slots_per_node, request.image, request.shm_bytes)
         and len(gang.places) == grant.nodes
     ]
     return max(fitting, key=lambda gang: gang.idle_since, default=None)

@@ -4,9 +4,23 @@ import { ask, element, listen, tell, url, user } from "./service.js";
 
 const place = document.getElementById("nodes");
 
+function untilText(until) {
+  if (until === null) {
+    return "";
+  }
+  if (until * 1000 <= Date.now()) {
+    return ", whose time is over";
+  }
+  const time = new Date(until * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
+  return ` until ${time}`;
+}
+
 function slotText(slot) {
   if (slot.owner === null) {
     return ["free"];
+  }
+  if (slot.server !== null) {
+    return [`notebook server of ${slot.owner}${untilText(slot.until)}`];
   }
   if (slot.job_id === null) {
     return [`kept warm for ${slot.owner}`];
@@ -17,7 +31,7 @@ function slotText(slot) {
 }
 
 function slotLine(slot) {
-  const colour = slot.owner === null ? "mc-good" : slot.job_id === null ? "text-bg-warning" : "text-bg-primary";
+  const colour = slot.owner === null ? "mc-good" : slot.warm ? "text-bg-warning" : "text-bg-primary";
   const badge = element("span", { className: `badge ${colour} me-2` }, `${slot.kind} ${slot.slot}`);
   return element("li", { className: "list-group-item" }, badge, ...slotText(slot));
 }

@@ -2,6 +2,7 @@
 
 from minicluster_hub.store.errors import (
     GangTaken,
+    HomeMoved,
     JobUnknown,
     SlotTaken,
     StoreBroken,
@@ -12,6 +13,7 @@ from minicluster_hub.store.facade import Store
 
 __all__ = [
     "GangTaken",
+    "HomeMoved",
     "JobUnknown",
     "SlotTaken",
     "Store",

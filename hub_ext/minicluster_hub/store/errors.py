@@ -27,9 +27,16 @@ class JobUnknown(StoreError):
 class SlotTaken(StoreError):
     """A slot of the placement is held already. Nothing was changed; decide anew."""
 
-    def __init__(self, job_id: int, slots: Iterable[str]) -> None:
+    def __init__(self, refused: str, slots: Iterable[str]) -> None:
         told = ", ".join(slots) or "one of its slots was asked for twice or was just taken"
-        super().__init__(f"job {job_id} cannot be admitted: {told}")
+        super().__init__(f"{refused}: {told}")
+
+
+class HomeMoved(StoreError):
+    """A user's home got another node than the one that a place was chosen by. Decide anew."""
+
+    def __init__(self, owner: str, node: str) -> None:
+        super().__init__(f"the home of {owner} is on {node}")
 
 
 class GangTaken(StoreError):

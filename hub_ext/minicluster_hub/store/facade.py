@@ -9,9 +9,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobError, JobSubmit, TaskReport
-from minicluster_hub.models import EventRecord, JobRecord, TaskRecord, World
+from minicluster_hub.models import EventRecord, JobRecord, ServerRecord, TaskRecord, World
 from minicluster_hub.states import JobEvent
-from minicluster_hub.store import blobs, gangs, jobs, reports
+from minicluster_hub.store import blobs, gangs, jobs, reports, servers
 from minicluster_hub.store.database import Database, open_database
 from minicluster_hub.store.errors import SlotTaken
 from minicluster_hub.store.schema import upgrade
@@ -139,7 +139,8 @@ class Store:
                 return gangs.admit(connection, job_id, places, now)
         except IntegrityError as error:
             with self._database.read() as connection:
-                raise SlotTaken(job_id, gangs.held(connection, places)) from error
+                taken = gangs.held(connection, places)
+            raise SlotTaken(f"job {job_id} cannot be admitted", taken) from error
 
     def bind(self, job_id: int, gang_id: int, now: float) -> None:
         """Start an attempt on a warm gang of the job's owner. Raises GangTaken."""
@@ -188,6 +189,52 @@ class Store:
                 return False
             reports.carry_out(connection, task.id, changes, now)
         return True
+
+    # --- notebook servers -------------------------------------------------------------------------
+
+    def place_server(
+        self,
+        owner: str,
+        name: str,
+        place: tuple[str, tuple[int, ...]],
+        *,
+        until: float | None,
+        shared_home: bool,
+        now: float,
+    ) -> ServerRecord:
+        """Keep a server's place and take its slots; the first one is also where its home stays.
+
+        Raises SlotTaken (a slot is held, or the server has a place already) and HomeMoved, with
+        nothing changed.
+        """
+        try:
+            with self._database.write() as connection:
+                if not shared_home:
+                    servers.claim_home(connection, owner, place[0])
+                return servers.add(connection, owner, name, place, until, now)
+        except IntegrityError as error:
+            with self._database.read() as connection:
+                taken = gangs.held(connection, [place])
+            raise SlotTaken(f"server {name!r} of {owner} cannot be placed", taken) from error
+
+    def end_server(self, owner: str, name: str) -> bool:
+        """Free the place and the slots of a server; return whether it had one."""
+        with self._database.write() as connection:
+            return servers.end(connection, owner, name)
+
+    def server(self, owner: str, name: str) -> ServerRecord | None:
+        with self._database.read() as connection:
+            return servers.find(connection, owner, name)
+
+    def homes(self) -> dict[str, str]:
+        """Return the node of each user's home."""
+        with self._database.read() as connection:
+            return servers.homes(connection)
+
+    def home_of(self, owner: str) -> str | None:
+        """Return the node that a user's home is on, None if it has none yet."""
+        with self._database.read() as connection:
+            return servers.home_of(connection, owner)
 
     # --- blobs ------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, false, insert, or_, select, update
 
 from minicluster.wire import RankState
 from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
@@ -30,6 +30,8 @@ def admit(connection: Connection, job_id: int, places: Places, now: float) -> in
         "job_id": job.id,
         "slots_per_node": job.spec.slots_per_node,
         "created_at": now,
+        "image": job.spec.image,
+        "shm_bytes": job.spec.shm_bytes,
     }
     gang_id = add_row(connection, GANGS, gang)
     task_ids = [_add_task(connection, gang_id, index, place, now) for index, place in enumerate(places)]
@@ -67,11 +69,15 @@ def attempt_nodes(connection: Connection, attempt_id: int) -> tuple[str, ...]:
 def held(connection: Connection, places: Places) -> list[str]:
     """Return in words which of these slots are held, and by what."""
     wanted = [and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots]
-    query = select(LEASES).where(or_(*wanted)).order_by(LEASES.c.node, LEASES.c.slot)
+    query = select(LEASES).where(or_(false(), *wanted)).order_by(LEASES.c.node, LEASES.c.slot)
     return [
-        f"slot {row.slot} of {row.node} is held by task {row.task_id} of {row.owner}"
+        f"slot {row.slot} of {row.node} is held by {_holder(row.task_id)} of {row.owner}"
         for row in connection.execute(query)
     ]
+
+
+def _holder(task_id: int | None) -> str:
+    return "a notebook server" if task_id is None else f"task {task_id}"
 
 
 def end_gang(connection: Connection, gang_id: int) -> None:
@@ -115,6 +121,8 @@ def _refusal(connection: Connection, job: JobRecord, gang_id: int, tasks: list[T
         return f"it is bound to job {gang.job_id}"
     if gang.target is not GangTarget.KEEP:
         return "it is being ended"
+    if (gang.image, gang.shm_bytes) != (job.spec.image, job.spec.shm_bytes):
+        return "its tasks were started in another image or with another /dev/shm"
     ended = [str(task.id) for task in tasks if task.state is TaskState.ENDED]
     return f"its task {ended[0]} has ended" if ended else ""
 

@@ -16,6 +16,7 @@ from minicluster_hub.models import (
     JobRecord,
     Lease,
     RankRecord,
+    ServerRecord,
     TaskRecord,
     TaskState,
 )
@@ -72,6 +73,8 @@ def to_gang(row: AnyRow) -> GangRecord:
         slots_per_node=row.slots_per_node,
         created_at=row.created_at,
         idle_since=row.idle_since,
+        image=row.image,
+        shm_bytes=row.shm_bytes,
     )
 
 
@@ -112,6 +115,19 @@ def to_lease(row: AnyRow) -> Lease:
         job_id=row.job_id,
         owner=row.owner,
         warm=row.warm,
+        server_id=row.server_id,
+    )
+
+
+def to_server(row: AnyRow) -> ServerRecord:
+    return ServerRecord(
+        id=row.id,
+        owner=row.owner,
+        name=row.name,
+        node=row.node,
+        slots=tuple(json.loads(row.slots)),
+        until=row.until,
+        created_at=row.created_at,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    CheckConstraint,
     Column,
     Float,
     ForeignKey,
@@ -27,6 +28,7 @@ METADATA = MetaData(
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "fk": "fk_%(table_name)s_%(column_0_name)s",
         "pk": "pk_%(table_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
 
@@ -67,6 +69,8 @@ GANGS = Table(
     Column("slots_per_node", Integer, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("idle_since", Float),
+    Column("image", Text),
+    Column("shm_bytes", BigInteger),
     Index(None, "job_id"),
     sqlite_autoincrement=True,
 )
@@ -118,17 +122,43 @@ RANKS = Table(
     Column("error", Text),
 )
 
-# The primary key is what makes it impossible that two tasks hold one slot.
+# Notebook servers that have a place, whether they run by now or not.
+SERVERS = Table(
+    "servers",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("slots", Text, nullable=False),
+    Column("until", Float),
+    Column("created_at", Float, nullable=False),
+    UniqueConstraint("owner", "name"),
+    sqlite_autoincrement=True,
+)
+
+# The node that a user's home is on. It outlives all servers, and so that none starts with an empty one.
+HOMES = Table(
+    "homes",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("node", Text, nullable=False),
+)
+
+# The primary key is what makes it impossible that two tasks, or a task and a server, hold one slot.
 LEASES = Table(
     "leases",
     METADATA,
     Column("node", Text, primary_key=True),
     Column("slot", Integer, primary_key=True, autoincrement=False),
-    Column("task_id", Integer, ForeignKey("tasks.id"), nullable=False),
+    Column("task_id", Integer, ForeignKey("tasks.id")),
+    Column("server_id", Integer, ForeignKey("servers.id")),
     Column("job_id", Integer, ForeignKey("jobs.id")),
     Column("owner", Text, nullable=False),
     Column("warm", Boolean, nullable=False),
+    CheckConstraint("(task_id IS NULL) <> (server_id IS NULL)", name="one_holder"),
     Index(None, "task_id"),
+    Index(None, "server_id"),
     Index(None, "job_id"),
 )
 

@@ -7,8 +7,8 @@ from sqlalchemy import Connection, or_, select
 from minicluster_hub.models import World
 from minicluster_hub.store.gangs import LIVE_STATES
 from minicluster_hub.store.jobs import OPEN_STATES
-from minicluster_hub.store.rows import to_gang, to_job, to_lease, to_rank, to_task
-from minicluster_hub.store.tables import GANGS, JOBS, LEASES, RANKS, TASKS
+from minicluster_hub.store.rows import to_gang, to_job, to_lease, to_rank, to_server, to_task
+from minicluster_hub.store.tables import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
 
 _OPEN_JOBS = select(JOBS).where(JOBS.c.state.in_(OPEN_STATES)).order_by(JOBS.c.id)
 _WITH_LIVE_TASKS = GANGS.c.id.in_(select(TASKS.c.gang_id).where(TASKS.c.state.in_(LIVE_STATES)))
@@ -24,6 +24,7 @@ _RANKS = (
     .order_by(RANKS.c.attempt_id, RANKS.c.rank)
 )
 _LEASES = select(LEASES).order_by(LEASES.c.node, LEASES.c.slot)
+_SERVERS = select(SERVERS).order_by(SERVERS.c.id)
 
 
 def read_world(connection: Connection) -> World:
@@ -34,4 +35,5 @@ def read_world(connection: Connection) -> World:
         tasks=tuple(map(to_task, connection.execute(_TASKS))),
         ranks=tuple(map(to_rank, connection.execute(_RANKS))),
         leases=tuple(map(to_lease, connection.execute(_LEASES))),
+        servers=tuple(map(to_server, connection.execute(_SERVERS))),
     )

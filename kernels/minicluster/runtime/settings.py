@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,10 @@ class SettingsIncomplete(MiniclusterError):
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """address: where other tasks of the gang reach this one; by default the route to the service."""
+    """address: where other tasks of the gang reach this one; by default the route to the service.
+
+    An engine may tell a name instead, that of a container on the gang's network.
+    """
 
     service_url: str
     token: str
@@ -38,8 +42,18 @@ class AgentSettings:
             token=_read_token(Path(_need(environ, TOKEN_FILE))),
             scratch=Path(_need(environ, "MINICLUSTER_SCRATCH")),
             node=_need(environ, "MINICLUSTER_NODE"),
-            address=environ.get("MINICLUSTER_ADDRESS") or source_address(host),
+            address=_resolved(environ.get("MINICLUSTER_ADDRESS", "")) or source_address(host),
         )
+
+
+def _resolved(name: str) -> str:
+    """Return the address of a name; an address stays what it is."""
+    if not name:
+        return ""
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise SettingsIncomplete(f"MINICLUSTER_ADDRESS={name} leads to no address: {error}.") from error
 
 
 def _need(environ: Mapping[str, str], name: str) -> str:

@@ -29,6 +29,7 @@ from .jobs import (
     NodeRange,
     SlotUse,
 )
+from .servers import PlaceServer, ServerList, ServerPlace
 from .streams import LogChunk, Record, Records
 from .tasks import (
     RankReport,
@@ -60,12 +61,15 @@ __all__ = [
     "Node",
     "NodeList",
     "NodeRange",
+    "PlaceServer",
     "RankReport",
     "RankState",
     "Record",
     "Records",
     "ReportAnswer",
     "RunOrder",
+    "ServerList",
+    "ServerPlace",
     "Sha256",
     "SlotUse",
     "StopMode",

@@ -76,6 +76,8 @@ class JobSpec(Message):
     ranks_per_node: training processes on each node; None means one per slot.
     payload_sha256: the cell with its names, a blob that the service never opens.
     timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
+    image: the container image that its tasks run; None means the cluster's own.
+    shm_bytes: size of /dev/shm in each task, for data loaders; None means the engine's default.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -85,6 +87,8 @@ class JobSpec(Message):
     ranks_per_node: int | None = Field(default=None, ge=1, le=256)
     env: dict[EnvName, str] = Field(default_factory=dict)
     timeout_s: float | None = Field(default=None, gt=0)
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    shm_bytes: int | None = Field(default=None, ge=1 << 20, le=1 << 44)
 
     @property
     def ranks_on_each_node(self) -> int:
@@ -128,13 +132,19 @@ class JobList(Message):
 
 
 class SlotUse(Message):
-    """One slot of a node and who holds it (None: free). `warm`: held by an idle, warm gang."""
+    """One slot of a node and who holds it (None: free). `warm`: held by an idle, warm gang.
+
+    server: the name of the notebook server that holds it ("" is the unnamed one), None if none does.
+    until: when that server has to give it back, in seconds since the epoch.
+    """
 
     slot: int
     kind: Literal["cpu", "gpu"] = "cpu"
     job_id: int | None = None
     owner: str | None = None
     warm: bool = False
+    server: str | None = None
+    until: float | None = None
 
 
 class Node(Message):

@@ -19,6 +19,7 @@ from minicluster_hub.logs import JobLogs
 from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies.fifo import Fifo
+from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.store import Store
 
 from .client import PREFIX, Api, Events
@@ -41,11 +42,13 @@ async def start_api(tmp_path):
     """Start services with limits of the test's choice; a second one goes on with the first's data."""
 
     @asynccontextmanager
-    async def start(**limits):
+    async def start(servers=None, **limits):
         hub, engine = HubApi(), MemoryEngine()
         sockets = bind_sockets(0, "127.0.0.1")
         port = sockets[0].getsockname()[1]
-        context = _context(tmp_path, hub, engine, f"http://127.0.0.1:{port}{PREFIX}", limits)
+        context = _context(
+            tmp_path, hub, engine, f"http://127.0.0.1:{port}{PREFIX}", limits, servers or ServerLimits()
+        )
         server = make_server(context, b"a test's secret of 32 bytes ....")
         works = [
             asyncio.create_task(context.reconciler.run()),
@@ -75,7 +78,7 @@ async def start_api(tmp_path):
     return start
 
 
-def _context(folder, hub, engine, url, limits):
+def _context(folder, hub, engine, url, limits, servers):
     store = Store.open(f"sqlite:///{folder}/minicluster.sqlite")
     hub_auth = HubOAuth(
         api_url=hub.url,
@@ -98,6 +101,7 @@ def _context(folder, hub, engine, url, limits):
         limits=replace(ApiLimits(), **limits),
         clock=time.time,
         log=logging.getLogger("minicluster-test"),
+        server_limits=servers,
     )
 
 

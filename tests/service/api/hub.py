@@ -4,10 +4,10 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from minicluster_hub.engines.base import Engine, TaskView
+from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskView
 from minicluster_hub.models import NodeView
 
-READ, SUBMIT, ADMIN = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin"))
+READ, SUBMIT, ADMIN, PLACE = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place"))
 
 
 def user_model(name, *scopes, kind="user"):
@@ -23,6 +23,8 @@ def people():
     models["submitter-token"] = user_model("ada", f"{SUBMIT}!user=ada")
     models["bobs-scopes-token"] = user_model("ada", *own["bob"])
     models["prometheus-token"] = user_model("prometheus", "read:metrics", kind="service")
+    models["spawner-token"] = user_model("minicluster-spawner", PLACE, kind="service")
+    models["placer-token"] = user_model("ada", f"{PLACE}!user=ada", *own["ada"])
     models["service-token"] = user_model("ada", READ, SUBMIT, kind="service")
     return models
 
@@ -75,6 +77,8 @@ class MemoryEngine(Engine):
         super().__init__()
         self.views = {}
         self.launches = {}
+        self.kinds = ("cpu",)
+        self.images = ()
 
     async def open(self):
         pass
@@ -95,7 +99,11 @@ class MemoryEngine(Engine):
 
     def nodes(self):
         """Three nodes that are up; two that are down, so that a job for five waits."""
-        return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", ("cpu",)) for i in range(1, 6))
+        return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", self.kinds) for i in range(1, 6))
+
+    def check_image(self, image):
+        if image is not None and image not in self.images:
+            raise ImageNotAllowed(image, self.images)
 
     async def close(self):
         pass

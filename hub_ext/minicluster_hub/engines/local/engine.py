@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traitlets import Enum, Integer, Unicode
+from traitlets import Enum, Integer, Unicode, default
 
-from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, TaskView
+from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskLaunch, TaskRefused, TaskView
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
@@ -41,6 +41,10 @@ class LocalEngine(Engine):
         help="auto: the slots are the GPUs where there are some. cpu: GPUs are left alone.",
     ).tag(config=True)
     python = Unicode(sys.executable, help="The Python that runs the agents.").tag(config=True)
+
+    @default("data_dir")
+    def _default_data_dir(self) -> str:
+        return str(getattr(self.parent, "data_dir", "data"))
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -99,6 +103,10 @@ class LocalEngine(Engine):
 
     def nodes(self) -> tuple[NodeView, ...]:
         return tuple(node for node, _ in self._nodes)
+
+    def check_image(self, image: str | None) -> None:
+        if image is not None:
+            raise ImageNotAllowed(image, why="this cluster runs cells in its own environment")
 
     async def close(self) -> None:
         for watch in self._watches.values():

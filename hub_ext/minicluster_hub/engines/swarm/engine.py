@@ -1,0 +1,195 @@
+"""Starts agents as services of a Docker Swarm, one per task, and finds them again by their labels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from traitlets import Bool, Float, Integer, List, Unicode
+
+from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskLaunch, TaskRefused, TaskView
+from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
+from minicluster_hub.engines.swarm.last_words import LastWords
+from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
+from minicluster_hub.engines.swarm.networks import GangNetworks
+from minicluster_hub.engines.swarm.reflector import Reflector
+from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
+from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
+from minicluster_hub.models import NodeView
+
+_LOOKS_TO_APPEAR = 5
+"""A new service's task is listed within a look or two; one not there after so many never came."""
+
+
+class SwarmEngine(Engine):
+    """The nodes of a Swarm. Runs on a manager, with its Docker socket."""
+
+    image = Unicode(help="Image of tasks, with its digest: REGISTRY/NAME@sha256:...").tag(config=True)
+    images = List(Unicode(), help="Further images that a job may ask for with --image.").tag(config=True)
+    shm_bytes = Integer(
+        2 * 1024**3,
+        help="Size of a task's /dev/shm in bytes; memory is taken only when it is used.",
+    ).tag(config=True)
+    host_network = Bool(
+        False, help="Tasks use their node's network: a little faster, and no wall between two users' jobs."
+    ).tag(config=True)
+    verify_gpus = Bool(
+        True, help="End a task that does not see the GPUs that Swarm gave it; off for pretended GPUs."
+    ).tag(config=True)
+    stop_grace_s = Float(
+        1.0, help="Seconds that an agent gets to end its ranks before its container is killed."
+    ).tag(config=True)
+    docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._docker = Docker.connect(self.docker_url or None)
+        self._view = Reflector(self._docker, role="task", log=self.log)  # pyright: ignore[reportArgumentType]
+        self._networks = GangNetworks(self._docker, self.log)  # pyright: ignore[reportArgumentType]
+        self._words = LastWords(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
+        self._gangs: dict[int, int] = {}
+        """The gang of each task that may have something in the Swarm."""
+        self._made_at_look: dict[int, int] = {}
+        self._ended: set[int] = set()
+
+    async def open(self) -> None:
+        await self._view.open()
+        self._view.on_change = self._seen
+        self._seen()
+        for secret in await self._docker.call("secrets", filters=label_filter("task")):
+            # Of a start that was cut off before its service: the next start makes another one.
+            if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
+                await self._docker.remove("remove_secret", secret["ID"])
+        await self._networks.find_unused()
+
+    async def start(self, launch: TaskLaunch) -> None:
+        if launch.task_id in self._gangs:
+            return
+        node = next((node for node in self._view.nodes if node.name == launch.node), None)
+        if node is None:
+            raise TaskRefused(f"there is no node {launch.node} in the Swarm any more")
+        kinds = slot_kinds(self._view.nodes)[node.name]
+        self._networks.hold(launch.gang_id, launch.task_id)
+        try:
+            secret_id = await self._make_around(launch)
+            spec = service_spec(launch, node, kinds, secret_id, self._settings())
+            with suppress(DockerConflict):  # The name holds our id: it is this task's service.
+                await self._docker.call("create_service", **spec)
+        except DockerRefused as error:
+            raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
+        finally:
+            # From here on something may be there, which `end` removes.
+            self._gangs[launch.task_id] = launch.gang_id
+            self._made_at_look[launch.task_id] = self._view.looks
+            self._view.nudge()
+
+    async def end(self, task_id: int) -> None:
+        name = task_name(task_id)
+        await self._docker.remove("remove_service", name)
+        self._view.nudge()
+        while self._remains(name):
+            await self._view.next_look()
+        await self._docker.remove("remove_secret", name)
+        gang_id = self._gangs.get(task_id)
+        if gang_id is not None:
+            await self._networks.release(gang_id, task_id)
+        self._ended.add(task_id)
+
+    def tasks(self) -> Mapping[int, TaskView]:
+        return {task_id: self._task_view(task_id) for task_id in self._gangs.keys() | self._ended}
+
+    def forget(self, task_id: int) -> None:
+        for known in (self._gangs, self._made_at_look):
+            known.pop(task_id, None)
+        self._ended.discard(task_id)
+        self._words.forget(task_name(task_id))
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        kinds = slot_kinds(self._view.nodes)
+        return tuple(
+            NodeView(node.name, node.usable, node.address, kinds[node.name]) for node in self._view.nodes
+        )
+
+    def check_image(self, image: str | None) -> None:
+        if image not in (None, self.image, *self.images):
+            raise ImageNotAllowed(image, (self.image, *self.images))
+
+    async def close(self) -> None:
+        await self._words.close()
+        await self._networks.close()
+        await self._view.close()
+        self._docker.close()
+
+    # --- what is seen -------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self.on_change()
+
+    def _seen(self) -> None:
+        """Learn of tasks that an earlier service made; wake the reconciler."""
+        for task in self._view.tasks.values():
+            if self._on_a_node(task):
+                self._know(task.labels)
+        self._networks.sweep_soon()
+        self._changed()
+
+    def _know(self, labels: Mapping[str, str]) -> None:
+        task_id, gang_id = int(labels[TASK_LABEL]), int(labels[GANG_LABEL])
+        if task_id not in self._gangs:
+            self._gangs[task_id] = gang_id
+            self._networks.hold(gang_id, task_id)
+
+    def _on_a_node(self, task: SwarmTask) -> bool:
+        """Tell whether a task is there. The Swarm lists a removed one until its node, if down, is back."""
+        node = self._view.node(task.node_id)
+        return task.desired != "remove" or (node is not None and node.up)
+
+    def _remains(self, name: str) -> bool:
+        task = self._view.tasks.get(name)
+        return task is not None and self._on_a_node(task)
+
+    def _task_view(self, task_id: int) -> TaskView:
+        if task_id in self._ended:
+            return TaskView(task_id, alive=False, clean=True)
+        task = self._view.tasks.get(task_name(task_id))
+        if task is None:
+            made = self._made_at_look.get(task_id)
+            awaited = made is not None and self._view.looks <= made + _LOOKS_TO_APPEAR
+            return TaskView(task_id, alive=awaited, starting=awaited)
+        if task.starting:
+            trouble = self._words.stuck(task)
+            return TaskView(task_id, alive=not trouble, starting=not trouble, detail=trouble or "")
+        words = "" if task.running else self._words.of(task)
+        if words is None:  # It counts as alive until its last words are here.
+            return TaskView(task_id, alive=True)
+        return TaskView(task_id, alive=task.running, exit_code=task.exit_code, detail=words)
+
+    # --- making -------------------------------------------------------------------------------
+
+    def _settings(self) -> TaskSettings:
+        return TaskSettings(
+            image=self.image,
+            shm_bytes=self.shm_bytes,
+            host_network=self.host_network,
+            verify_gpus=self.verify_gpus,
+            stop_grace_s=self.stop_grace_s,
+        )
+
+    async def _make_around(self, launch: TaskLaunch) -> str:
+        """Make what a task's service stands on, in one round trip; return the secret's id."""
+        if self.host_network:
+            return await self._make_secret(launch)
+        secret_id, _ = await asyncio.gather(self._make_secret(launch), self._networks.make(launch.gang_id))
+        return secret_id
+
+    async def _make_secret(self, launch: TaskLaunch) -> str:
+        spec = secret_spec(launch)
+        try:
+            made = await self._docker.call("create_secret", **spec)
+        except DockerConflict:
+            # Of a start that was cut off: only its hash is in the store, so a new one takes its place.
+            await self._docker.remove("remove_secret", spec["name"])
+            made = await self._docker.call("create_secret", **spec)
+        return str(made["ID"])

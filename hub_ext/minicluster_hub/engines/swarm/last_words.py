@@ -1,0 +1,97 @@
+"""Why a task does not run any more: taken from the Swarm before its service is removed, and put in words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+
+from minicluster_hub.engines.swarm.docker import Docker, DockerError
+from minicluster_hub.engines.swarm.view import SwarmTask
+
+_LINES, _LONGEST = 40, 4000
+_PATIENCE_S = 3.0
+_STUCK_AFTER_S = 20.0
+
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    (
+        r"no such image|pull access denied|manifest|repository .*not found|failed to resolve|"
+        r"connection refused",
+        "the node could not get the image {image}",
+    ),
+    (r"no space left on device", "the node's disk is full"),
+    (r"insufficient resources", "Swarm finds no room on the node: something outside Minicluster holds it"),
+    (r"no suitable node", "Swarm does not let tasks onto the node"),
+    (r"invalid mount|bind source path", "a folder or volume that the task needs is not on the node"),
+)
+
+
+def in_words(task: SwarmTask) -> str:
+    """Return Docker's reason why a task did not run, with what it means where that is known."""
+    told = task.error or f"Docker says no more than {task.state!r}"
+    for pattern, meaning in _MEANINGS:
+        if re.search(pattern, told, re.IGNORECASE):
+            words = meaning.format(image=task.image or "of the task")
+            return f"{words} ({told}). An admin's `doctor` looks for the cause."
+    return told
+
+
+class LastWords:
+    """Fetches each ended task's words once and keeps them until they are forgotten."""
+
+    def __init__(self, docker: Docker, log: logging.Logger, on_change: Callable[[], None]) -> None:
+        self._docker = docker
+        self._log = log
+        self._on_change = on_change
+        self._words: dict[str, str] = {}
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._stuck_since: dict[str, float] = {}
+
+    def of(self, task: SwarmTask) -> str | None:
+        """Return why the task ended; None while its log is being fetched."""
+        if task.task_id in self._words:
+            return self._words[task.task_id]
+        if not task.container_id:
+            return in_words(task)
+        if task.task_id not in self._fetching:
+            self._fetching[task.task_id] = asyncio.create_task(self._fetch(task))
+        return None
+
+    def stuck(self, task: SwarmTask) -> str | None:
+        """Return why a task that waits for its node will wait for ever; None while there is hope."""
+        if task.state != "pending" or not task.error:
+            self._stuck_since.pop(task.task_id, None)
+            return None
+        loop = asyncio.get_running_loop()
+        if task.task_id not in self._stuck_since:
+            self._stuck_since[task.task_id] = loop.time()
+            loop.call_later(_STUCK_AFTER_S, self._on_change)
+        waited_s = loop.time() - self._stuck_since[task.task_id]
+        return in_words(task) if waited_s >= _STUCK_AFTER_S else None
+
+    def forget(self, task_id: str) -> None:
+        self._words.pop(task_id, None)
+        self._stuck_since.pop(task_id, None)
+
+    async def close(self) -> None:
+        for work in self._fetching.values():
+            work.cancel()
+        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+
+    async def _fetch(self, task: SwarmTask) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                text = await self._docker.logs(task.service_name, _LINES)
+        except (DockerError, TimeoutError) as error:
+            self._log.info("the log of %s cannot be had: %s", task.service_name, error)
+            text = ""
+        lines = [task.error, readable(text)[-_LONGEST:]]
+        self._words[task.task_id] = "\n".join(line for line in lines if line)
+        self._fetching.pop(task.task_id, None)
+        self._on_change()
+
+
+def readable(text: str) -> str:
+    """Return the text without control characters."""
+    return re.sub(r"[^\x09\x0a\x20-\x7e\u00a0-\uffff]", "", text).strip()

@@ -1,0 +1,85 @@
+"""The gangs' overlay networks: made with the first task, removed after the last, also late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerMissing
+from minicluster_hub.engines.swarm.names import GANG_LABEL, label_filter
+from minicluster_hub.engines.swarm.spec import network_spec
+
+_RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class GangNetworks:
+    """Who holds which network. One that cannot be removed yet (a node is down) is tried again."""
+
+    def __init__(self, docker: Docker, log: logging.Logger) -> None:
+        self._docker = docker
+        self._log = log
+        self._users: dict[int, set[int]] = {}
+        self._stale: set[str] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def hold(self, gang_id: int, task_id: int) -> None:
+        """Note that a task uses its gang's network."""
+        self._users.setdefault(gang_id, set()).add(task_id)
+
+    async def make(self, gang_id: int) -> None:
+        """Make a gang's network unless it is there: its name holds our id."""
+        with suppress(DockerConflict):
+            await self._docker.call("create_network", **network_spec(gang_id))
+
+    async def release(self, gang_id: int, task_id: int) -> None:
+        """Remove the gang's network if this was its last task."""
+        users = self._users.get(gang_id, set())
+        users.discard(task_id)
+        if users:
+            return
+        self._users.pop(gang_id, None)
+        for network in await self._networks(gang_id):
+            self._stale.add(str(network["Id"]))
+        await self._sweep()
+
+    def sweep_soon(self) -> None:
+        """Try again to remove what could not be removed, in the background."""
+        if self._stale and (self._sweeping is None or self._sweeping.done()):
+            self._sweeping = asyncio.create_task(self._sweep())
+
+    async def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+
+    async def _sweep(self) -> None:
+        await asyncio.gather(*(self._remove(network_id) for network_id in tuple(self._stale)))
+
+    async def find_unused(self) -> None:
+        """Learn of networks that an earlier service left without a task."""
+        for network in await self._networks():
+            if int(network["Labels"][GANG_LABEL]) not in self._users:
+                self._stale.add(str(network["Id"]))
+        await self._sweep()
+
+    async def _networks(self, gang_id: int | None = None) -> list[dict[str, Any]]:
+        filters = label_filter("gang")
+        if gang_id is not None:
+            filters["label"] = [*filters["label"], f"{GANG_LABEL}={gang_id}"]
+        return await self._docker.call("networks", filters=filters)
+
+    async def _remove(self, network_id: str) -> None:
+        """A network is in use until the Swarm has seen its last task off, shortly after it is gone."""
+        for pause_s in _RETRY_S:
+            try:
+                await self._docker.call("remove_network", network_id)
+            except DockerMissing:
+                pass
+            except DockerError as error:
+                self._log.debug("network %s stays for now: %s", network_id, error)
+                await asyncio.sleep(pause_s)
+                continue
+            self._stale.discard(network_id)
+            return

@@ -1,0 +1,119 @@
+"""The view of a Swarm's tasks and nodes: one call for all tasks a tick, whatever their number.
+
+Docker tells no event about tasks, so they are looked at: quickly while one is on its way up or
+down, calmly while all run, and hardly ever while there is none. Nodes tell theirs by events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from minicluster_hub.engines.swarm.docker import Docker, DockerError, Watch
+from minicluster_hub.engines.swarm.names import label_filter
+from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, nodes_of, tasks_of
+
+QUICK_S, CALM_S, IDLE_S = 0.15, 2.0, 15.0
+_QUICK_FOR_S = 5.0
+
+
+class Reflector:
+    """Keeps what the Swarm's manager says of the tasks of one role, and of all nodes."""
+
+    def __init__(self, docker: Docker, *, role: str, log: logging.Logger | None = None) -> None:
+        self.tasks: Mapping[str, SwarmTask] = {}
+        """The task of each service, by the service's name."""
+        self.nodes: tuple[SwarmNode, ...] = ()
+        self.looks = 0
+        """Counts the looks that were begun: a look begun after a change shows it."""
+        self.on_change: Callable[[], None] = lambda: None
+        self._docker = docker
+        self._role = role
+        self._log = log or logging.getLogger(__name__)
+        self._nudged = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._quick_until = 0.0
+        self._look_at_nodes = True
+        self._loop: asyncio.Task[None] | None = None
+        self._watch: Watch | None = None
+
+    async def open(self) -> None:
+        """Take the first look, then keep looking. Raises DockerError when there is no Swarm."""
+        self._watch = self._docker.watch("node", self._node_event)
+        try:
+            await self._look()
+        except BaseException:
+            self._watch.close()
+            raise
+        self._loop = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        if self._loop is not None:
+            self._loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loop
+
+    def nudge(self) -> None:
+        """Look now, and quickly for a while: something was created or removed."""
+        self._quick_until = asyncio.get_running_loop().time() + _QUICK_FOR_S
+        self._nudged.set()
+
+    async def next_look(self) -> None:
+        """Return when the next look is over, whatever it showed."""
+        await self._looked.wait()
+
+    def node(self, node_id: str) -> SwarmNode | None:
+        """Return the node of that id."""
+        return next((node for node in self.nodes if node.id == node_id), None)
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def _node_event(self) -> None:
+        self._look_at_nodes = True
+        self._nudged.set()
+
+    async def _run(self) -> None:
+        away = False
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s()):
+                    await self._nudged.wait()
+            # Not more often than this, however many are nudging.
+            await asyncio.sleep(QUICK_S / 3)
+            self._nudged.clear()
+            try:
+                await self._look()
+            except DockerError as error:
+                if not away:
+                    self._log.warning("the Swarm's manager cannot be asked, its last view stays: %s", error)
+                away = True
+                await asyncio.sleep(CALM_S)
+            else:
+                away = False
+
+    async def _look(self) -> None:
+        self.looks += 1
+        tasks_call = self._docker.call("tasks", filters=label_filter(self._role))
+        if self._look_at_nodes or not self.tasks:
+            self._look_at_nodes = False
+            raw_tasks, raw_nodes = await asyncio.gather(tasks_call, self._docker.call("nodes"))
+            nodes = nodes_of(raw_nodes)
+        else:
+            raw_tasks, nodes = await tasks_call, self.nodes
+        tasks = tasks_of(raw_tasks)
+        changed = tasks != self.tasks or nodes != self.nodes
+        self.tasks, self.nodes = tasks, nodes
+        self._looked.set()
+        self._looked = asyncio.Event()
+        if changed:
+            self.on_change()
+
+    def _pause_s(self) -> float:
+        moving = any(task.moving for task in self.tasks.values())
+        if moving or asyncio.get_running_loop().time() < self._quick_until:
+            return QUICK_S
+        return CALM_S if self.tasks else IDLE_S

@@ -1,0 +1,158 @@
+"""A task as Docker's API wants it: pure functions from a launch to plain data, sent by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster_hub.engines.base import TaskLaunch
+from minicluster_hub.engines.swarm.names import gang_network, labels, task_name
+from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
+
+AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent"]
+TOKEN_FILE = "task-token"  # noqa: S105 - a file's name
+SCRATCH = "/tmp/minicluster"  # noqa: S108 - in the task's own container
+HOST_NETWORK = "host"
+_S = 1_000_000_000
+_USER_ID = "1000"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """What all tasks of a cluster have in common.
+
+    image: of tasks whose launch names none. host_network: tasks share their node's network, which
+    saves VXLAN's headers and gives up the walls between jobs. verify_gpus: the agent compares the
+    GPUs that it sees with those that Swarm assigned. home_mount: a mount with the owner's home on
+    every node, where the lab has shared homes.
+    """
+
+    image: str
+    shm_bytes: int = 2 * 1024**3
+    host_network: bool = False
+    verify_gpus: bool = True
+    user: str = _USER_ID
+    stop_grace_s: float = 1.0
+
+
+def network_spec(gang_id: int) -> dict[str, Any]:
+    """Return the arguments of create_network for a gang's own overlay network."""
+    return {
+        "name": gang_network(gang_id),
+        "driver": "overlay",
+        "labels": labels("gang", gang=gang_id),
+        "attachable": False,
+    }
+
+
+def secret_spec(launch: TaskLaunch) -> dict[str, Any]:
+    """Return the arguments of create_secret for a task's token."""
+    return {
+        "name": task_name(launch.task_id),
+        "data": launch.token.encode(),
+        "labels": labels("task", task=launch.task_id, gang=launch.gang_id),
+    }
+
+
+def service_spec(
+    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], secret_id: str, settings: TaskSettings
+) -> dict[str, Any]:
+    """Return the arguments of create_service for a task.
+
+    slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
+    """
+    gpus = sum(slot_kinds[slot] == "gpu" for slot in launch.slots)
+    marks = task_labels(launch)
+    network = HOST_NETWORK if settings.host_network else gang_network(launch.gang_id)
+    return {
+        "name": task_name(launch.task_id),
+        "labels": marks,
+        "mode": {"Replicated": {"Replicas": 1}},
+        "endpoint_spec": {"Mode": "dnsrr"},
+        "task_template": {
+            "ContainerSpec": _container(launch, node, gpus, secret_id, marks, settings),
+            "Resources": {"Reservations": {"GenericResources": _generic(gpus)}} if gpus else {},
+            "RestartPolicy": {"Condition": "none"},
+            "Placement": {"Constraints": [f"node.id=={node.id}"]},
+            "Networks": [{"Target": network}],
+            # Docker's own driver keeps at most this much of what an agent prints.
+            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m", "max-file": "2"}},
+        },
+    }
+
+
+def task_labels(launch: TaskLaunch) -> dict[str, str]:
+    return labels(
+        "task",
+        name=task_name(launch.task_id),
+        owner=launch.owner,
+        job=launch.job_id,
+        attempt=launch.attempt_id,
+        gang=launch.gang_id,
+        task=launch.task_id,
+    )
+
+
+def _generic(gpus: int) -> list[dict[str, Any]]:
+    return [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": gpus}}]
+
+
+def _container(
+    launch: TaskLaunch,
+    node: SwarmNode,
+    gpus: int,
+    secret_id: str,
+    marks: dict[str, str],
+    settings: TaskSettings,
+) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "Image": launch.image or settings.image,
+        "Command": AGENT_COMMAND,
+        "Env": [f"{name}={value}" for name, value in _environment(launch, node, gpus, settings).items()],
+        "User": settings.user,
+        "Labels": marks,
+        "Init": True,
+        "StopGracePeriod": int(settings.stop_grace_s * _S),
+        "CapabilityDrop": ["ALL"],
+        "Privileges": {"NoNewPrivileges": True},
+        "Mounts": [_shared_memory(launch.shm_bytes or settings.shm_bytes)],
+        "Secrets": [_token(launch, secret_id, settings.user)],
+    }
+    if not settings.host_network:
+        container["Hostname"] = host_name(launch.task_id)
+    return container
+
+
+def host_name(task_id: int) -> str:
+    """Return the name of a task's container: its /etc/hosts leads it to the address on the gang's network."""
+    return f"task-{task_id}"
+
+
+def _environment(launch: TaskLaunch, node: SwarmNode, gpus: int, settings: TaskSettings) -> dict[str, str]:
+    environment = {
+        "MINICLUSTER_SERVICE_URL": launch.service_url,
+        "MINICLUSTER_TOKEN_FILE": f"/run/secrets/{TOKEN_FILE}",
+        "MINICLUSTER_NODE": launch.node,
+        "MINICLUSTER_SLOTS": ",".join(map(str, launch.slots)),
+        "MINICLUSTER_ADDRESS": node.address if settings.host_network else host_name(launch.task_id),
+        "MINICLUSTER_TASK": str(launch.task_id),
+        "MINICLUSTER_SCRATCH": SCRATCH,
+        "MINICLUSTER_GPUS": str(gpus),
+    }
+    if not gpus:
+        # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
+        environment["NVIDIA_VISIBLE_DEVICES"] = "void"
+    elif not settings.verify_gpus:
+        environment["MINICLUSTER_VERIFY_GPUS"] = "0"
+    return environment
+
+
+def _shared_memory(size_bytes: int) -> dict[str, Any]:
+    """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
+    options = {"SizeBytes": size_bytes, "Mode": 0o1777}
+    return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
+
+
+def _token(launch: TaskLaunch, secret_id: str, user: str) -> dict[str, Any]:
+    file = {"Name": TOKEN_FILE, "UID": user, "GID": user, "Mode": 0o400}
+    return {"SecretID": secret_id, "SecretName": task_name(launch.task_id), "File": file}

@@ -1,0 +1,57 @@
+"""Places of notebook servers, for the spawner alone: its token has the scope, no user's has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minicluster.wire import PlaceServer, ServerList
+from minicluster_hub.handlers.auth import HubHandler
+from minicluster_hub.handlers.errors import ApiError, scope_missing
+from minicluster_hub.handlers.route import Scope
+from minicluster_hub.scheduling.servers import ServerRefused
+from minicluster_hub.server_places import ServerPlaces
+
+UNNAMED = "-"
+"""How a path writes the server without a name."""
+
+
+class PlacesHandler(HubHandler):
+    """Base: whose token has the scope for everybody's servers, not only for its own user's."""
+
+    def admit(self, model: dict[str, Any]) -> None:
+        if not self.hub_auth.check_scopes({Scope.PLACE.value}, model):
+            raise scope_missing(Scope.PLACE, "only the hub's spawner has it; users start servers at the hub")
+
+    @property
+    def places(self) -> ServerPlaces:
+        context = self.context
+        return ServerPlaces(
+            context.store, context.reconciler, context.server_limits, context.clock, context.log
+        )
+
+
+class ServersHandler(PlacesHandler):
+    """All places."""
+
+    def get(self) -> None:
+        self.reply(ServerList(servers=self.places.all()))
+
+
+class ServerHandler(PlacesHandler):
+    """One server's place."""
+
+    async def put(self, owner: str, server: str) -> None:
+        ask = self.parse(PlaceServer)
+        try:
+            self.reply(await self.places.place(owner, _name(server), ask))
+        except ServerRefused as refused:
+            raise ApiError(409, refused.code, refused.message, refused.hint) from refused
+
+    def delete(self, owner: str, server: str) -> None:
+        self.places.end(owner, _name(server))
+        self.set_status(204)
+        self.finish()
+
+
+def _name(server: str) -> str:
+    return "" if server == UNNAMED else server

@@ -1,0 +1,44 @@
+"""Places of notebook servers: the spawner and the service, so that one ledger knows who holds which slot."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import Message
+
+
+class PlaceServer(Message):
+    """PUT api/servers/OWNER/SERVER: a place for a notebook server; `-` in the path is the unnamed one.
+
+    image: what the server runs; kept in the service's log only. node: None lets the service choose.
+    gpus: slots of the kind "gpu" that it holds, for `gpu_s` at most (None: as long as allowed).
+    shared_home: its home is reached from every node, so it need not go back to one.
+    """
+
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    node: str | None = Field(default=None, min_length=1, max_length=255)
+    gpus: int = Field(default=0, ge=0, le=64)
+    gpu_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    shared_home: bool = False
+
+
+class ServerPlace(Message):
+    """Where a notebook server may be, from the answer on until it is deleted.
+
+    slots: indexes of the node's slots that it holds. home_node: where the owner's home is, None if
+    it has no node. until: when it has to give the slots back, in seconds since the epoch on the
+    service's clock, None if it holds none. expired: that time is over; the slots are free only once
+    the server has been stopped and its place deleted.
+    """
+
+    owner: str
+    server: str
+    node: str
+    slots: tuple[int, ...] = ()
+    home_node: str | None = None
+    until: float | None = None
+    expired: bool = False
+
+
+class ServerList(Message):
+    servers: tuple[ServerPlace, ...]

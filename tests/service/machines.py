@@ -1,0 +1,147 @@
+"""A service without doors: the loop that acts, an engine without processes, agents that are played."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+
+from minicluster.wire import (
+    ErrorKind,
+    JobError,
+    JobSpec,
+    JobSubmit,
+    NodeRange,
+    RankReport,
+    RankState,
+    TaskReport,
+)
+from minicluster_hub.engines.base import Engine, TaskView
+from minicluster_hub.models import NodeView
+from minicluster_hub.orders import TaskOver
+from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scenes import Limits
+from minicluster_hub.scheduling.placement.pack import Pack
+from minicluster_hub.scheduling.policies.fifo import Fifo
+
+
+class Machines:
+    """What goes on when the service is killed: the tasks that run, and each that was ever started."""
+
+    def __init__(self):
+        self.views = {}
+        self.launches = []
+
+
+class MemoryEngine(Engine):
+    """An engine without processes, since here the loop is tested, not the engine."""
+
+    machines: Machines
+
+    async def open(self):
+        pass
+
+    async def start(self, launch):
+        if launch.task_id not in self.machines.views:
+            self.machines.launches.append(launch)
+            self.machines.views[launch.task_id] = TaskView(launch.task_id, alive=True)
+
+    async def end(self, task_id):
+        self.machines.views[task_id] = TaskView(task_id, alive=False, clean=True)
+        self.on_change()
+
+    def tasks(self):
+        return self.machines.views
+
+    def forget(self, task_id):
+        self.machines.views.pop(task_id, None)
+
+    def nodes(self):
+        return tuple(NodeView(f"node-{i}", True, "127.0.0.1", ("cpu",)) for i in (1, 2, 3))
+
+    async def close(self):
+        pass
+
+
+@asynccontextmanager
+async def service(store, machines, kind=MemoryEngine, **limits):
+    engine = kind()
+    engine.machines = machines
+    reconciler = Reconciler(
+        store,
+        engine,
+        policy=Fifo(),
+        placement=Pack(),
+        service_url="http://127.0.0.1:1/",
+        limits=Limits(**limits),
+    )
+    loop = asyncio.create_task(reconciler.run())
+    reconciler.loop = loop
+    try:
+        yield reconciler
+    finally:
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+        await reconciler.close()
+
+
+def submit(store, owner="ada", nodes=3, key="key-00001", **spec):
+    request = JobSubmit(
+        idempotency_key=key,
+        spec=JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=nodes, max=nodes), **spec),
+    )
+    return store.submit(owner, request, time.time())[0].id
+
+
+async def until(reconciler, seen, timeout_s=10):
+    """Wait until `seen()` is true or the service is dead; return whether it is true."""
+    async with asyncio.timeout(timeout_s):
+        while not seen() and not reconciler.loop.done():
+            await asyncio.sleep(0.002)
+    return bool(seen())
+
+
+def say(store, reconciler, task, **report):
+    store.report(task, TaskReport(address="127.0.0.1", ready=True, **report), time.time())
+    reconciler.heartbeat(task.id)
+    reconciler.wake()
+
+
+async def play(store, reconciler, machines, job_id, *, succeed=True):
+    """Play the agents: do what the orders say, report, until the job is over or the service dies."""
+    done = {}
+    async with asyncio.timeout(20):
+        while not reconciler.loop.done():
+            record = store.job(job_id)
+            if record.state.terminal:
+                return record
+            for task in store.world().tasks:
+                view = machines.views.get(task.id)
+                if view is not None and view.alive:
+                    _act(store, reconciler, task, done, succeed)
+            await asyncio.sleep(0.002)
+    return store.job(job_id)
+
+
+def _act(store, reconciler, task, done, succeed):
+    try:
+        orders = reconciler.board.orders(task)
+    except TaskOver:
+        return
+    if orders.run is None or done.get(task.id) == orders.run.attempt:
+        say(store, reconciler, task, store_port=4000 + task.id, cleared=task.cleared)
+        return
+    done[task.id] = orders.run.attempt
+    code = 0 if succeed else 1
+    error = None if succeed else JobError(kind=ErrorKind.EXCEPTION, message="ValueError: no", rank=0, at=1.0)
+    ranks = range(orders.run.first_rank, orders.run.first_rank + orders.run.local_world_size)
+    exited = tuple(
+        RankReport(rank=rank, state=RankState.EXITED, exit_code=code, error=error) for rank in ranks
+    )
+    say(
+        store,
+        reconciler,
+        task,
+        store_port=5000 + task.id,
+        attempt=orders.run.attempt,
+        ranks=exited,
+        cleared=orders.run.attempt,
+    )

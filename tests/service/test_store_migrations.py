@@ -1,0 +1,73 @@
+"""From the tables of each earlier release, with rows in them, to those of today."""
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import text
+
+from minicluster_hub.models import TaskState
+from minicluster_hub.store import Store
+from minicluster_hub.store.database import open_database
+
+ROWS_OF_0001 = (
+    """INSERT INTO jobs (id, owner, idempotency_key, spec, state, reason, created_at, state_since, attempts,
+       attempt_id, gang_id, world_size)
+       VALUES (7, 'ada', 'key-0001', '{"payload_sha256": "%s"}', 'starting', '', 1.0, 2.0, 1, 5, 3, 1)"""
+    % ("a" * 64),
+    """INSERT INTO gangs (id, owner, target, job_id, slots_per_node, created_at)
+       VALUES (3, 'ada', 'keep', 7, 1, 2.0)""",
+    "INSERT INTO attempts (id, job_id, gang_id, number, created_at) VALUES (5, 7, 3, 1, 2.0)",
+    """INSERT INTO tasks (id, gang_id, "index", node, slots, state, token_hash, address, cleared, state_since)
+       VALUES (9, 3, 0, 'node-1', '[0]', 'started', 'f00d', '', 0, 2.0)""",
+    "INSERT INTO ranks (attempt_id, rank, task_id, state) VALUES (5, 0, 9, 'pending')",
+    """INSERT INTO leases (node, slot, task_id, job_id, owner, warm)
+       VALUES ('node-1', 0, 9, 7, 'ada', false)""",
+)
+
+
+def migrate(database, revision, way=command.upgrade):
+    with database.write() as connection:
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", "minicluster_hub.store:migrations")
+        way(config, revision)
+
+
+@pytest.fixture
+def old(database_url):
+    """A database of release 0001 with a job under way."""
+    database = open_database(database_url)
+    migrate(database, "0001")
+    with database.write() as connection:
+        for row in ROWS_OF_0001:
+            connection.execute(text(row))
+    yield database
+    database.close()
+
+
+def test_a_job_under_way_goes_on_in_the_new_tables(old, database_url):
+    store = Store.open(database_url)
+    world = store.world()
+    assert [(gang.id, gang.image, gang.shm_bytes) for gang in world.gangs] == [(3, None, None)]
+    assert [(lease.task_id, lease.server_id, lease.warm) for lease in world.leases] == [(9, None, False)]
+    assert world.tasks[0].state is TaskState.STARTED
+    assert world.servers == ()
+    assert store.task_by_token("f00d").id == 9
+    record = store.place_server("bob", "", ("node-1", (1,)), until=9.0, shared_home=False, now=3.0)
+    assert store.server("bob", "") == record
+    store.task_ended(9, 4.0)
+    assert [lease.server_id for lease in store.world().leases] == [record.id]
+    store.close()
+
+
+def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):
+    store = Store.open(database_url)
+    store.place_server("bob", "", ("node-1", (1,)), until=9.0, shared_home=False, now=3.0)
+    store.close()
+    migrate(old, "0001", command.downgrade)
+    with old.read() as connection:
+        leases = connection.execute(text("SELECT node, slot, task_id, owner FROM leases")).all()
+        gangs = connection.execute(text("SELECT id, owner FROM gangs")).all()
+    assert (leases, gangs) == ([("node-1", 0, 9, "ada")], [(3, "ada")])
+    store = Store.open(database_url)
+    assert len(store.world().leases) == 1
+    store.close()

@@ -1,0 +1,348 @@
+"""The relay before a real registry with TLS and passwords, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.conftest import Needs
+
+from minicluster_hub.cluster import registry as settings
+from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
+from minicluster_hub.cluster.relay import Relay
+from minicluster_hub.cluster.relay_doors import Door, RelayError, doors, trust
+from minicluster_hub.cluster.relay_http import HeadReader, RequestBroken, reading_head
+
+PUBLISHER = ("publisher", "publisher's word")
+LAYER = bytes(range(256)) * 40_000
+
+
+@dataclass
+class Registry:
+    """A registry process with our config.yml on a loopback port."""
+
+    folder: Path
+    port: int
+    certificates: Certificates
+    upstream: str | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    def write(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "registry_cert").write_text(self.certificates.cert_pem)
+        (self.folder / "registry_key").write_text(self.certificates.key_pem)
+        (self.folder / "registry_htpasswd").write_text(
+            settings.htpasswd_line("reader", "reader's word") + settings.htpasswd_line(*PUBLISHER)
+        )
+        text = settings.registry_config(self.upstream).replace("/run/secrets", str(self.folder))
+        text = text.replace(settings.DATA_DIR, str(self.folder / "data"))
+        text = text.replace(f":{settings.LISTEN_PORT}", f"127.0.0.1:{self.port}")
+        (self.folder / "config.yml").write_text(text)
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            command = ["docker-registry", "serve", str(self.folder / "config.yml")]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        for _ in range(100):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.05)
+        raise AssertionError((self.folder / "log").read_text())
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def certificates() -> Certificates:
+    return make_ca_and_cert(["127.0.0.1"])
+
+
+@pytest.fixture(scope="module")
+def program(needs: Needs) -> None:
+    needs(shutil.which("docker-registry"), "no docker-registry (Debian: apt-get install docker-registry)")
+
+
+@pytest.fixture
+def registry(program: None, tmp_path: Path, certificates: Certificates) -> Iterator[Registry]:
+    made = Registry(tmp_path / "registry", free_port(), certificates)
+    made.write()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def environ(tmp_path: Path, certificates: Certificates) -> dict[str, str]:
+    (tmp_path / "ca").write_text(certificates.ca_pem)
+    (tmp_path / "reader").write_text("reader:reader's word\n")
+    return {
+        "MINICLUSTER_RELAY_CA_FILE": str(tmp_path / "ca"),
+        "MINICLUSTER_RELAY_READER_FILE": str(tmp_path / "reader"),
+        "MINICLUSTER_RELAY_PUBLISH_NODE": "node-a",
+        "MINICLUSTER_NODE_ID": "node-a",
+    }
+
+
+@dataclass
+class Doors:
+    """The URLs of an open relay."""
+
+    reading: str
+    publishing: str
+
+
+@pytest.fixture
+async def relay(registry: Registry, environ: dict[str, str]) -> AsyncIterator[Doors]:
+    environ["MINICLUSTER_RELAY_REGISTRY"] = f"127.0.0.1:{registry.port}"
+    served = Relay([replace(door, port=0) for door in doors(environ)], trust(environ), patience_s=1.0)
+    reading, publishing = await served.open()
+    yield Doors(f"http://127.0.0.1:{reading}", f"http://127.0.0.1:{publishing}")
+    served.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(trust_env=False, timeout=20) as made:
+        yield made
+
+
+async def publish(client: httpx.AsyncClient, url: str, layer: bytes = LAYER) -> str:
+    """Upload a blob as docker push does: start, send it in pieces of unknown length, commit."""
+    begun = await client.post(f"{url}/v2/some/image/blobs/uploads/", auth=PUBLISHER)
+    assert begun.status_code == 202
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(layer), 1 << 20):
+            yield layer[start : start + (1 << 20)]
+
+    place = begun.request.url.join(begun.headers["location"])
+    sent = await client.patch(place, content=pieces(), auth=PUBLISHER)
+    assert sent.status_code == 202
+    digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    place = sent.request.url.join(sent.headers["location"]).copy_add_param("digest", digest)
+    done = await client.put(place, auth=PUBLISHER)
+    assert done.status_code == 201
+    assert (await client.head(done.request.url.join(done.headers["location"]), auth=PUBLISHER)).is_success
+    return digest
+
+
+async def test_what_is_published_at_one_door_is_read_at_the_other(
+    relay: Doors, client: httpx.AsyncClient
+) -> None:
+    digest = await publish(client, relay.publishing)
+    blob = f"{relay.reading}/v2/some/image/blobs/{digest}"
+    assert (await client.get(blob)).content == LAYER
+    head = await client.head(blob)
+    assert head.headers["content-length"] == str(len(LAYER))
+    part = await client.get(blob, headers={"Range": "bytes=1000-1999"})
+    assert (part.status_code, part.content) == (206, LAYER[1000:2000])
+
+
+async def test_the_reading_door_refuses_every_other_method(relay: Doors, client: httpx.AsyncClient) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"):
+        answer = await client.request(method, f"{relay.reading}/v2/some/image/blobs/uploads/", auth=PUBLISHER)
+        assert answer.status_code == 405
+        assert "publish at 127.0.0.1:5102" in answer.json()["errors"][0]["message"]
+
+
+async def test_nothing_gets_in_behind_a_first_request(relay: Doors) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(relay.reading).port)
+    second = b"POST /v2/some/image/blobs/uploads/ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    first = b"GET /v2/ HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n"
+    writer.write(first + second)
+    text = await asyncio.wait_for(reader.read(), 10)
+    assert text.startswith(b"HTTP/1.1 200") and text.count(b"HTTP/1.1") == 1
+    writer.close()
+
+
+async def test_the_publishing_door_adds_no_credentials(relay: Doors, client: httpx.AsyncClient) -> None:
+    answer = await client.get(f"{relay.publishing}/v2/")
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Basic ")
+
+
+async def test_a_registry_that_is_away_is_told_and_found_again(
+    relay: Doors, registry: Registry, client: httpx.AsyncClient
+) -> None:
+    digest = await publish(client, relay.publishing)
+    registry.stop()
+    answer = await client.get(f"{relay.reading}/v2/some/image/blobs/{digest}")
+    assert answer.status_code == 503
+    words = f"the cluster's registry at 127.0.0.1:{registry.port} cannot be reached (Connection refused)"
+    assert words in answer.reason_phrase and words in answer.json()["errors"][0]["message"]
+    waiting = asyncio.create_task(client.get(f"{relay.reading}/v2/some/image/blobs/{digest}"))
+    await asyncio.to_thread(registry.start)
+    assert (await waiting).content == LAYER
+
+
+async def test_a_registry_that_dies_in_a_transfer_is_no_end_of_the_layer(
+    relay: Doors, registry: Registry, client: httpx.AsyncClient
+) -> None:
+    digest = await publish(client, relay.publishing, LAYER * 5)
+    with pytest.raises(httpx.TransportError):
+        async with client.stream("GET", f"{relay.reading}/v2/some/image/blobs/{digest}") as answer:
+            async for _ in answer.aiter_raw(65536):
+                registry.stop()
+
+
+async def test_a_foreign_registry_is_not_talked_to(
+    program: None, tmp_path: Path, environ: dict[str, str], client: httpx.AsyncClient
+) -> None:
+    foreign = Registry(tmp_path / "foreign", free_port(), make_ca_and_cert(["127.0.0.1"]))
+    foreign.write()
+    foreign.start()
+    served = Relay([Door(0, "registry", "127.0.0.1", foreign.port, b"Basic x")], trust(environ))
+    [port] = await served.open()
+    answer = await client.get(f"http://127.0.0.1:{port}/v2/")
+    served.close()
+    foreign.stop()
+    assert answer.status_code == 503
+    assert "certificate that is not this cluster's" in answer.reason_phrase
+
+
+async def test_the_engines_first_try_by_tls_is_answered_in_plain_http(relay: Doors) -> None:
+    """Docker falls back to plain HTTP at once when it sees such an answer."""
+    port = httpx.URL(relay.reading).port
+    with pytest.raises(ssl.SSLError):
+        await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500))
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 400")
+    writer.close()
+
+
+async def test_a_slow_reader_slows_the_registry_instead_of_filling_memory(environ: dict[str, str]) -> None:
+    sent = 0
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with suppress(OSError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+                sent += 1 << 16
+
+    upstream = await asyncio.start_server(pour, "127.0.0.1", 0)
+    port = upstream.sockets[0].getsockname()[1]
+    served = Relay([Door(0, "registry", "127.0.0.1", port, b"Basic x")], None)
+    [door] = await served.open()
+    reader, writer = await asyncio.open_connection("127.0.0.1", door, limit=1 << 16)
+    writer.write(b"GET /v2/ HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readexactly(1 << 20)
+    await asyncio.sleep(0.5)
+    held = sent
+    await asyncio.sleep(0.5)
+    assert sent == held, "the upstream goes on sending though nobody reads"
+    await reader.readexactly(held)
+    assert sent > held
+    writer.close()
+    served.close()
+    upstream.close()
+
+
+async def test_a_cache_fetches_from_outside_only_once(
+    registry: Registry, relay: Doors, tmp_path: Path, client: httpx.AsyncClient, environ: dict[str, str]
+) -> None:
+    """Proxy mode works together with TLS and passwords; here the outside is our own reading door."""
+    digest = await publish(client, relay.publishing)
+    cache = Registry(tmp_path / "cache", free_port(), registry.certificates, relay.reading)
+    cache.write()
+    await asyncio.to_thread(cache.start)  # it asks the outside before it listens
+    environ["MINICLUSTER_RELAY_CACHE"] = f"127.0.0.1:{cache.port}"
+    served = Relay([replace(door, port=0) for door in doors(environ) if door.what == "cache"], trust(environ))
+    [port] = await served.open()
+    blob = f"http://127.0.0.1:{port}/v2/some/image/blobs/{digest}"
+    assert (await client.get(blob)).content == LAYER
+    link = cache.folder / f"data/docker/registry/v2/repositories/some/image/_layers/sha256/{digest[7:]}/link"
+    async with asyncio.timeout(10):  # 2.8 keeps it only after it has answered
+        while not link.exists():
+            await asyncio.sleep(0.05)
+    registry.stop()
+    assert (await client.get(blob)).content == LAYER
+    async with httpx.AsyncClient(verify=trust(environ), trust_env=False) as direct:
+        assert (await direct.get(f"https://127.0.0.1:{cache.port}/v2/")).status_code == 401
+    served.close()
+    cache.stop()
+
+
+def test_doors_by_the_environment(environ: dict[str, str]) -> None:
+    environ |= {"MINICLUSTER_RELAY_REGISTRY": "10.0.0.1:5443", "MINICLUSTER_RELAY_CACHE": "10.0.0.1:5444"}
+    assert [(door.port, door.upstream) for door in doors(environ)] == [
+        (5100, "10.0.0.1:5443"),
+        (5101, "10.0.0.1:5444"),
+        (5102, "10.0.0.1:5443"),
+    ]
+    environ["MINICLUSTER_NODE_ID"] = "node-b"
+    del environ["MINICLUSTER_RELAY_CACHE"]
+    assert [door.port for door in doors(environ)] == [5100]
+    assert doors(environ)[0].authorization is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MINICLUSTER_RELAY_REGISTRY", "", "not told where the registry is"),
+        ("MINICLUSTER_RELAY_REGISTRY", "somewhere", "has to be HOST:PORT"),
+        ("MINICLUSTER_RELAY_READER_FILE", "/nowhere", "lacks that secret"),
+    ],
+)
+def test_wrong_settings_are_told(environ: dict[str, str], name: str, value: str, words: str) -> None:
+    environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
+    with pytest.raises(RelayError, match=words):
+        doors(environ | {name: value})
+
+
+async def test_a_taken_port_is_told(environ: dict[str, str]) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(RelayError, match=f"Port {port} on 127.0.0.1"):
+            await Relay([Door(port, "registry", "10.0.0.1", 1, None)], trust(environ)).open()
+
+
+def test_a_reading_head_holds_our_credentials_only() -> None:
+    text = b"GET /v2/ HTTP/1.1\r\nHost: 127.0.0.1:5100\r\nAuthorization: Basic mine\r\n"
+    more = b"Accept: a\r\naccept: b\r\nTransfer-Encoding: chunked\r\nConnection: x\r\n\r\n"
+    head = HeadReader()
+    assert head.feed(text) is None
+    request = head.feed(more)
+    assert request is not None
+    assert reading_head(request, "reg:5443", b"Basic ours") == (
+        b"GET /v2/ HTTP/1.1\r\nhost: reg:5443\r\naccept: a\r\naccept: b\r\n"
+        b"authorization: Basic ours\r\nconnection: close\r\n\r\n"
+    )
+
+
+def test_an_endless_head_is_refused() -> None:
+    head = HeadReader()
+    with pytest.raises(RequestBroken):
+        for _ in range(200):
+            head.feed(b"GET / HTTP/1.1\r\nX: " + b"x" * 1000)
+
+
+def test_the_config_is_json_that_yaml_readers_take() -> None:
+    plain, cache = (
+        json.loads(settings.registry_config()),
+        json.loads(settings.registry_config("https://r.example")),
+    )
+    assert "proxy" not in plain and plain["storage"]["delete"]["enabled"] is True
+    assert cache["proxy"]["remoteurl"] == "https://r.example"
