@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from minicluster_hub import configure_swarm
 from minicluster_hub.passwords import ADMIN_GROUP
 from minicluster_hub.processes import DATA_LABEL
 from minicluster_hub.settings import Settings
@@ -51,7 +52,14 @@ def configure(
     _hub(c, settings)
     _login(c, settings)
     _scopes(c)
-    _servers(c, settings)
+    swarm = configure_swarm.SwarmPlace.told()
+    if swarm is None:
+        _servers(c, settings)
+    else:
+        configure_swarm.set_up(c, swarm)
+        if service_url is None:
+            service_url, service_token = swarm.service_url, swarm.service_token
+        spawner_token = spawner_token or swarm.spawner_token
     external = {"url": service_url, "api_token": service_token}
     c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
     if spawner_token:

@@ -20,6 +20,7 @@ from traitlets import Bool, Float, Unicode, default
 
 from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
+from minicluster_spawner.arguments import SERVER_ARGUMENTS
 from minicluster_spawner.homes import examples_dir, make_home
 
 _LOG_KEPT_BYTES = 2**22
@@ -56,13 +57,7 @@ class ProcessSpawner(LocalProcessSpawner):
     def _args_default(self) -> list[str]:
         # Jupyter refuses root unless told; here the server is what the hub is.
         as_root = ["--ServerApp.allow_root=True"] if os.getuid() == 0 else []
-        return [
-            *as_root,
-            "--ServerApp.log_level=WARN",
-            # A login shell would reset PATH; this one finds the same python as the kernels.
-            '--ServerApp.terminado_settings={"shell_command": ["/bin/bash"]}',
-            "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        ]
+        return [*as_root, *SERVER_ARGUMENTS]
 
     @property
     def home(self) -> Path:

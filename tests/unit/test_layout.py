@@ -31,7 +31,9 @@ LAYERS = [
 
 BESIDE = {
     "launch": {"launch", "passwords", "processes", "settings", "quick_import"},
-    "configure": {"passwords", "processes", "settings"},
+    "cluster": {"cluster", "configure", "engines", "launch", "passwords"},
+    "configure": {"configure_swarm", "passwords", "processes", "settings"},
+    "configure_swarm": set(),
     "authenticator": {"passwords", "login_delay"},
     "settings": {"processes"},
     "passwords": set(),

@@ -14,7 +14,7 @@ from minicluster_hub.engines.swarm.docker import _unframed
 from minicluster_hub.engines.swarm.last_words import in_words, readable
 from minicluster_hub.engines.swarm.names import label_filter, labels, safe, server_name, task_name
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
-from minicluster_hub.engines.swarm.view import nodes_of, slot_kinds, tasks_of
+from minicluster_hub.engines.swarm.view import nodes_of, relayed, slot_kinds, tasks_of
 
 LAUNCH = TaskLaunch(
     task_id=12,
@@ -125,26 +125,26 @@ def test_on_the_host_network_a_task_is_reached_at_its_nodes_address() -> None:
     "state", ["new", "pending", "assigned", "accepted", "preparing", "ready", "starting"]
 )
 def test_starting_is_not_dead(state: str) -> None:
-    task = tasks_of([raw_task(state)])[task_name(12)]
+    task = tasks_of([raw_task(state)], "task")[task_name(12)]
     assert task.alive and task.starting and not task.running
 
 
 @pytest.mark.parametrize("state", ["complete", "failed", "rejected", "shutdown", "orphaned", "remove"])
 def test_what_has_ended_is_not_alive(state: str) -> None:
-    assert not tasks_of([raw_task(state)])[task_name(12)].alive
+    assert not tasks_of([raw_task(state)], "task")[task_name(12)].alive
 
 
 def test_of_two_tasks_of_a_service_the_living_one_counts() -> None:
     old, new = raw_task("running", "2026-01-01"), raw_task("failed", "2026-01-02")
-    assert tasks_of([new, old])[task_name(12)].running
+    assert tasks_of([new, old], "task")[task_name(12)].running
     later = raw_task("running", "2026-01-03")
-    assert tasks_of([later, new])[task_name(12)].running
+    assert tasks_of([later, new], "task")[task_name(12)].running
 
 
 def test_an_exit_code_is_told_only_of_what_has_exited() -> None:
     container = {"ContainerStatus": {"ExitCode": 0, "ContainerID": "c"}}
-    assert tasks_of([raw_task("running", **container)])[task_name(12)].exit_code is None
-    assert tasks_of([raw_task("complete", **container)])[task_name(12)].exit_code == 0
+    assert tasks_of([raw_task("running", **container)], "task")[task_name(12)].exit_code is None
+    assert tasks_of([raw_task("complete", **container)], "task")[task_name(12)].exit_code == 0
 
 
 def test_nodes_that_share_a_hostname_stay_two() -> None:
@@ -200,7 +200,7 @@ def test_a_label_says_how_many_cpu_slots_a_node_has() -> None:
     ],
 )
 def test_docker_s_reasons_are_put_in_words_and_kept(docker_says: str, meaning: str) -> None:
-    words = in_words(tasks_of([raw_task("rejected", error=docker_says)])[task_name(12)])
+    words = in_words(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
     assert meaning in words and docker_says in words and "doctor" in words
 
 
@@ -223,6 +223,16 @@ def test_any_name_becomes_one_that_docker_takes_and_stays_apart(first: str, seco
     assert len(name) <= 40 and name.isascii() and name[0].isalnum() and name[-1].isalnum()
     assert name == name.lower() and not set(name) - set("abcdefghijklmnopqrstuvwxyz0123456789-")
     assert (safe(second) == name) == (first == second)
+
+
+def test_a_node_counts_once_its_relay_runs_and_without_relays_at_once() -> None:
+    def relay(node_id: str, state: str) -> dict[str, Any]:
+        spec = {"ContainerSpec": {"Labels": labels("relay", name="minicluster_relay")}}
+        return {"ID": node_id, "NodeID": node_id, "Spec": spec, "Status": {"State": state}}
+
+    assert relayed([raw_task("running")]) is None
+    assert relayed([relay("a", "running"), relay("b", "preparing")]) == {"a"}
+    assert tasks_of([relay("a", "running"), raw_task("running")], "task").keys() == {task_name(12)}
 
 
 def test_two_users_servers_never_share_a_name() -> None:

@@ -107,7 +107,8 @@ async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[Kernel]:
     channels = f"{here}api/kernels/{session['kernel']['id']}/channels"
     address = f"{visitor.url.replace('http', 'ws', 1)}{channels}?session_id={session['id']}"
     headers = {"Cookie": visitor.cookies_for(channels)}
-    connection = await websocket_connect(HTTPRequest(address, headers=headers), max_message_size=2**28)
+    request = HTTPRequest(address, headers=headers, validate_cert=visitor.verify)
+    connection = await websocket_connect(request, max_message_size=2**28)
     try:
         yield Kernel(connection)
     finally:

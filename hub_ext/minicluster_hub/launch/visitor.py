@@ -16,12 +16,15 @@ _SERVER_LIMIT_S = 120.0
 
 
 class Visitor:
-    """One user's session with the hub at `url`."""
+    """One user's session with the hub at `url`. verify False: a self-made certificate is taken."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, *, verify: bool = True) -> None:
         self.url = url
         self.name = name
-        self.http = httpx.AsyncClient(base_url=url, follow_redirects=True, timeout=60.0, trust_env=False)
+        self.verify = verify
+        self.http = httpx.AsyncClient(
+            base_url=url, follow_redirects=True, timeout=60.0, trust_env=False, verify=verify
+        )
 
     async def __aenter__(self) -> Visitor:
         return self
@@ -47,6 +50,10 @@ class Visitor:
     async def start_server(self) -> None:
         """Ask for the notebook server, wait until the hub says that it is there, and open JupyterLab."""
         await self.http.get(f"/hub/spawn/{self.name}")
+        await self.wait_server()
+
+    async def wait_server(self) -> None:
+        """Wait until the hub says that a server that was asked for is there, and open JupyterLab."""
         address = f"/hub/api/users/{self.name}/server/progress"
         async with self.http.stream(
             "GET", address, params={"_xsrf": self.xsrf("/hub/")}, timeout=_SERVER_LIMIT_S

@@ -56,13 +56,14 @@ class Docker:
 
         retry_s: how long a call is repeated while the daemon or the Swarm's leader is away.
         """
-        import docker
+        from docker import APIClient
+        from docker.utils import kwargs_from_env
 
-        environment = docker.utils.kwargs_from_env()
+        environment = kwargs_from_env()
         if url:
             environment["base_url"] = url
         # "auto" would ask the daemon for its version at once, and fail when it is away.
-        client = docker.APIClient(**environment, version="1.41", timeout=_TIMEOUT_S, num_pools=_THREADS)
+        client = APIClient(**environment, version="1.41", timeout=_TIMEOUT_S, num_pools=_THREADS)
         return cls(client, retry_s)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:

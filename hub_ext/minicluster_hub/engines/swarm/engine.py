@@ -109,7 +109,8 @@ class SwarmEngine(Engine):
     def nodes(self) -> tuple[NodeView, ...]:
         kinds = slot_kinds(self._view.nodes)
         return tuple(
-            NodeView(node.name, node.usable, node.address, kinds[node.name]) for node in self._view.nodes
+            NodeView(node.name, self._view.ready(node), node.address, kinds[node.name])
+            for node in self._view.nodes
         )
 
     def check_image(self, image: str | None) -> None:

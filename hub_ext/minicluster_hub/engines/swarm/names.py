@@ -15,6 +15,7 @@ SERVER_LABEL = f"{_PREFIX}server"
 SLOTS_LABEL = f"{_PREFIX}slots"
 """On a node, set by an admin: how many jobs' tasks it takes at a time where it has no GPU."""
 
+CLUSTER_FILTER = {"label": [f"{CLUSTER_LABEL}={CLUSTER}"]}
 _SAFE = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from minicluster_hub.engines.swarm.docker import Docker, DockerError, Watch
-from minicluster_hub.engines.swarm.names import label_filter
-from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, nodes_of, tasks_of
+from minicluster_hub.engines.swarm.names import CLUSTER_FILTER
+from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, nodes_of, relayed, tasks_of
 
 QUICK_S, CALM_S, IDLE_S = 0.15, 2.0, 15.0
 _QUICK_FOR_S = 5.0
@@ -29,6 +29,7 @@ class Reflector:
         self.looks = 0
         """Counts the looks that were begun: a look begun after a change shows it."""
         self.on_change: Callable[[], None] = lambda: None
+        self._relayed: frozenset[str] | None = None
         self._docker = docker
         self._role = role
         self._log = log or logging.getLogger(__name__)
@@ -70,6 +71,10 @@ class Reflector:
         """Return the node of that id."""
         return next((node for node in self.nodes if node.id == node_id), None)
 
+    def ready(self, node: SwarmNode) -> bool:
+        """Tell whether a node takes new tasks now: one that just joined first needs its relay for images."""
+        return node.usable and (self._relayed is None or node.id in self._relayed)
+
     # --- looking ------------------------------------------------------------------------------
 
     def _node_event(self) -> None:
@@ -97,16 +102,16 @@ class Reflector:
 
     async def _look(self) -> None:
         self.looks += 1
-        tasks_call = self._docker.call("tasks", filters=label_filter(self._role))
+        tasks_call = self._docker.call("tasks", filters=CLUSTER_FILTER)
         if self._look_at_nodes or not self.tasks:
             self._look_at_nodes = False
             raw_tasks, raw_nodes = await asyncio.gather(tasks_call, self._docker.call("nodes"))
             nodes = nodes_of(raw_nodes)
         else:
             raw_tasks, nodes = await tasks_call, self.nodes
-        tasks = tasks_of(raw_tasks)
-        changed = tasks != self.tasks or nodes != self.nodes
-        self.tasks, self.nodes = tasks, nodes
+        tasks, relays = tasks_of(raw_tasks, self._role), relayed(raw_tasks)
+        changed = (tasks, nodes, relays) != (self.tasks, self.nodes, self._relayed)
+        self.tasks, self.nodes, self._relayed = tasks, nodes, relays
         self._looked.set()
         self._looked = asyncio.Event()
         if changed:

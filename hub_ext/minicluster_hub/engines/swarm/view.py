@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster_hub.engines.swarm.names import NAME_LABEL, SLOTS_LABEL
+from minicluster_hub.engines.swarm.names import NAME_LABEL, ROLE_LABEL, SLOTS_LABEL
 
 GPU_KIND = "GPU"
 _BEFORE_RUNNING = ("new", "allocated", "pending", "assigned", "accepted", "preparing", "ready", "starting")
@@ -78,10 +78,11 @@ class SwarmNode:
         return self.up and self.availability == "active"
 
 
-def tasks_of(raw: Iterable[Mapping[str, Any]]) -> dict[str, SwarmTask]:
-    """Return the task of each service: the one that lives, else the newest."""
+def tasks_of(raw: Iterable[Mapping[str, Any]], role: str) -> dict[str, SwarmTask]:
+    """Return the task of each service of that role: the one that lives, else the newest."""
     found: dict[str, SwarmTask] = {}
-    for one in sorted(raw, key=lambda one: str(one.get("CreatedAt", ""))):
+    mine = (one for one in raw if _labels(one).get(ROLE_LABEL) == role)
+    for one in sorted(mine, key=lambda one: str(one.get("CreatedAt", ""))):
         task = _task(one)
         before = found.get(task.service_name)
         if before is None or task.alive or not before.alive:
@@ -89,12 +90,22 @@ def tasks_of(raw: Iterable[Mapping[str, Any]]) -> dict[str, SwarmTask]:
     return found
 
 
+def relayed(raw: Iterable[Mapping[str, Any]]) -> frozenset[str] | None:
+    """Return the ids of the nodes whose relay runs; None where there is no relay at all."""
+    relays = [one for one in raw if _labels(one).get(ROLE_LABEL) == "relay"]
+    running = (one for one in relays if (one.get("Status") or {}).get("State") == "running")
+    return frozenset(str(one.get("NodeID", "")) for one in running) if relays else None
+
+
+def _labels(raw: Mapping[str, Any]) -> Mapping[str, str]:
+    """A task does not tell its service's name or labels; those of its container do (names.labels)."""
+    return ((raw.get("Spec") or {}).get("ContainerSpec") or {}).get("Labels") or {}
+
+
 def _task(raw: Mapping[str, Any]) -> SwarmTask:
     status = raw.get("Status") or {}
     container = status.get("ContainerStatus") or {}
-    # A task does not tell its service's name or labels; those of its container do (names.labels).
-    spec = (raw.get("Spec") or {}).get("ContainerSpec") or {}
-    labels = spec.get("Labels") or {}
+    spec, labels = (raw.get("Spec") or {}).get("ContainerSpec") or {}, _labels(raw)
     state = str(status.get("State", "new"))
     return SwarmTask(
         service_name=str(labels.get(NAME_LABEL) or raw.get("ServiceID", "")),

@@ -1,0 +1,64 @@
+"""Accounts of the built-in login, changed inside the hub's container, where the password file lies."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from minicluster_hub.cluster.daemon import Daemon
+from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
+from minicluster_hub.cluster.plan import service_name
+from minicluster_hub.engines.swarm.names import NAME_LABEL
+from minicluster_hub.passwords import FIRST_USER, PasswordError, PasswordFile
+
+_PROGRAM = ["python", "-P", "-m", "minicluster_hub.cluster", "run"]
+
+
+def change(data_dir: Path, words: Sequence[str]) -> int:
+    """Do `first`, `told`, `add NAME [--admin]` or `reset NAME`; print the new password, if there is one."""
+    users = PasswordFile(data_dir / "passwords.json")
+    untold = data_dir / "first-password-untold"
+    try:
+        if words[0] == "first":
+            password = first(users, untold)
+        elif words[0] == "told":
+            untold.unlink(missing_ok=True)
+            password = None
+        elif words[0] == "add":
+            password = users.add(words[1], admin="--admin" in words)
+        else:
+            password = users.reset(words[1])
+    except (PasswordError, OSError) as error:
+        sys.stdout.write(str(error))
+        return 1
+    sys.stdout.write(password or "")
+    return 0
+
+
+def first(users: PasswordFile, untold: Path) -> str | None:
+    """Make the first admin, or a new password for the one whose password was never shown."""
+    if not any(entry.admin for entry in users.users().values()):
+        untold.touch()
+        return users.add(FIRST_USER, admin=True)
+    return users.reset(FIRST_USER) if untold.exists() else None
+
+
+def ask(daemon: Daemon, words: Sequence[str]) -> str:
+    """Have the hub's container change an account; return the password that it made. Raises ClusterError."""
+    code, said = daemon.run_in(container_of(daemon, "hub"), [*_PROGRAM, "account", *words])
+    if code:
+        raise ClusterError(said)
+    return said
+
+
+def container_of(daemon: Daemon, role: str) -> str:
+    """Return the running container of a platform service on this machine. Raises ClusterMissing."""
+    found: list[Mapping[str, str]] = daemon.call(
+        "containers", filters={"label": f"{NAME_LABEL}={service_name(role)}", "status": "running"}
+    )
+    if not found:
+        raise ClusterMissing(
+            f"The service {service_name(role)} does not run on this machine. See status; `up` makes it."
+        )
+    return str(found[0]["Id"])

@@ -1,0 +1,65 @@
+"""What an administrator chose at `up`: kept with the cluster, so that a later plain `up` uses it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TLS_SELF_MADE, TLS_OWN, TLS_NONE = "self-made", "own", "none"
+NO_UPSTREAM = "none"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One field per option of `up`. Nothing in it is secret: it is kept as a Docker config.
+
+    tls: a certificate of our own making, the lab's, or plain HTTP. upstream: the registry that the cache
+    fetches from; "": the one that the notebook image comes from; "none": no cache.
+    config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
+    URL. tls_mark, db_mark: which of several that were given in the course of time.
+    """
+
+    port: int = 443
+    names: tuple[str, ...] = ()
+    tls: str = TLS_SELF_MADE
+    tls_mark: str = ""
+    hub_image: str = ""
+    notebook_image: str = ""
+    registry_image: str = "docker.io/library/registry:3"
+    upstream: str = ""
+    shared_homes: str = ""
+    server_gpus: int = 0
+    config: str = ""
+    has_db_url: bool = False
+    db_mark: str = ""
+    service_options: tuple[str, ...] = ()
+
+    def with_given(self, given: Mapping[str, Any]) -> Choices:
+        """Return these choices with what was given now (None: not given) in their place."""
+        changed = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if value is not None and name in _names()
+        }
+        return dataclasses.replace(self, **changed)
+
+    def document(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Choices:
+        """Read a document of this or another version: what is unknown is left out."""
+        return cls().with_given(document)
+
+    def url(self, address: str) -> str:
+        """Return what a browser types: the first name, or the manager's address."""
+        scheme, usual = ("http", 80) if self.tls == TLS_NONE else ("https", 443)
+        host = self.names[0] if self.names else address
+        host = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{host}" + ("" if self.port == usual else f":{self.port}")
+
+
+def _names() -> set[str]:
+    return {field.name for field in dataclasses.fields(Choices)}

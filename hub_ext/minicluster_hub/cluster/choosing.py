@@ -1,0 +1,54 @@
+"""From the command line to choices, and to the secrets that these need."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+from collections.abc import Iterable
+
+from minicluster_hub.cluster import sealed
+from minicluster_hub.cluster.certificates import CertificateUnusable, check_pair
+from minicluster_hub.cluster.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
+from minicluster_hub.cluster.errors import OptionUnusable
+from minicluster_hub.engines.swarm.view import SwarmNode
+
+
+def chosen(before: Choices, given: argparse.Namespace) -> Choices:
+    """Return the choices with what was given now in their place. Raises OptionUnusable."""
+    now = before.with_given(vars(given))
+    if getattr(given, "http", False):
+        now = now.with_given({"tls": TLS_NONE, "tls_mark": ""})
+    elif getattr(given, "self_made", False):
+        now = now.with_given({"tls": TLS_SELF_MADE, "tls_mark": ""})
+    elif getattr(given, "tls_cert", None):
+        try:
+            check_pair(given.tls_cert, given.tls_key, list(now.names))
+        except CertificateUnusable as error:
+            raise OptionUnusable(str(error)) from error
+        mark = hashlib.sha256(given.tls_cert.encode()).hexdigest()[:16]
+        now = now.with_given({"tls": TLS_OWN, "tls_mark": mark})
+    if getattr(given, "http", False) and getattr(given, "port", None) is None and before.port == 443:
+        now = now.with_given({"port": 80})
+    if getattr(given, "db_url", None):
+        now = now.with_given({"has_db_url": True, "db_mark": f"{time.time():.0f}"})
+    return now
+
+
+def secret_groups(choices: Choices, given: argparse.Namespace, node: SwarmNode) -> Iterable[sealed.Group]:
+    """Return the secrets that these choices need."""
+    yield from (sealed.token(name) for name in ("proxy_token", "service_token", "spawner_token"))
+    yield sealed.registry_passwords()
+    yield sealed.registry_certificate(node.address)
+    if choices.tls == TLS_OWN:
+        content = {
+            "tls_cert": getattr(given, "tls_cert", None) or "",
+            "tls_key": getattr(given, "tls_key", None) or "",
+        }
+        yield sealed.given("tls", content, choices.tls_mark)
+    elif choices.tls == TLS_SELF_MADE:
+        yield sealed.self_made_certificate(
+            [*choices.names, node.address, node.name, "localhost", "127.0.0.1"]
+        )
+    if choices.has_db_url:
+        yield sealed.given("db_url", {"db_url": getattr(given, "db_url", None) or ""}, choices.db_mark)

@@ -1,0 +1,113 @@
+"""Checks of the Swarm itself: its state, managers, nodes, engines and the platform's services. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
+from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts
+from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
+from minicluster_hub.engines.swarm.view import SwarmNode
+
+GETS_IMAGE = "preparing"
+_PORTS = "2377/tcp, 7946/tcp, 7946/udp and 4789/udp"
+
+
+def check_swarm(facts: ClusterFacts) -> Iterator[Finding]:
+    """Say whether this machine is a manager of a working Swarm."""
+    swarm = facts.swarm
+    if swarm.state == "locked":
+        yield failed(
+            "swarm", EVERYWHERE, "the Swarm is locked", "Run `docker swarm unlock` with its key here."
+        )
+    elif swarm.state != "active":
+        words = f"this machine is in no Swarm (state {swarm.state or 'unknown'})"
+        yield failed("swarm", EVERYWHERE, words, "Run the command `up` here, or doctor on the first machine.")
+    elif swarm.error:
+        words = f"the Swarm's managers have no quorum: {swarm.error}"
+        remedy = "Start the other managers; if they are gone for good: docker swarm init --force-new-cluster."
+        yield failed("swarm", EVERYWHERE, words, remedy)
+    elif not swarm.manager:
+        remedy = "Run doctor on a manager (docker node ls works there)."
+        yield failed("swarm", EVERYWHERE, "this machine is no manager of its Swarm", remedy)
+    else:
+        yield ok("swarm", EVERYWHERE, f"Swarm is active, {len(facts.nodes)} nodes")
+        yield from _check_managers(facts)
+
+
+def _check_managers(facts: ClusterFacts) -> Iterator[Finding]:
+    managers = [node for node in facts.nodes if node.manager]
+    for node_id in facts.swarm.unreachable_managers:
+        name = facts.name(node_id)
+        remedy = f"Start {name}, and see that port 2377/tcp is open to it."
+        yield failed("managers", name, "this manager is not reachable", remedy)
+    if len(managers) % 2 == 0:
+        words = f"{len(managers)} managers: one lost manager stops the Swarm as it would with fewer"
+        remedy = f"Make it an odd number: docker node demote {managers[-1].name}." if managers else ""
+        yield warning("managers", EVERYWHERE, words, remedy)
+
+
+def check_nodes(facts: ClusterFacts) -> Iterator[Finding]:
+    """Say which nodes are down or take no work, and which did not answer the probe."""
+    for node in facts.nodes:
+        if not node.up:
+            remedy = f"Start it and its Docker, and see that {_PORTS} are open to it"
+            gone = f"; if it is gone for good: docker node rm --force {node.id[:12]}."
+            yield failed("node", node.name, f"down ({node.address or 'no address'})", remedy + gone)
+        elif node.availability != "active":
+            words = f"takes no work: its availability is {node.availability}"
+            yield warning(
+                "node", node.name, words, f"docker node update --availability active {node.id[:12]}"
+            )
+        if node.up and node.id in facts.silent:
+            yield _silence(node, facts.silent[node.id])
+
+
+def _silence(node: SwarmNode, reason: str) -> Finding:
+    if reason == GETS_IMAGE:
+        remedy = "Run doctor again in a minute."
+        return warning("probe", node.name, "not examined: it is still getting the hub image", remedy)
+    if "image" in reason.lower() or "manifest" in reason.lower():
+        remedy = "See what is said of the registry and its relay, then run doctor again."
+        return failed("probe", node.name, f"cannot get the hub image: {reason}", remedy)
+    if reason:
+        remedy = "See that node's Docker log: journalctl -u docker."
+        return failed("probe", node.name, f"cannot start a container: {reason}", remedy)
+    words = "did not answer: the Swarm says it is up, and no report came from it"
+    remedy = "Run doctor again in half a minute; if it stays so, look at that machine and its network cable."
+    return failed("probe", node.name, words, remedy)
+
+
+def check_engines(facts: ClusterFacts) -> Iterator[Finding]:
+    """Engines before 23.0.2 reject a service that has both a GPU and a network."""
+    for node in facts.nodes:
+        if version_numbers(node.engine_version) >= LEAST_VERSION:
+            yield ok("engine", node.name, "Docker Engine is new enough")
+        else:
+            words = (
+                f"Docker Engine {node.engine_version or '(unknown)'} is too old: jobs with a GPU never start"
+            )
+            yield failed("engine", node.name, words, "Install Docker Engine 23.0.2 or newer on it.")
+
+
+def check_services(facts: ClusterFacts) -> Iterator[Finding]:
+    """Say which services of the platform do not run."""
+    if not facts.services:
+        if facts.swarm.manager and facts.swarm.state == "active" and not facts.swarm.error:
+            words = "none of the cluster's services is there"
+            yield failed("services", EVERYWHERE, words, "Run the command `up` on this machine.")
+        return
+    for service in facts.services:
+        if service.running >= service.wanted:
+            yield ok("services", EVERYWHERE, f"{service.role} runs")
+        else:
+            yield _not_running(service)
+
+
+def _not_running(service: ServiceFacts) -> Finding:
+    reason = f": {service.error}" if service.error else ""
+    words = f"{service.role} runs on {service.running} of {service.wanted} nodes{reason}"
+    if service.wanted <= 1:
+        words = f"{service.role} does not run{reason}"
+    remedy = f"See docker service logs minicluster_{service.role}; then run the command `up` again."
+    return failed("services", EVERYWHERE, words, remedy)

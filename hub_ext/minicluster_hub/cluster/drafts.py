@@ -1,0 +1,181 @@
+"""The services of a cluster, each without what all have in common: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minicluster_hub.cluster.choices import TLS_NONE, Choices
+from minicluster_hub.cluster.record import Images
+from minicluster_hub.cluster.relay_doors import (
+    CACHE_ENV,
+    NODE_ENV,
+    PUBLISH_NODE_ENV,
+    REGISTRY_ENV,
+)
+
+DATA_DIR = "/srv/minicluster"
+REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
+REGISTRY_PORT, CACHE_PORT, SERVICE_PORT = 5443, 5444, 8082
+SERVICE_PREFIX = "/services/minicluster/"
+USER, ROOT = "1000", "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A secret or config that lies in the Swarm."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the plan needs to know of the place. sealed, configs: by the names that services use."""
+
+    manager_id: str
+    manager_address: str
+    socket_path: str
+    socket_gid: int
+    images: Images
+    upstream: str | None = None
+    sealed: Mapping[str, Kept] = field(default_factory=dict)
+    configs: Mapping[str, Kept] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """One service, before what all have in common. ports: published ones to those of the container.
+
+    everywhere: one task on each node, in the node's own network; otherwise one on the manager.
+    """
+
+    role: str
+    image: str
+    args: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    configs: Mapping[str, str] = field(default_factory=dict)
+    data_dir: str = ""
+    ports: Mapping[int, int] = field(default_factory=dict)
+    user: str = USER
+    socket: bool = False
+    everywhere: bool = False
+    once: bool = False
+    grace_s: int = 5
+
+
+def registry(facts: Facts) -> Draft:
+    return Draft(
+        role="registry",
+        image=facts.images.registry,
+        args=("serve", REGISTRY_CONFIG),
+        secrets=("registry_cert", "registry_key", "registry_htpasswd", "registry_publisher"),
+        configs={"registry_config": REGISTRY_CONFIG},
+        environment={"OTEL_TRACES_EXPORTER": "none"},
+        data_dir="/var/lib/registry",
+        ports={REGISTRY_PORT: 5000},
+        user=ROOT,  # its image's folder is root's
+    )
+
+
+def cache(facts: Facts) -> Draft:
+    return Draft(
+        role="cache",
+        image=facts.images.registry,
+        args=("serve", REGISTRY_CONFIG),
+        secrets=("registry_cert", "registry_key", "registry_htpasswd"),
+        configs={"cache_config": REGISTRY_CONFIG},
+        environment={"OTEL_TRACES_EXPORTER": "none"},
+        data_dir="/var/lib/registry",
+        ports={CACHE_PORT: 5000},
+        user=ROOT,
+    )
+
+
+def relay(facts: Facts) -> Draft:
+    """Each node's doors to the registry; a hub image that was never published is on the manager only."""
+    environment = {
+        REGISTRY_ENV: f"{facts.manager_address}:{REGISTRY_PORT}",
+        PUBLISH_NODE_ENV: facts.manager_id,
+        NODE_ENV: "{{.Node.ID}}",
+    }
+    if facts.upstream:
+        environment[CACHE_ENV] = f"{facts.manager_address}:{CACHE_PORT}"
+    return Draft(
+        role="relay",
+        image=facts.images.hub,
+        args=("run", "relay"),
+        environment=environment,
+        secrets=("registry_ca", "registry_reader"),
+        everywhere=True,
+    )
+
+
+def images(facts: Facts) -> Draft:
+    """Fetch the notebook image on each node, also on one that joins later, before anybody clicks."""
+    return Draft("images", facts.images.notebook, command=("true",), everywhere=True, once=True)
+
+
+def service(choices: Choices, facts: Facts) -> Draft:
+    options = [
+        "--engine=swarm",
+        f"--data-dir={DATA_DIR}",
+        f"--SwarmEngine.image={facts.images.notebook}",
+        f"--MiniclusterHub.server_gpus={choices.server_gpus}",
+        f"--MiniclusterHub.task_url=http://{_host(facts.manager_address)}:{SERVICE_PORT}{SERVICE_PREFIX}",
+        *choices.service_options,
+    ]
+    return Draft(
+        role="service",
+        image=facts.images.hub,
+        args=("run", "service", *options),
+        environment={
+            "JUPYTERHUB_SERVICE_NAME": "minicluster",
+            "JUPYTERHUB_SERVICE_PREFIX": SERVICE_PREFIX,
+            "JUPYTERHUB_SERVICE_URL": f"http://0.0.0.0:{SERVICE_PORT}",
+            "JUPYTERHUB_CLIENT_ID": "service-minicluster",
+            "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
+            "JUPYTERHUB_BASE_URL": "/",
+        },
+        secrets=("service_token", *(("db_url",) if choices.has_db_url else ())),
+        data_dir=DATA_DIR,
+        ports={SERVICE_PORT: SERVICE_PORT},
+        socket=True,
+    )
+
+
+def hub(choices: Choices, facts: Facts) -> Draft:
+    return Draft(
+        role="hub",
+        image=facts.images.hub,
+        args=("run", "hub"),
+        environment={
+            "MINICLUSTER_ENGINE": "swarm",
+            "MINICLUSTER_DATA": DATA_DIR,
+            "MINICLUSTER_PUBLIC_URL": choices.url(facts.manager_address),
+            "MINICLUSTER_IMAGE": facts.images.notebook,
+            "MINICLUSTER_SERVER_GPUS": str(choices.server_gpus),
+            "MINICLUSTER_SHARED_HOMES": choices.shared_homes,
+        },
+        secrets=("proxy_token", "service_token", "spawner_token"),
+        configs={"hub_config": HUB_CONFIG} if choices.config else {},
+        data_dir=DATA_DIR,
+        socket=True,
+        grace_s=10,
+    )
+
+
+def proxy(choices: Choices, facts: Facts) -> Draft:
+    return Draft(
+        role="proxy",
+        image=facts.images.hub,
+        args=("run", "proxy"),
+        secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
+        ports={choices.port: 8000},
+    )
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,148 @@
+"""The command line: up, down, upgrade, status, doctor, users; and `run`, for the cluster's own services."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_IMAGE = "docker run --rm -v /var/run/docker.sock:/var/run/docker.sock IMAGE"
+_EPILOG = f"""The first machine of a new cluster: {_IMAGE} up
+It prints the URL, the first admin's password, and the command that makes another machine a node."""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the arguments; on a wrong one, say which and exit with code 2."""
+    parser = argparse.ArgumentParser(
+        prog="minicluster",
+        description="A few machines as one notebook: a cluster out of Docker engines.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _up(_command(commands, "up", "make the cluster, or what is missing of it; change what options say"))
+    _upgrade(_command(commands, "upgrade", "go over to other images; data and choices are kept"))
+    _down(_command(commands, "down", "end servers, jobs and the cluster's own services; data is kept"))
+    _command(commands, "status", "nodes, services, images and jobs")
+    _command(commands, "doctor", "look for what is wrong, with a sentence of remedy for each", add_help=False)
+    _user(_command(commands, "passwd", "give a user a new password, and print it"))
+    _admin(_user(_command(commands, "adduser", "make a user, and print the password")))
+    _command(commands, "publisher", "print who may publish images in the cluster's registry, and how")
+    _command(commands, "run", "what the cluster's own services call", add_help=False)
+    given, rest = parser.parse_known_args(arguments)
+    if rest and given.command not in ("run", "doctor"):
+        parser.error(f"unknown: {' '.join(rest)}; see {given.command} --help")
+    given.rest = rest
+    _check(parser, given)
+    return given
+
+
+def _command(commands: Any, name: str, about: str, **more: Any) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", **more)
+
+
+def _up(parser: argparse.ArgumentParser) -> None:
+    _door(parser)
+    _images(parser)
+    add = parser.add_argument
+    add(
+        "--advertise-addr", metavar="ADDRESS", help="this machine's address among its nodes (for a new Swarm)"
+    )
+    add(
+        "--upstream",
+        metavar="URL",
+        help="what the cache fetches from (the notebook image's registry); or none",
+    )
+    add("--shared-homes", metavar="SERVER:/PATH[,OPTION...]", help="homes on NFS, not on each node's disk")
+    add(
+        "--server-gpus", type=int, metavar="N", help="most GPUs of one notebook server (0: they are for jobs)"
+    )
+    add(
+        "--config",
+        type=_text,
+        metavar="FILE",
+        help="a jupyterhub_config.py of the lab's; - reads it from stdin",
+    )
+    add("--db-url", metavar="URL", help="a database for the job service instead of SQLite")
+    add(
+        "--service-option",
+        dest="service_options",
+        action="append",
+        metavar="OPTION",
+        help="a further option of the job service, like --service-option=--MiniclusterHub.keep_warm_s=600",
+    )
+
+
+def _door(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--port", type=_port, help="where browsers come in on the first machine (443)")
+    add("--name", dest="names", action="append", metavar="HOST", help="how browsers call it; can be repeated")
+    tls = parser.add_mutually_exclusive_group()
+    tls.add_argument(
+        "--tls-cert", type=_text, metavar="FILE", help="the lab's certificate with its chain (PEM)"
+    )
+    tls.add_argument("--self-made", action="store_true", help="back to a certificate of our own making")
+    tls.add_argument("--http", action="store_true", help="no TLS: passwords can be read on the way")
+    add("--tls-key", type=_text, metavar="FILE", help="the certificate's key (PEM, without a password)")
+
+
+def _images(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--hub-image", metavar="REF", help="the platform's image (the one that runs this command)")
+    add(
+        "--notebook-image",
+        metavar="REF",
+        help="the image of notebooks and jobs (the one of the same release)",
+    )
+    add("--registry-image", metavar="REF", help="the registry's image (docker.io/library/registry:3)")
+
+
+def _upgrade(parser: argparse.ArgumentParser) -> None:
+    _images(parser)
+
+
+def _down(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--data", action="store_true", help="remove all data too: accounts, jobs, images and everybody's home"
+    )
+    add("--leave", action="store_true", help="leave the Swarm as well")
+    add("--yes", action="store_true", help="do not ask before data is removed")
+
+
+def _user(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("user", metavar="NAME")
+    return parser
+
+
+def _admin(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--admin", action="store_true", help="may manage users, and see and stop all jobs")
+
+
+def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    if given.command != "up":
+        return
+    if bool(given.tls_cert) != bool(given.tls_key):
+        parser.error("--tls-cert and --tls-key belong together")
+    if given.server_gpus is not None and given.server_gpus < 0:
+        parser.error(f"--server-gpus {given.server_gpus}: a number from 0 on")
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text}: a port is a number from 1 to 65535")
+    return int(text)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path("/dev/stdin" if path == "-" else path).read_text()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{path} cannot be read ({error.strerror}); inside the container it has to be mounted, like"
+            f" -v $PWD:/here:ro and /here/FILE"
+        ) from error
+
+
+Handler = Callable[[argparse.Namespace], int]

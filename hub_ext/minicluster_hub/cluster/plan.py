@@ -1,0 +1,150 @@
+"""What a cluster consists of, as data: pure, from the choices and a few facts to Docker's own terms."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from minicluster_hub.cluster import drafts
+from minicluster_hub.cluster.choices import Choices
+from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
+from minicluster_hub.cluster.record import Images
+from minicluster_hub.engines.swarm.names import CLUSTER, labels
+
+SPEC_LABEL = "org.minicluster.spec"
+PLATFORM = ("registry", "cache", "relay", "images", "service", "hub", "proxy")
+"""The roles of the platform's services, in the order in which they start."""
+
+_S = 1_000_000_000
+_SOCKET = "/var/run/docker.sock"
+
+
+def network() -> dict[str, Any]:
+    """Return the arguments of create_network for what hub, proxy, job service and notebooks share."""
+    return {"name": CLUSTER, "driver": "overlay", "attachable": True, "labels": labels("network")}
+
+
+def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
+    """Return the arguments of create_service for each service, in the order in which they start.
+
+    Without a notebook image (it is still on its way into the registry) only what images come through.
+    """
+    found = [drafts.registry(facts), *([drafts.cache(facts)] if facts.upstream else []), drafts.relay(facts)]
+    if facts.images.notebook:
+        found += [
+            drafts.images(facts),
+            drafts.service(choices, facts),
+            drafts.hub(choices, facts),
+            drafts.proxy(choices, facts),
+        ]
+    return [finish(draft, facts) for draft in found]
+
+
+def sweep(image: str, manager_id: str, socket_path: str) -> dict[str, Any]:
+    """Return the arguments of create_service for what removes each node's volumes."""
+    facts = Facts(manager_id, "", socket_path, 0, Images(hub=image))
+    draft = Draft("sweep", image, args=("run", "sweep"), user=ROOT, socket=True, everywhere=True, once=True)
+    return finish(draft, facts)
+
+
+def service_name(role: str) -> str:
+    return f"{CLUSTER}_{role}"
+
+
+def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
+    """Return the arguments of create_service, with a label by which a change is noticed."""
+    name = service_name(draft.role)
+    spec: dict[str, Any] = {
+        "name": name,
+        "mode": {"Global": {}} if draft.everywhere else {"Replicated": {"Replicas": 1}},
+        "endpoint_spec": {"Mode": "dnsrr", "Ports": [_port(*pair) for pair in draft.ports.items()]},
+        # A platform service goes on with its new version even if that one fails: `up` tells of it.
+        "update_config": {"Parallelism": 0, "FailureAction": "continue", "Order": "stop-first"},
+        "task_template": {
+            "ContainerSpec": _container(draft, facts),
+            "RestartPolicy": _restart(draft),
+            "Placement": _placement(draft, facts),
+            "Networks": _networks(draft),
+            "LogDriver": {"Name": "json-file", "Options": {"max-size": "10m", "max-file": "3"}},
+        },
+    }
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    spec["labels"] = labels(draft.role, name=name, spec=digest)
+    spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
+    return spec
+
+
+def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
+    environment = {"NVIDIA_VISIBLE_DEVICES": "void", **draft.environment}
+    container: dict[str, Any] = {
+        "Image": draft.image,
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "User": f"{draft.user}:{draft.user}",
+        "Init": True,
+        "StopGracePeriod": draft.grace_s * _S,
+        "CapabilityDrop": ["ALL"],
+        "Privileges": {"NoNewPrivileges": True},
+        "Mounts": _mounts(draft, facts),
+        "Secrets": [_secret(name, facts.sealed[name], draft.user) for name in draft.secrets],
+        "Configs": [_config(facts.configs[name], path, draft.user) for name, path in draft.configs.items()],
+    }
+    if draft.command:
+        container["Command"] = list(draft.command)
+    if draft.args:
+        container["Args"] = list(draft.args)
+    if draft.socket:
+        container["Groups"] = [str(facts.socket_gid)]
+    return container
+
+
+def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    if draft.data_dir:
+        mounts.append(
+            {
+                "Type": "volume",
+                "Source": service_name(draft.role),
+                "Target": draft.data_dir,
+                "VolumeOptions": {"Labels": labels(draft.role)},
+            }
+        )
+    if draft.socket:
+        mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": _SOCKET})
+    return mounts
+
+
+def _secret(file: str, kept: Kept, user: str) -> dict[str, Any]:
+    return {"SecretID": kept.id, "SecretName": kept.name, "File": _file(file, user)}
+
+
+def _config(kept: Kept, path: str, user: str) -> dict[str, Any]:
+    return {"ConfigID": kept.id, "ConfigName": kept.name, "File": _file(path, user)}
+
+
+def _file(name: str, user: str) -> dict[str, Any]:
+    return {"Name": name, "UID": user, "GID": user, "Mode": 0o400}
+
+
+def _restart(draft: Draft) -> dict[str, Any]:
+    """A node that lacks an image tries again until it has it; what serves is always started again."""
+    if draft.once:
+        return {"Condition": "on-failure", "Delay": 20 * _S}
+    return {"Condition": "any", "Delay": 2 * _S}
+
+
+def _placement(draft: Draft, facts: Facts) -> dict[str, Any]:
+    at_home = draft.image == facts.images.hub and not facts.images.hub_is_published
+    if draft.everywhere and not at_home:
+        return {}
+    return {"Constraints": [f"node.id=={facts.manager_id}"]}
+
+
+def _networks(draft: Draft) -> list[dict[str, Any]]:
+    if draft.everywhere:
+        return [{"Target": "host"}]
+    return [{"Target": CLUSTER, "Aliases": [draft.role]}]
+
+
+def _port(published: int, inside: int) -> dict[str, Any]:
+    return {"Protocol": "tcp", "TargetPort": inside, "PublishedPort": published, "PublishMode": "host"}

@@ -1,0 +1,106 @@
+"""`status`: what there is, at a glance."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from minicluster_hub.cluster import objects, plan, record, swarm, waiting
+from minicluster_hub.cluster.daemon import Daemon
+from minicluster_hub.cluster.errors import SwarmUnusable
+from minicluster_hub.cluster.record import Record
+from minicluster_hub.engines.swarm.names import ROLE_LABEL
+from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
+from minicluster_hub.launch.messages import say
+
+
+def status(daemon: Daemon, given: argparse.Namespace) -> int:
+    """Print nodes, services and counts; return 1 if there is no cluster or a service is not up."""
+    if not daemon.call("info")["Swarm"].get("ControlAvailable"):
+        raise SwarmUnusable("This machine manages no Swarm. Make a cluster with `up`, or ask on its manager.")
+    known = record.load(daemon)
+    if known is None:
+        say("There is no cluster here: make one with `up`.")
+        return 1
+    if not objects.platform(daemon):
+        say("The cluster is down; its data is kept. `up` starts it again.")
+        return 1
+    nodes = nodes_of(daemon.call("nodes"))
+    services, tasks = objects.platform(daemon), waiting.look(daemon)
+    services.sort(key=lambda one: plan.PLATFORM.index(_role(one)))
+    standings = {_role(one): waiting.standing(_as_spec(one), tasks, nodes) for one in services}
+    home = next((node for node in nodes if node.id == known.manager_id), None)
+    say("\n".join(report(known, home, nodes, standings, counts(tasks))))
+    return int(any(not now.done for role, now in standings.items() if role != "images"))
+
+
+def report(
+    known: Record,
+    home: SwarmNode | None,
+    nodes: Sequence[SwarmNode],
+    standings: Mapping[str, waiting.Standing],
+    running: Mapping[str, int],
+) -> list[str]:
+    """Return the lines to print."""
+    address = home.address if home else "?"
+    has_image = standings["images"].reached if "images" in standings else frozenset[str]()
+    lines = [
+        f"URL       {known.choices.url(address)}",
+        "",
+        "node                 state     address          GPUs  engine   image",
+    ]
+    lines += [_node_line(node, node.id in has_image, node.id == known.manager_id) for node in nodes]
+    lines += ["", "service   up      "]
+    lines += [_service_line(role, now) for role, now in standings.items()]
+    lines += [
+        "",
+        f"notebook servers {running.get('server', 0)}, tasks of jobs {running.get('task', 0)}",
+        f"hub image       {known.images.hub}",
+        f"notebook image  {known.images.notebook}",
+    ]
+    if known.former:
+        lines.append(f"before the last upgrade: {known.former.hub}, {known.former.notebook}")
+    if not known.images.hub_is_published and len(nodes) > 1:
+        lines.append(
+            "The hub image is only on the manager: other nodes have no relay and get no image. Publish it"
+            " (images/publish) and run upgrade --hub-image NAME."
+        )
+    return [*lines, *swarm.too_old(tuple(nodes))]
+
+
+def counts(tasks: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return how many tasks run, by role."""
+    return Counter(
+        (task["Spec"].get("ContainerSpec", {}).get("Labels") or {}).get(ROLE_LABEL, "")
+        for task in tasks
+        if task["Status"]["State"] == "running"
+    )
+
+
+def _node_line(node: SwarmNode, has_image: bool, home: bool) -> str:
+    state = "down" if not node.up else ("ready" if node.availability == "active" else node.availability)
+    name = node.name + (" *" if home else "")
+    image = "there" if has_image else "missing"
+    return f"{name:<20} {state:<9} {node.address:<16} {len(node.gpus):>4}  {node.engine_version:<8} {image}"
+
+
+def _service_line(role: str, now: waiting.Standing) -> str:
+    what = "being fetched" if now.pulling else now.trouble
+    return f"{role:<9} {now.done} of {now.total}  {what}".rstrip()
+
+
+def _role(service: Mapping[str, Any]) -> str:
+    return str(service["Spec"]["Labels"][ROLE_LABEL])
+
+
+def _as_spec(service: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a service that is there in the form in which it was planned."""
+    spec = service["Spec"]
+    return {
+        "name": spec["Name"],
+        "labels": spec["Labels"],
+        "mode": spec["Mode"],
+        "task_template": {"Placement": {}, **spec["TaskTemplate"]},
+    }

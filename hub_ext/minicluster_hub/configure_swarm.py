@@ -1,0 +1,97 @@
+"""What `configure` sets for a hub that is a service of a Swarm, as `up` makes it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientTimeout, ThreadedResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+_SECRETS = Path("/run/secrets")
+_ROUTE_CHECK_S = 5
+_CONNECT_LIMIT_S = 3
+
+
+@dataclass(frozen=True)
+class SwarmPlace:
+    """What the hub's service is told by its environment and its secrets.
+
+    shared_homes: SERVER:/PATH[,NFS-OPTION...], "" for a volume of each node.
+    """
+
+    public_url: str
+    image: str
+    server_gpus: int
+    shared_homes: str
+    proxy_token: str
+    service_token: str
+    spawner_token: str
+
+    @classmethod
+    def told(cls, env: Mapping[str, str] = os.environ, secrets: Path = _SECRETS) -> SwarmPlace | None:
+        """Read the place; None for a hub that runs on one machine."""
+        if env.get("MINICLUSTER_ENGINE") != "swarm":
+            return None
+        tokens = {
+            name: (secrets / name).read_text().strip()
+            for name in ("proxy_token", "service_token", "spawner_token")
+        }
+        return cls(
+            public_url=env.get("MINICLUSTER_PUBLIC_URL", ""),
+            image=env["MINICLUSTER_IMAGE"],
+            server_gpus=int(env.get("MINICLUSTER_SERVER_GPUS", "0")),
+            shared_homes=env.get("MINICLUSTER_SHARED_HOMES", ""),
+            **tokens,
+        )
+
+    @property
+    def service_url(self) -> str:
+        return "http://service:8082"
+
+
+class FreshResolver(AbstractResolver):
+    """Asks for an address at each connection: aiohttp's usual resolver keeps one for Docker's 10 minutes."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return await ThreadedResolver().resolve(host, port, family)
+
+    async def close(self) -> None:
+        """Hold nothing, so let go of nothing."""
+
+
+def set_up(c: Any, place: SwarmPlace) -> None:
+    """Point hub, proxy and spawner at the cluster's other services."""
+    c.JupyterHub.bind_url = "http://:8000"
+    c.JupyterHub.public_url = f"{place.public_url}/"
+    c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
+    c.JupyterHub.hub_connect_url = "http://hub:8081"
+    # With a proxy of its own JupyterHub looks after its routes only as often as at the users' activity.
+    c.JupyterHub.last_activity_interval = _ROUTE_CHECK_S
+    # A container that was started again has another address; the old one swallows connections.
+    c.JupyterHubHTTPClient.connector_options = {"use_dns_cache": False, "resolver": FreshResolver()}
+    c.JupyterHubHTTPClient.session_options = {"timeout": ClientTimeout(sock_connect=_CONNECT_LIMIT_S)}
+    c.ConfigurableHTTPProxy.should_start = False
+    c.ConfigurableHTTPProxy.api_url = "http://proxy:8001"
+    c.ConfigurableHTTPProxy.auth_token = place.proxy_token
+    c.JupyterHub.spawner_class = "minicluster_spawner.swarm.MiniclusterSpawner"
+    c.Spawner.default_url = "/lab"
+    c.MiniclusterSpawner.image = place.image
+    c.MiniclusterSpawner.max_gpus = place.server_gpus
+    if place.shared_homes:
+        c.MiniclusterSpawner.shared_homes = nfs(place.shared_homes)
+
+
+def nfs(told: str) -> dict[str, str]:
+    """Return SERVER:/PATH[,OPTION...] as options of Docker's volume driver; each user has a folder there."""
+    where, _, options = told.partition(",")
+    server, _, path = where.partition(":/")
+    if not server or not path:
+        raise ValueError(f"{told!r} is no NFS folder: it has to be SERVER:/PATH, with options after commas.")
+    return {"device": f":/{path.rstrip('/')}/%s", "o": f"addr={server},{options or 'rw'}"}

@@ -1,0 +1,73 @@
+"""`python -m minicluster_spawner.container`: the first process of a notebook server's container.
+
+It reads the environment from the Docker secret, so that no service shows a token, looks after the
+home, and becomes the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from minicluster_spawner.homes import examples_dir, make_home
+
+SECRETS = "/run/secrets"
+SECRET_FILE = "server.json"  # noqa: S105 - a file's name
+HOME_EXPECTED = "MINICLUSTER_HOME_EXPECTED"
+HOME_LOST, HOME_UNUSABLE = 81, 82
+"""Exit codes of this process, told to the user in words by the spawner."""
+
+_MARK = Path(".minicluster", "home")
+
+
+def read_environment(secret: Path) -> dict[str, str]:
+    """Return the environment that the hub gave this server."""
+    return dict(json.loads(secret.read_text())["env"])
+
+
+def prepare_home(home: Path, *, expected: bool) -> int:
+    """Make the home ready; return 0, or the exit code for one that cannot be used.
+
+    expected: the user had a home already, so an empty one in its place is a lost home.
+    """
+    mark = home / _MARK
+    if expected and not mark.exists():
+        print(f"minicluster: {home} is not the home that was here before: it is empty", file=sys.stderr)  # noqa: T201
+        return HOME_LOST
+    try:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        print(f"minicluster: {home} cannot be written to: {error}", file=sys.stderr)  # noqa: T201
+        # A home that is merely full still opens, so that its user can make room.
+        return 0 if mark.exists() or os.access(home, os.W_OK) else HOME_UNUSABLE
+    try:
+        make_home(home, examples_dir())
+    except OSError as error:
+        print(f"minicluster: the home has no new examples: {error}", file=sys.stderr)  # noqa: T201
+    return 0
+
+
+def become_server(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Replace this process by the notebook server."""
+    command = [sys.executable, "-P", "-m", "minicluster_spawner.server", *arguments]
+    os.execve(command[0], command, dict(environment))  # noqa: S606 - no shell is wanted
+
+
+def main() -> int:
+    environment = read_environment(Path(SECRETS, SECRET_FILE))
+    expected = bool(environment.pop(HOME_EXPECTED, ""))
+    home = Path(environment.get("HOME") or Path.home())
+    os.umask(0o077)
+    if code := prepare_home(home, expected=expected):
+        return code
+    os.chdir(home)
+    become_server({**os.environ, **environment}, sys.argv[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

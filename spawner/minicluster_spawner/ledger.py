@@ -1,0 +1,161 @@
+"""The job service's ledger, where jobs and notebook servers take their slots from: the spawner's side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from minicluster.wire import (
+    VERSION_HEADER,
+    WIRE_VERSION,
+    ErrorAnswer,
+    PlaceServer,
+    ServerList,
+    ServerPlace,
+)
+
+_AWAY = frozenset({502, 503, 504})
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _DEBT_PAUSE_S = 0.1, 2.0, 5.0
+
+
+class LedgerError(Exception):
+    """Base: no place from the ledger. `code`: the service's short word for why."""
+
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+        super().__init__(f"{message}. {hint}" if hint else message)
+        self.code = code
+
+
+class PlaceRefused(LedgerError):
+    """The ledger says no, and why."""
+
+
+class LedgerAway(LedgerError):
+    """The job service does not answer; it passes."""
+
+
+class Ledger:
+    """url: the job service's full address. patience_s: how long to try again while it is away.
+
+    A place that could not be given back is a debt: it is tried again until it is paid.
+    """
+
+    def __init__(self, url: str, token: str, log: logging.Logger, patience_s: float = 10.0) -> None:
+        import httpx
+
+        self._url = url
+        self._log = log
+        self._patience_s = patience_s
+        self._debts: set[tuple[str, str]] = set()
+        self._paying: asyncio.Task[None] | None = None
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/") + "/",
+            headers={"Authorization": f"token {token}", VERSION_HEADER: str(WIRE_VERSION)},
+            # The service may wait some seconds for warm slots before it answers.
+            timeout=httpx.Timeout(30.0, connect=5.0),
+            trust_env=False,
+        )
+
+    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
+        """Return a new place for a server that does not run. Raises LedgerError."""
+        if (owner, server) in self._debts:
+            await self._delete(owner, server)
+        try:
+            place = await self._put(owner, server, ask)
+        except PlaceRefused as refused:
+            if refused.code != "place_differs":
+                raise
+        else:
+            if not place.expired:
+                return place
+        # What an earlier server of that name has left behind.
+        await self._delete(owner, server)
+        return await self._put(owner, server, ask)
+
+    async def free(self, owner: str, server: str) -> None:
+        """Give a place back; while the service is away it becomes a debt."""
+        try:
+            await self._delete(owner, server)
+        except LedgerError as error:
+            self._log.warning("the place of %s/%s is given back later: %s", owner, server or "-", error)
+            self._debts.add((owner, server))
+            if self._paying is None or self._paying.done():
+                self._paying = asyncio.create_task(self._pay())
+
+    async def places(self) -> tuple[ServerPlace, ...]:
+        """Return all places that notebook servers have. Raises LedgerError."""
+        return ServerList.model_validate_json(await self._ask("GET", "api/servers")).servers
+
+    async def close(self) -> None:
+        if self._paying is not None:
+            self._paying.cancel()
+            await asyncio.gather(self._paying, return_exceptions=True)
+        await self._http.aclose()
+
+    async def _pay(self) -> None:
+        while self._debts:
+            await asyncio.sleep(_DEBT_PAUSE_S)
+            for owner, server in tuple(self._debts):
+                try:
+                    await self._delete(owner, server)
+                except LedgerError as error:
+                    self._log.debug("the ledger is still away: %s", error)
+                    break
+
+    async def _put(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
+        answer = await self._ask("PUT", _path(owner, server), content=ask.model_dump_json(exclude_none=True))
+        return ServerPlace.model_validate_json(answer)
+
+    async def _delete(self, owner: str, server: str) -> None:
+        await self._ask("DELETE", _path(owner, server))
+        self._debts.discard((owner, server))
+
+    async def _ask(self, method: str, path: str, **more: Any) -> bytes:
+        """Return the body of the answer; what passes is tried again. Raises LedgerError."""
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        until, pause_s = loop.time() + self._patience_s, _FIRST_PAUSE_S
+        while True:
+            try:
+                answer = await self._http.request(method, path, **more)
+            except httpx.TransportError as error:
+                trouble = f"{type(error).__name__} {error}".strip()
+            else:
+                if answer.status_code not in _AWAY:
+                    return _checked(answer)
+                trouble = f"HTTP {answer.status_code}"
+            if loop.time() + pause_s > until:
+                raise LedgerAway(
+                    f"The job service at {self._url} does not answer ({trouble})",
+                    "Try again in a minute. If that does not help, its administrator should run `doctor`.",
+                    "unreachable",
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _path(owner: str, server: str) -> str:
+    return f"api/servers/{quote(owner, safe='')}/{quote(server, safe='') or '-'}"
+
+
+def _checked(answer: Any) -> bytes:
+    if answer.status_code < 400:
+        return answer.content
+    try:
+        error = ErrorAnswer.model_validate_json(answer.content).error
+    except ValidationError:
+        raise LedgerAway(
+            f"The job service answered {answer.status_code} without saying why",
+            "Whoever runs the cluster finds more in its log.",
+            "strange_answer",
+        ) from None
+    raise PlaceRefused(_sentence(error.message), error.hint, error.code)
+
+
+def _sentence(message: str) -> str:
+    return (message[:1].upper() + message[1:]).removesuffix(".")

@@ -1,0 +1,119 @@
+"""Why a notebook server did not start, in words for its user and as a label for the metrics: pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from minicluster_hub.engines.swarm.last_words import readable
+from minicluster_hub.engines.swarm.view import SwarmTask
+from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
+
+DOCTOR = "If it happens again, whoever runs the cluster should run `doctor`: it looks for the cause."
+_LINES, _LONGEST = 6, 700
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """reason: the metric's label. message: plain text for the user. log: more, for the hub's log."""
+
+    reason: str
+    message: str
+    log: str = ""
+
+
+class Refused(Exception):
+    """The server does not start, and why."""
+
+    def __init__(self, why: Refusal) -> None:
+        super().__init__(why.message)
+        self.why = why
+
+
+_BY_WORDS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"no space left on device",
+        "disk_full",
+        "The disk of {node} is full. Choose another node if your home allows it, or have it cleaned up.",
+    ),
+    (
+        r"failed to mount|error while mounting|invalid mount|bind source path|no such file or directory",
+        "mount_failed",
+        "{node} could not mount the home or another folder of this server.",
+    ),
+    (
+        r"no such image|pull access denied|manifest|repository .*not found|failed to resolve|"
+        r"connection refused",
+        "no_image",
+        "{node} could not get the image {image}. Choose another image or node, or try again in a minute.",
+    ),
+    (
+        r"insufficient resources",
+        "no_room",
+        "{node} has no room for what this server asks for. Choose less CPU or memory, or another node.",
+    ),
+    (
+        r"no suitable node",
+        "no_suitable_node",
+        "Swarm does not let this server onto {node}. Choose another node.",
+    ),
+    (
+        r"could not find (plugin|network)|network .*not found|attaching to network",
+        "network_failed",
+        "{node} could not reach the cluster's network.",
+    ),
+)
+
+_BY_CODE = {
+    HOME_LOST: (
+        "home_lost",
+        "Your home on {node} is gone: an empty one is in its place, so nothing was started in it. Ask "
+        "whoever runs the cluster to bring it back; or, to go on with an empty home, start again with the "
+        "option new_home.",
+    ),
+    HOME_UNUSABLE: (
+        "home_unusable",
+        "Your home on {node} cannot be written to: it belongs to someone else, or its file server refuses.",
+    ),
+    137: (
+        "killed",
+        "The server on {node} was killed at its start, most likely for want of memory. Choose more memory.",
+    ),
+}
+
+
+def over(task: SwarmTask) -> bool:
+    """Tell whether a task runs no more or is about to end. Swarm shuts down those of a lost node."""
+    return not task.alive or task.desired in ("shutdown", "remove")
+
+
+def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> Refusal:
+    """Say why a task did not become a server. log: the last that its container printed."""
+    told = task.error or f"Docker says no more than {task.state!r}"
+    last = readable(log)[-_LONGEST:]
+    reason, text = _known(task, told)
+    words = text.format(node=node, image=image)
+    shown = last.splitlines()[-_LINES:] if reason == "ended_at_start" else []
+    message = "\n".join([f"{words} ({told}) {DOCTOR}", *shown])
+    return Refusal(reason, message, f"{reason}: {told}\n{last}".strip())
+
+
+def _known(task: SwarmTask, told: str) -> tuple[str, str]:
+    if task.exit_code in _BY_CODE:
+        return _BY_CODE[task.exit_code]
+    if task.exit_code is None or task.state == "rejected":
+        for pattern, reason, text in _BY_WORDS:
+            if re.search(pattern, told, re.IGNORECASE):
+                return reason, text
+    if task.exit_code is not None:
+        return "ended_at_start", "The notebook server on {node} ended at its start."
+    return "not_started", "The notebook server did not start on {node}."
+
+
+def silent(node: str, host: str, port: int, log: str) -> Refusal:
+    """Say that a server runs but cannot be reached."""
+    message = (
+        f"The notebook server runs on {node}, but the hub does not reach it ({host}:{port}). Are the ports "
+        f"2377/tcp, 7946/tcp, 7946/udp and 4789/udp open between the nodes? {DOCTOR}"
+    )
+    return Refusal("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")

@@ -1,0 +1,196 @@
+"""A notebook server as Docker's API wants it: pure functions from a launch to plain data.
+
+Nothing secret stands in a service: `docker service inspect` shows all of it to whoever reaches the
+daemon. The server's whole environment travels in a Docker secret, which its container reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels, safe
+from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
+from minicluster_spawner.container import SECRET_FILE
+from minicluster_spawner.options import Choice
+
+SPAWN_LABEL, UNTIL_LABEL = "org.minicluster.spawn", "org.minicluster.until"
+COMMAND = ("python", "-P", "-m", "minicluster_spawner.container")
+_NANO = 1_000_000_000
+_FORBIDDEN = re.compile(r"NVIDIA_.*|DOCKER_RESOURCE_.*|CUDA_VISIBLE_DEVICES|LD_.*")
+
+
+@dataclass(frozen=True, slots=True)
+class NfsHomes:
+    """Homes on a file server, mounted where they are needed. `device`: %s is the user's folder."""
+
+    options: str
+    device: str
+    kind: str = "nfs"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What all servers of a cluster have in common.
+
+    cpu_guarantee, memory_guarantee_bytes: kept free for each server on its node, as far as its own
+    limits go. mounts: further ones, as Docker's API has them. shared_homes: None: a local volume.
+    """
+
+    network: str = CLUSTER
+    command: Sequence[str] = COMMAND
+    home_dir: str = "/home/mini"
+    user: str = "1000"
+    shm_bytes: int = 2**30
+    stop_grace_s: float = 5.0
+    cpu_guarantee: float = 0.0
+    memory_guarantee_bytes: int = 0
+    mounts: Sequence[Mapping[str, Any]] = ()
+    shared_homes: NfsHomes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLaunch:
+    """One server to start. spawn_id: tells it from earlier ones of the same name.
+
+    until: when it has to give its GPUs back, in seconds since the epoch.
+    """
+
+    service: str
+    owner: str
+    server: str
+    spawn_id: str
+    choice: Choice
+    node: SwarmNode
+    until: float | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return labels(
+            "server",
+            name=self.service,
+            owner=self.owner,
+            server=self.server,
+            spawn=self.spawn_id,
+            until=self.until,
+        )
+
+
+def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the environment without what would reach for GPUs or the loader, and what was left out."""
+    refused = sorted(name for name in environment if _FORBIDDEN.fullmatch(name))
+    return {name: value for name, value in environment.items() if name not in refused}, refused
+
+
+def secret_specs(
+    launch: ServerLaunch, environment: Mapping[str, str], files: Mapping[str, bytes]
+) -> list[dict[str, Any]]:
+    """Return the arguments of create_secret: the environment, and each file (internal certificates)."""
+    contents = {SECRET_FILE: json.dumps({"env": dict(environment)}).encode(), **files}
+    return [
+        {"name": secret_name(launch.spawn_id, file), "data": data, "labels": launch.labels}
+        for file, data in contents.items()
+    ]
+
+
+def host_name(spawn_id: str) -> str:
+    """Return a server's name on the network. Each start has its own: Docker gives names a life of 600 s
+    in the caches of resolvers (JupyterHub's is one), so that the service's name would lead to the
+    address of the server before.
+    """
+    return f"{CLUSTER}-server-{spawn_id}"
+
+
+def secret_name(spawn_id: str, file: str) -> str:
+    return f"{CLUSTER}-server-{spawn_id}-{file}"
+
+
+def service_spec(
+    launch: ServerLaunch, secret_ids: Mapping[str, str], settings: ServerSettings
+) -> dict[str, Any]:
+    """Return the arguments of create_service. secret_ids: the id of each secret by its name."""
+    return {
+        "name": launch.service,
+        "labels": launch.labels,
+        "mode": {"Replicated": {"Replicas": 1}},
+        "endpoint_spec": {"Mode": "dnsrr"},
+        "task_template": {
+            "ContainerSpec": _container(launch, secret_ids, settings),
+            "Resources": _resources(launch.choice, launch.node, settings),
+            # A user's own shutdown of the server stays one.
+            "RestartPolicy": {"Condition": "none"},
+            "Placement": {"Constraints": [f"node.id=={launch.node.id}"]},
+            "Networks": [{"Target": settings.network, "Aliases": [host_name(launch.spawn_id)]}],
+            "LogDriver": {"Name": "json-file", "Options": {"max-size": "5m", "max-file": "2"}},
+        },
+    }
+
+
+def _container(
+    launch: ServerLaunch, secret_ids: Mapping[str, str], settings: ServerSettings
+) -> dict[str, Any]:
+    return {
+        "Image": launch.choice.image,
+        "Command": list(settings.command),
+        # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
+        "Env": [] if launch.choice.gpus else ["NVIDIA_VISIBLE_DEVICES=void"],
+        "User": settings.user,
+        "Labels": launch.labels,
+        "Init": True,
+        "StopGracePeriod": int(settings.stop_grace_s * _NANO),
+        "CapabilityDrop": ["ALL"],
+        "Privileges": {"NoNewPrivileges": True},
+        "Mounts": [home_mount(launch.owner, settings), _shared_memory(settings), *settings.mounts],
+        "Secrets": [_secret(launch, name, secret_ids[name], settings.user) for name in secret_ids],
+    }
+
+
+def home_mount(owner: str, settings: ServerSettings) -> dict[str, Any]:
+    """Return the mount of a user's home: a volume of its node, or one of the lab's file server."""
+    mount: dict[str, Any] = {"Type": "volume", "Source": home_volume(owner), "Target": settings.home_dir}
+    options: dict[str, Any] = {"Labels": labels("home", owner=owner)}
+    if homes := settings.shared_homes:
+        # A name of its own: Docker would take a local volume that a node already has by the other name.
+        mount["Source"] = f"{CLUSTER}-sharedhome-{safe(owner)}"
+        how = {"type": homes.kind, "o": homes.options, "device": homes.device.replace("%s", safe(owner))}
+        options |= {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": how}}
+    return {**mount, "VolumeOptions": options}
+
+
+def further_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    """Return an administrator's mount: a folder of the node when it is a path, else a named volume."""
+    kind = "bind" if source.startswith("/") else "volume"
+    return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
+
+
+def _shared_memory(settings: ServerSettings) -> dict[str, Any]:
+    """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
+    options = {"SizeBytes": settings.shm_bytes, "Mode": 0o1777}
+    return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
+
+
+def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[str, Any]:
+    file = name.removeprefix(secret_name(launch.spawn_id, ""))
+    where = {"Name": file, "UID": user, "GID": user, "Mode": 0o400}
+    return {"SecretID": secret_id, "SecretName": name, "File": where}
+
+
+def _resources(choice: Choice, node: SwarmNode, settings: ServerSettings) -> dict[str, Any]:
+    limits: dict[str, Any] = {}
+    reserved: dict[str, Any] = {}
+    if choice.cpus:
+        # A daemon refuses more CPUs than it has.
+        limits["NanoCPUs"] = int(min(choice.cpus, node.cpus or choice.cpus) * _NANO)
+    if choice.memory_bytes:
+        limits["MemoryBytes"] = choice.memory_bytes
+    if settings.cpu_guarantee:
+        reserved["NanoCPUs"] = int(min(settings.cpu_guarantee, choice.cpus or settings.cpu_guarantee) * _NANO)
+    if settings.memory_guarantee_bytes:
+        most = choice.memory_bytes or settings.memory_guarantee_bytes
+        reserved["MemoryBytes"] = min(settings.memory_guarantee_bytes, most)
+    if choice.gpus:
+        reserved["GenericResources"] = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": choice.gpus}}]
+    return {name: value for name, value in (("Limits", limits), ("Reservations", reserved)) if value}

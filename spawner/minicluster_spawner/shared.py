@@ -1,0 +1,214 @@
+"""What all spawners of a hub share: one view of the Swarm, one ledger, and the ending of servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerMissing
+from minicluster_hub.engines.swarm.names import NAME_LABEL, label_filter, server_name
+from minicluster_hub.engines.swarm.reflector import Reflector
+from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask
+from minicluster_spawner.ledger import Ledger, LedgerError
+from minicluster_spawner.server_spec import SPAWN_LABEL
+
+_SETTING = "minicluster_swarm"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+_LOG_LINES, _LOG_PATIENCE_S = 20, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKey:
+    """Whose server, and which; `server` is "" for the unnamed one."""
+
+    owner: str
+    server: str
+
+    @property
+    def service(self) -> str:
+        return server_name(self.owner, self.server)
+
+
+def new_spawn_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+class SharedSwarm:
+    """Made once in a hub. Nothing is sent before `open`."""
+
+    def __init__(self, docker: Docker, ledger: Ledger, log: logging.Logger) -> None:
+        self.docker = docker
+        self.ledger = ledger
+        self.view = Reflector(docker, role="server", log=log)
+        self._log = log
+        self._opening: asyncio.Task[None] | None = None
+        self._endings: dict[ServerKey, asyncio.Task[None]] = {}
+
+    @classmethod
+    def of(cls, hub_settings: MutableMapping[str, Any], make: Callable[[], SharedSwarm]) -> SharedSwarm:
+        """Return the one of this hub, kept in its application's settings."""
+        if _SETTING not in hub_settings:
+            hub_settings[_SETTING] = make()
+        return hub_settings[_SETTING]
+
+    async def open(self) -> None:
+        """Look at the Swarm for the first time; later calls do nothing. Raises DockerError."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        except DockerError:
+            if self._opening is opening:
+                self._opening = None
+            raise
+
+    async def close(self) -> None:
+        """Leave the servers running and let go of them."""
+        for work in (self._opening, *self._endings.values()):
+            if work is not None:
+                work.cancel()
+        await asyncio.gather(*self._endings.values(), return_exceptions=True)
+        await self.view.close()
+        await self.ledger.close()
+        self.docker.close()
+
+    # --- seeing -------------------------------------------------------------------------------
+
+    def task(self, key: ServerKey, spawn_id: str = "") -> SwarmTask | None:
+        """Return a server's task, of that start if one is told."""
+        task = self.view.tasks.get(key.service)
+        if task is None or (spawn_id and task.labels.get(SPAWN_LABEL) != spawn_id):
+            return None
+        return task
+
+    def node_named(self, name: str) -> SwarmNode | None:
+        return next((node for node in self.view.nodes if node.name == name), None)
+
+    def node_name(self, task: SwarmTask) -> str:
+        node = self.view.node(task.node_id)
+        return node.name if node else "its node"
+
+    async def service_there(self, key: ServerKey) -> bool:
+        """Ask whether there is a service, past what was seen. Raises DockerError."""
+        try:
+            await self.docker.call("inspect_service", key.service)
+        except DockerMissing:
+            return False
+        return True
+
+    async def last_words(self, key: ServerKey) -> str:
+        """Return the end of what a server printed; nothing if that cannot be had."""
+        try:
+            async with asyncio.timeout(_LOG_PATIENCE_S):
+                return await self.docker.logs(key.service, _LOG_LINES)
+        except (DockerError, TimeoutError) as error:
+            self._log.info("the log of %s cannot be had: %s", key.service, error)
+            return ""
+
+    # --- making -------------------------------------------------------------------------------
+
+    async def create_secret(self, spec: dict[str, Any]) -> str:
+        """Make a secret and return its id. Raises DockerError."""
+        try:
+            return str((await self.docker.call("create_secret", **spec))["ID"])
+        except DockerConflict:
+            # Our own call, repeated after its answer was lost: the name is of this start only.
+            found = await self.docker.call("secrets", filters={"name": [spec["name"]]})
+            return next(str(one["ID"]) for one in found if one["Spec"]["Name"] == spec["name"])
+
+    async def create_service(self, spec: dict[str, Any]) -> str:
+        """Make a service and return its id. Raises DockerError."""
+        try:
+            return str((await self.docker.call("create_service", **spec))["ID"])
+        except DockerConflict:
+            found = await self.docker.call("inspect_service", spec["name"])
+            if found["Spec"]["Labels"].get(SPAWN_LABEL) != spec["labels"][SPAWN_LABEL]:
+                raise
+            return str(found["ID"])
+        finally:
+            self.view.nudge()
+
+    # --- ending -------------------------------------------------------------------------------
+
+    async def end(self, key: ServerKey, patience_s: float | None = None) -> bool:
+        """Remove all of a server but its home; tell whether that is done within the patience.
+
+        What could not be removed (Docker is away) is tried again in the background.
+        """
+        if key not in self._endings:
+            self._endings[key] = work = asyncio.create_task(self._end(key))
+            work.add_done_callback(lambda _: self._endings.pop(key, None))
+        done, _ = await asyncio.wait({self._endings[key]}, timeout=patience_s)
+        return bool(done)
+
+    async def end_leftover(self, key: ServerKey) -> None:
+        """End what is left of an earlier server of that name, if there is anything."""
+        if key in self._endings or key.service in self.view.tasks or await self.service_there(key):
+            await self.end(key)
+
+    async def _end(self, key: ServerKey) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                await self._remove(key)
+                break
+            except DockerError as error:
+                self._log.warning("%s is not removed yet, trying again: %s", key.service, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        # Only now: whoever gets its GPUs next must find them free.
+        await self.ledger.free(key.owner, key.server)
+
+    async def _remove(self, key: ServerKey) -> None:
+        await self.docker.remove("remove_service", key.service)
+        await self._look_anew()
+        while self._remains(key):
+            await self.view.next_look()
+        for secret in await self._secrets(key):
+            await self.docker.remove("remove_secret", secret["ID"])
+
+    def _remains(self, key: ServerKey) -> bool:
+        """Tell whether a removed server's task runs. That of a lost node is listed until it is back."""
+        task = self.view.tasks.get(key.service)
+        if task is None:
+            return False
+        node = self.view.node(task.node_id)
+        return node is not None and node.up
+
+    async def _look_anew(self) -> None:
+        """Return after a look that was begun after this call."""
+        begun = self.view.looks
+        self.view.nudge()
+        while self.view.looks <= begun:
+            await self.view.next_look()
+
+    async def _secrets(self, key: ServerKey | None = None) -> list[dict[str, Any]]:
+        filters = label_filter("server")
+        if key is not None:
+            filters["label"] = [*filters["label"], f"{NAME_LABEL}={key.service}"]
+        return await self.docker.call("secrets", filters=filters)
+
+    # --- after a hub that was killed ----------------------------------------------------------
+
+    async def _open(self) -> None:
+        await self.view.open()
+        await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Remove secrets and places without a service. No server of this hub is starting yet."""
+        services = await self.docker.call("services", filters=label_filter("server"))
+        names = {str(one["Spec"]["Name"]) for one in services}
+        for secret in await self._secrets():
+            if secret["Spec"]["Labels"].get(NAME_LABEL) not in names:
+                await self.docker.remove("remove_secret", secret["ID"])
+        try:
+            for place in await self.ledger.places():
+                if server_name(place.owner, place.server) not in names:
+                    await self.ledger.free(place.owner, place.server)
+        except LedgerError as error:
+            self._log.warning("places of servers that are gone stay in the ledger for now: %s", error)

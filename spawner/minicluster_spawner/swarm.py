@@ -1,0 +1,294 @@
+"""JupyterHub's spawner for a Swarm: a notebook server is a service, its home a volume of its node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyterhub.spawner import SpawnException
+from jupyterhub.utils import url_path_join
+from traitlets import default
+
+from minicluster.wire import PlaceServer
+from minicluster_hub.engines.swarm.docker import Docker, DockerError
+from minicluster_hub.engines.swarm.names import server_name
+from minicluster_spawner import form, options, progress, server_spec
+from minicluster_spawner.container import HOME_EXPECTED
+from minicluster_spawner.ledger import Ledger, LedgerAway, LedgerError
+from minicluster_spawner.options import Choice, OptionRefused
+from minicluster_spawner.refusals import DOCTOR, Refused, over
+from minicluster_spawner.server_spec import ServerLaunch
+from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
+from minicluster_spawner.starting import Patience, ServerStart
+from minicluster_spawner.swarm_config import SwarmConfig
+from minicluster_spawner.telling import spawn_exception
+
+_END_PATIENCE_S = 15.0
+_CERTIFICATE_FILES = {
+    "keyfile": "internal-ssl.key",
+    "certfile": "internal-ssl.crt",
+    "cafile": "internal-ssl.ca",
+}
+
+
+class MiniclusterSpawner(SwarmConfig):
+    """Notebook servers on the nodes of a Swarm, placed by the job service's ledger."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._story = progress.Story()
+        self._choice: Choice | None = None
+        self._certificates: dict[str, bytes] = {}
+        self._starting = False
+        self._tried = False
+        self._home_made = False
+        self._home_lost = False
+        self._spawn_id = new_spawn_id()
+        super().__init__(**kwargs)
+
+    # --- what the hub asks before a start --------------------------------------------------------
+
+    @default("options_form")
+    def _options_form_default(self) -> Any:
+        return _form if self.show_form else ""
+
+    @default("options_from_form")
+    def _default_options_from_form(self) -> Any:
+        return options.from_form
+
+    @default("apply_user_options")
+    def _apply_user_options_default(self) -> Any:
+        return _check_options
+
+    @default("ssl_alt_names")
+    def _ssl_alt_names_default(self) -> Any:
+        return _alt_names
+
+    @default("object_name")
+    def _object_name_default(self) -> str:
+        return server_name(self.user.name, self.name)
+
+    def choose(self, user_options: Mapping[str, Any]) -> Choice:
+        """Return what the options choose. Raises SpawnException."""
+        try:
+            self._choice = options.parse(user_options, self.allowed())
+        except OptionRefused as refused:
+            raise SpawnException(str(refused), reason="bad_option") from refused
+        return self._choice
+
+    async def form(self) -> str:
+        """Return the spawn page's form; without a view of the Swarm it offers no nodes."""
+        try:
+            nodes = [node.name for node in (await self._open()).view.nodes if node.usable]
+        except (DockerError, LedgerError) as error:
+            self.log.warning("The spawn page cannot list the nodes: %s", error)
+            nodes = []
+        previous = self.user_options or self.orm_spawner.user_options or {}
+        return form.render(self.allowed(), nodes, previous, home_lost=self._home_lost)
+
+    async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
+        """Take the internal certificates along as secrets; return where the server finds them."""
+        self._certificates = {_CERTIFICATE_FILES[kind]: _read(path) for kind, path in paths.items()}
+        return {kind: f"/run/secrets/{_CERTIFICATE_FILES[kind]}" for kind in paths}
+
+    def get_env(self) -> dict[str, str]:
+        """Return the server's environment; all of it goes into a secret."""
+        env = super().get_env()
+        env.update(HOME=self.home_dir, SHELL="/bin/bash", MINICLUSTER_URL=self.service_url)
+        if choice := self._choice:
+            env |= {"MINICLUSTER_IMAGE": choice.image, "JUPYTER_IMAGE_SPEC": choice.image}
+            if choice.cpus:
+                env["CPU_LIMIT"] = str(choice.cpus)
+            if choice.memory_bytes:
+                env["MEM_LIMIT"] = str(choice.memory_bytes)
+            if self._home_expected() and not choice.new_home:
+                env[HOME_EXPECTED] = "1"
+        return {name: str(value) for name, value in env.items() if value is not None}
+
+    # --- start -----------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[str, int]:
+        """Start the server; return where the hub reaches it. What fails leaves nothing behind."""
+        self._tried = self._starting = True
+        self._story = progress.Story()
+        if unused := self.unused_options():
+            self.log.warning("These options have no effect with %s: %s", type(self).__name__, unused)
+        try:
+            choice = self.choose(self.user_options)
+            shared = await self._open()
+            await self._start(shared, choice)
+        except (DockerError, LedgerError, Refused) as error:
+            told = spawn_exception(error)
+            self._home_lost = told.reason == "home_lost"
+            raise told from error
+        finally:
+            self._starting = False
+        self._home_made, self._home_lost = True, False
+        # Said once, not for the starts to come.
+        self.orm_spawner.user_options = {k: v for k, v in self.user_options.items() if k != "new_home"}
+        return self.internal_hostname, self.port
+
+    async def _start(self, shared: SharedSwarm, choice: Choice) -> None:
+        try:
+            await shared.end_leftover(self._key)
+            launch = await self._place(shared, choice)
+            patience = Patience(self.pending_patience_s, self.listen_timeout_s)
+            sizes: Mapping[str, int] = self.image_sizes
+            start = ServerStart(shared, launch, self._story, patience, sizes.get(choice.image))
+            environment, refused = server_spec.clean_environment(self.get_env())
+            if refused:
+                self.log.warning("Not given to %s, it belongs to the cluster: %s", self._log_name, refused)
+            self.object_id = await start.create(environment, self._certificates, self.server_settings())
+            await start.wait_running()
+            await start.wait_listening(self.internal_hostname, self.port)
+        except BaseException:
+            if not await shared.end(self._key, _END_PATIENCE_S):
+                self.log.warning("What %s left is removed in the background", self._log_name)
+            self.object_id = ""
+            raise
+
+    async def _place(self, shared: SharedSwarm, choice: Choice) -> ServerLaunch:
+        """Take a place from the ledger. Raises LedgerError, Refused."""
+        ask = PlaceServer(
+            image=choice.image,
+            node=choice.node,
+            gpus=choice.gpus,
+            gpu_s=choice.gpu_s,
+            shared_home=bool(self.shared_homes),
+        )
+        place = await shared.ledger.place(self.user.name, self.name, ask)
+        node = shared.node_named(place.node)
+        if node is None:
+            raise LedgerAway(f"The Swarm does not know node {place.node} yet", "Try again in a moment.")
+        self._story.tell(progress.placed(place.node, choice.gpus, place.until))
+        return ServerLaunch(
+            service=self._key.service,
+            owner=self.user.name,
+            server=self.name,
+            spawn_id=self._spawn_id,
+            choice=choice,
+            node=node,
+            until=place.until,
+        )
+
+    async def progress(self) -> AsyncIterator[dict[str, object]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Yield what the spawn-pending page shows; the hub ends it."""
+        async for stage in self._story:
+            yield stage.event()
+
+    # --- while it runs ---------------------------------------------------------------------------
+
+    async def poll(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return None while the server lives, starts, or cannot be asked about; else its exit code."""
+        if self._starting:
+            return None
+        try:
+            shared = await self._open()
+            status = await self._status(shared)
+        except (DockerError, LedgerError) as error:
+            self.log.warning("Nothing is known of %s now, so it counts as alive: %s", self._log_name, error)
+            return 0 if self._tried and not self.object_id else None
+        if status is not None and (self.object_id or shared.task(self._key)):
+            await shared.end(self._key, _END_PATIENCE_S)
+            self.object_id = ""
+        return status
+
+    async def _status(self, shared: SharedSwarm) -> int | None:
+        """Raises DockerError when that cannot be told."""
+        task = shared.task(self._key)
+        if task is None:
+            if self._tried and not self.object_id:
+                return 0
+            return None if await shared.service_there(self._key) else 0
+        if over(task):
+            self.log.info("%s is over: %s %s", self._log_name, task.state, task.error)
+            return task.exit_code or 0
+        until = task.labels.get(server_spec.UNTIL_LABEL)
+        if until and time.time() >= float(until):
+            self.log.info("The time of the GPUs of %s is over: it is stopped", self._log_name)
+            return 0
+        return None
+
+    async def get_url(self) -> str:
+        """Return where the server is, also one whose start an earlier hub did not see the end of."""
+        if self.server is None:
+            raise RuntimeError(f"{self._log_name} has no server")
+        try:
+            task = (await self._open()).task(self._key)
+        except (DockerError, LedgerError):
+            task = None
+        if task is None:
+            return self.server.url
+        self._spawn_id = task.labels[server_spec.SPAWN_LABEL]
+        proto = "https" if self.internal_ssl else "http"
+        return url_path_join(f"{proto}://{self.internal_hostname}:{self.port}", self.server.base_url)
+
+    async def stop(self, now: bool = False) -> None:
+        """Remove the server. Returns when its task is gone, or its node is down."""
+        await (await self._open()).end(self._key)
+        self.object_id = ""
+
+    # --- what is kept ----------------------------------------------------------------------------
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._home_made, self._home_lost = bool(state.get("home_made")), bool(state.get("home_lost"))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return ids, and that there is a home: a lost one is never replaced in silence."""
+        homes = {"home_made": self._home_made, "home_lost": self._home_lost}
+        return super().get_state() | {name: True for name, is_so in homes.items() if is_so}
+
+    def clear_state(self) -> None:
+        """Forget the server; the hub does so after each one, and before a start makes its certificates."""
+        super().clear_state()
+        self.object_id = ""
+        self._spawn_id = new_spawn_id()
+
+    def _home_expected(self) -> bool:
+        """Tell whether this user had a home before, with whatever server."""
+        states = [server.state or {} for server in self.user.orm_user.orm_spawners.values()]
+        return self._home_made or any(state.get("home_made") for state in states)
+
+    @property
+    def internal_hostname(self) -> str:
+        """The server's name on the network, also in its certificate."""
+        return server_spec.host_name(self._spawn_id)
+
+    # --- shared ----------------------------------------------------------------------------------
+
+    @property
+    def _key(self) -> ServerKey:
+        return ServerKey(self.user.name, self.name)
+
+    async def _open(self) -> SharedSwarm:
+        shared = SharedSwarm.of(self.user.settings, self._make_shared)
+        await shared.open()
+        return shared
+
+    def _make_shared(self) -> SharedSwarm:
+        try:
+            token = _read(self.ledger_token_file).decode().strip()
+        except OSError as error:
+            raise LedgerAway(
+                f"The hub has no token for the job service: {error}", DOCTOR, "no_token"
+            ) from error
+        ledger = Ledger(self.service_url, token, self.log)
+        return SharedSwarm(Docker.connect(self.docker_url or None), ledger, self.log)
+
+
+def _read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def _alt_names(spawner: MiniclusterSpawner) -> list[str]:
+    return [f"DNS:{spawner.internal_hostname}"]
+
+
+async def _form(spawner: MiniclusterSpawner) -> str:
+    return await spawner.form()
+
+
+def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
+    spawner.choose(user_options)

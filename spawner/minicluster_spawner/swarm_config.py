@@ -1,0 +1,179 @@
+"""What an administrator sets for notebook servers on a Swarm, and what of it reaches the pure parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dockerspawner import SwarmSpawner
+from jupyterhub.traitlets import ByteSpecification
+from traitlets import Bool, Dict, Float, Integer, List, Unicode, default
+
+from minicluster_hub.engines.swarm.names import CLUSTER
+from minicluster_spawner.arguments import SERVER_ARGUMENTS
+from minicluster_spawner.options import Allowed
+from minicluster_spawner.server_spec import COMMAND, NfsHomes, ServerSettings, further_mount
+
+UNUSED = frozenset(
+    {
+        "allowed_images",
+        "certs_volume_name",
+        "client_kwargs",
+        "escape",
+        "extra_container_spec",
+        "extra_create_kwargs",
+        "extra_endpoint_spec",
+        "extra_host_config",
+        "extra_placement_spec",
+        "extra_resources_spec",
+        "extra_task_spec",
+        "host_ip",
+        "links",
+        "move_certs_image",
+        "name_template",
+        "post_start_cmd",
+        "prefix",
+        "pull_policy",
+        "remove",
+        "tls_config",
+        "use_internal_hostname",
+        "use_internal_ip",
+        "volume_driver",
+        "volume_driver_options",
+    }
+)
+"""Options of dockerspawner that have no effect here; who sets one is told."""
+
+
+class SwarmConfig(SwarmSpawner):
+    """The traits. Those of dockerspawner that count: image, cpu_limit, mem_limit, cpu_guarantee,
+    mem_guarantee, cmd, args, environment, network_name, port, volumes, read_only_volumes, mounts.
+    """
+
+    images = Dict(
+        help="Images by the names that users see; the first is the default. Empty: only `image`."
+    ).tag(config=True)
+    max_cpus = Float(
+        None,
+        allow_none=True,
+        help="The most CPUs that a user may choose; None: no choice, all have cpu_limit.",
+    ).tag(config=True)
+    max_memory = ByteSpecification(
+        None,
+        allow_none=True,
+        help="The most memory that a user may choose, like 8G; None: no choice, all have mem_limit.",
+    ).tag(config=True)
+    max_gpus = Integer(
+        0, help="GPUs that a notebook server may hold; those are not there for jobs. The job service decides."
+    ).tag(config=True)
+    max_gpu_hours = Float(
+        4.0, help="Hours after which a server with GPUs is stopped; the job service may allow less."
+    ).tag(config=True)
+    show_form = Bool(
+        True, help="Ask before each start. False: servers start with one click, with the defaults."
+    ).tag(config=True)
+    shared_homes = Dict(
+        help="Homes on a file server instead of a volume of one node: {'device': ':/export/homes/%s', "
+        "'o': 'addr=10.0.0.5,nfsvers=4,rw'}; %s is the user's folder, which has to be there and belong to "
+        "uid 1000. 'type' is 'nfs' unless told."
+    ).tag(config=True)
+    service_url = Unicode(
+        "http://service:8082/services/minicluster/", help="The job service, for the hub and for notebooks."
+    ).tag(config=True)
+    ledger_token_file = Unicode(
+        "/run/secrets/spawner_token", help="File with the token that the job service knows the spawner by."
+    ).tag(config=True)
+    docker_url = Unicode(help="A manager's Docker API; the machine's socket by default.").tag(config=True)
+    home_dir = Unicode("/home/mini", help="Where the home is in the image.").tag(config=True)
+    shm_size = ByteSpecification(
+        2**30, help="Size of /dev/shm; memory is taken only when it is used, and counts for the server."
+    ).tag(config=True)
+    stop_grace_s = Float(
+        5.0, help="Seconds that a server gets to save and end its kernels; longer makes Stop slower."
+    ).tag(config=True)
+    pending_patience_s = Float(
+        3.0, help="Seconds that Swarm gets to find room on the node before the start is refused."
+    ).tag(config=True)
+    listen_timeout_s = Float(
+        60.0, help="Seconds that a running server gets to answer before the start is refused."
+    ).tag(config=True)
+    image_sizes = Dict(
+        help="Bytes that an image brings over the wire, by its reference; told while a node pulls it."
+    ).tag(config=True)
+    mounts = List(  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+        help="Further mounts, each with the keys of docker.types.Mount; {username} is replaced in them."
+    ).tag(config=True)
+
+    @default("start_timeout")
+    def _start_timeout_default(self) -> int:
+        # A first start pulls the image.
+        return 600
+
+    @default("http_timeout")
+    def _http_timeout_default(self) -> int:
+        return 60
+
+    @default("network_name")
+    def _network_name_default(self) -> str:
+        return CLUSTER
+
+    @default("cmd")
+    def _cmd_default(self) -> list[str]:
+        return list(COMMAND)
+
+    @default("args")
+    def _args_default(self) -> list[str]:
+        return list(SERVER_ARGUMENTS)
+
+    def allowed(self) -> Allowed:
+        """Return what this user may choose."""
+        images = {str(name): str(image) for name, image in self.images.items()} or {"default": self.image}
+        return Allowed(
+            images=images,
+            image=next(iter(images)),
+            cpus=self.cpu_limit or None,
+            max_cpus=self.max_cpus,
+            memory_bytes=_bytes(self.mem_limit),
+            max_memory_bytes=self.max_memory,
+            max_gpus=self.max_gpus,
+            max_gpu_s=self.max_gpu_hours * 3600,
+        )
+
+    def server_settings(self) -> ServerSettings:
+        """Return what all servers have in common."""
+        return ServerSettings(
+            network=self.network_name,
+            command=[*self.cmd, *self.get_args()],
+            home_dir=self.home_dir,
+            shm_bytes=self.shm_size,
+            stop_grace_s=self.stop_grace_s,
+            cpu_guarantee=self.cpu_guarantee or 0.0,
+            memory_guarantee_bytes=_bytes(self.mem_guarantee) or 0,
+            mounts=self._further_mounts(),
+            shared_homes=self._shared_homes(),
+        )
+
+    def unused_options(self) -> list[str]:
+        """Return configured options that have no effect."""
+        sections = {cls.__name__ for cls in type(self).__mro__}
+        told = {name for section in sections & set(self.config) for name in self.config[section]}
+        return sorted(told & UNUSED)
+
+    def _further_mounts(self) -> list[dict[str, Any]]:
+        volumes = self._volumes_to_binds(self.volumes, {})
+        volumes = self._volumes_to_binds(self.read_only_volumes, volumes, mode="ro")
+        listed = [
+            further_mount(source, how["bind"], read_only=how["mode"] == "ro")
+            for source, how in volumes.items()
+        ]
+        return [*listed, *map(dict, self.mount_binds)]
+
+    def _shared_homes(self) -> NfsHomes | None:
+        if not self.shared_homes:
+            return None
+        homes = self.shared_homes
+        return NfsHomes(options=homes["o"], device=homes["device"], kind=homes.get("type", "nfs"))
+
+
+def _bytes(value: Any) -> int | None:
+    """Return a size as bytes; "4G" may come from an administrator's function."""
+    return int(ByteSpecification().validate(None, value)) if value else None

@@ -1,0 +1,141 @@
+"""A cluster that the product itself made on a lab, used as an administrator and as users use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from minicluster_hub.launch.demo import SERVICE_PATH
+from minicluster_hub.launch.kernel import Kernel, open_kernel
+from minicluster_hub.launch.visitor import Visitor
+from minicluster_hub.passwords import FIRST_USER
+
+from .machines import Lab, Node
+
+SOCKET = "/var/run/docker.sock"
+UP_WITHIN_S = 300
+LABEL = "org.minicluster.cluster=minicluster"
+
+
+@dataclass(frozen=True)
+class Images:
+    """The names of the images in the outside registry."""
+
+    hub: str
+    notebook: str
+    registry: str
+
+
+class LabCluster:
+    """What an administrator does at the first machine, by the one documented command."""
+
+    def __init__(self, lab: Lab, images: Images) -> None:
+        self.lab = lab
+        self.images = images
+        self.first = lab.nodes[0]
+        self.said = ""
+
+    def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
+        """Run `docker run ... IMAGE words` on the first machine; return what it said."""
+        mount = f"{SOCKET}:{SOCKET}"
+        argv = ["docker", "run", "--rm", "-v", mount, self.images.hub, *words]
+        done = self.first.run(argv, check=check, within_s=within_s)
+        return done.stdout + done.stderr
+
+    def up(self, *options: str) -> str:
+        """Make the cluster for a place that reaches nothing outside but the lab's registry."""
+        said = self.command(
+            "up",
+            f"--notebook-image={self.images.notebook}",
+            f"--registry-image={self.images.registry}",
+            f"--upstream=http://{self.lab.registry.host}",
+            f"--advertise-addr={self.first.address}",
+            "--service-option=--SwarmEngine.verify_gpus=False",
+            *options,
+        )
+        self.said = self.said or said
+        return said
+
+    def join(self) -> None:
+        """Type the join command that `up` printed at the other machines."""
+        for node in self.lab.nodes[1:]:
+            self.lab.join(node, self.join_command)
+
+    @property
+    def join_command(self) -> str:
+        return _found(r"(docker swarm join \S.*)", self.said)
+
+    @property
+    def url(self) -> str:
+        return _found(r"Minicluster is ready: (\S+)", self.said)
+
+    @cached_property
+    def password(self) -> str:
+        return _found(r"password  (\S+)   \(shown only now\)", self.said)
+
+    def add_user(self, name: str) -> str:
+        """Make a user; return the password."""
+        return _found(r"password\s+(\S+)", self.command("adduser", name))
+
+    @asynccontextmanager
+    async def person(self, name: str = FIRST_USER, password: str = "") -> AsyncIterator[Person]:
+        """A user who has logged in by the form."""
+        async with Visitor(self.url, name, verify=False) as visitor:
+            await visitor.log_in(password or self.password)
+            yield Person(visitor)
+
+    # --- looking behind the curtain -------------------------------------------------------------
+
+    def docker(self, *words: str, node: Node | None = None) -> list[str]:
+        """Run a docker command on a machine (the first one); return its lines."""
+        return (node or self.first).run(["docker", *words]).stdout.split("\n")[:-1]
+
+    def services(self, role: str | None = None) -> list[str]:
+        """Return the names of the services that are there."""
+        wanted = LABEL if role is None else f"org.minicluster.role={role}"
+        return sorted(self.docker("service", "ls", "--filter", f"label={wanted}", "--format", "{{.Name}}"))
+
+    def remains(self) -> dict[str, list[str]]:
+        """Return what is there of the tasks: services, networks and secrets."""
+        kinds = {"service": "task", "secret": "task", "network": "gang"}
+        return {
+            kind: self.docker(kind, "ls", "--filter", f"label=org.minicluster.role={role}", "--quiet")
+            for kind, role in kinds.items()
+        }
+
+
+@dataclass(frozen=True)
+class Person:
+    """A user with a session at the hub."""
+
+    visitor: Visitor
+
+    async def start_server(self, **choices: Any) -> None:
+        """Choose on the spawn page, and wait until JupyterLab is there."""
+        name = self.visitor.name
+        await self.visitor.http.get("/hub/home")
+        await self.visitor.call("POST", f"/hub/api/users/{name}/server", "/hub/", json=choices)
+        await self.visitor.wait_server()
+        await self.visitor.http.get(SERVICE_PATH)
+
+    async def stop_server(self) -> None:
+        await self.visitor.call("DELETE", f"/hub/api/users/{self.visitor.name}/server", "/hub/")
+
+    @asynccontextmanager
+    async def kernel(self, notebook: str = "quickstart.ipynb") -> AsyncIterator[Kernel]:
+        async with open_kernel(self.visitor, notebook) as kernel:
+            yield kernel
+
+    async def ask(self, path: str) -> Any:
+        """Ask the job service."""
+        return await self.visitor.call("GET", f"{SERVICE_PATH}{path}", SERVICE_PATH)
+
+
+def _found(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found, f"nothing like {pattern} in:\n{text}"
+    return found.group(1)

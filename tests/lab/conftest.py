@@ -1,0 +1,68 @@
+"""Docker hosts for the tests, made by them; see `machines`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .machines import Lab
+from .machines.builder import build_engine, build_engine_runs, stop_build_engine
+from .machines.images import build_product, build_registry
+from .machines.lab import names
+from .machines.packages import missing
+
+GPUS_PER_NODE = 2
+# The first test of a session waits for the images: minutes, where nothing is cached.
+TIMEOUT_S = 1500
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Tell whoever waits at the terminal what takes so long."""
+    capture: Any = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def write(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n  {line}", flush=True)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def builder(needs: Callable[[object, str], None], say: Callable[[str], None]) -> Iterator[None]:
+    """The build engine and the base image; stopped again if it was these tests that started it."""
+    lacking = missing()
+    needs(not lacking, lacking or "")
+    is_ours = not build_engine_runs()
+    say("the lab's build engine and base image (once: some minutes)")
+    build_engine()
+    yield
+    if is_ours and not names():
+        stop_build_engine()
+
+
+@pytest.fixture(scope="session")
+def images(builder: None, say: Callable[[str], None]) -> tuple[str, ...]:
+    """The hub's, the notebook's and the registry's image of this tree, in the build engine."""
+    say("the lab's images (the first time: some minutes)")
+    return (*build_product(), build_registry())
+
+
+@pytest.fixture(scope="session")
+def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
+    """Three hosts on fresh engines with the images and fake GPUs; a Swarm is for `up` to make."""
+    with Lab.fresh(gpus=GPUS_PER_NODE) as made:
+        for image in images:
+            say(f"{image} to three nodes")
+            made.load(image)
+        yield made

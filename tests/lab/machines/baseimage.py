@@ -1,0 +1,45 @@
+"""The lab's base image: a small Debian with Python, by debootstrap, since no public registry is asked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .packages import locked
+from .paths import cache_folder
+from .processes import run
+
+_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_LEFT_OUT = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "var/log",
+)
+
+
+def base_image_tar() -> Path:
+    """Return the base image's file system as a tar, made once."""
+    with locked("base"):
+        tar = cache_folder() / "base.tar"
+        if not tar.exists():
+            _make(tar)
+    return tar
+
+
+def _make(tar: Path) -> None:
+    folder = cache_folder() / "base"
+    shutil.rmtree(folder, ignore_errors=True)
+    packages = "--include=python3,python3-venv,ca-certificates"
+    run("debootstrap", "--variant=minbase", packages, "bookworm", folder)
+    # Where a machine trusts an authority of its own, so must what is built on it.
+    if _CERTIFICATES.exists():
+        shutil.copy(_CERTIFICATES, folder / _CERTIFICATES.relative_to("/"))
+    for name in _LEFT_OUT:
+        run("sh", "-c", 'rm -rf "$0"/*', folder / name)
+    unfinished = tar.with_suffix(".new")
+    run("tar", "--numeric-owner", "-C", folder, "-cf", unfinished, ".")
+    shutil.rmtree(folder)
+    unfinished.rename(tar)

@@ -1,0 +1,62 @@
+"""The control group of a machine: what is in it can be frozen together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .processes import wait_for
+
+_ROOT = Path("/sys/fs/cgroup")
+
+
+class ControlGroup:
+    """A group of the freezer hierarchy (version 1) or of the only one (2); containers lie below it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._is_v2 = (_ROOT / "cgroup.controllers").exists()
+        self._folder = (_ROOT if self._is_v2 else _ROOT / "freezer") / name.strip("/")
+
+    @property
+    def members(self) -> Path:
+        """The file that takes processes of the machine itself; containers have groups beside this one."""
+        return self._folder / "engine" / "cgroup.procs"
+
+    def make(self) -> None:
+        """Make the group where it is missing."""
+        self.members.parent.mkdir(parents=True, exist_ok=True)
+
+    def freeze(self) -> None:
+        """Stop all processes in the middle of what they do."""
+        if self._is_v2:
+            (self._folder / "cgroup.freeze").write_text("1")
+            events = self._folder / "cgroup.events"
+            wait_for(lambda: "frozen 1" in events.read_text(), f"{self.name} to freeze", 10)
+        else:
+            state = self._folder / "freezer.state"
+            state.write_text("FROZEN")
+            wait_for(lambda: state.read_text().strip() == "FROZEN", f"{self.name} to freeze", 10)
+
+    def thaw(self) -> None:
+        """Let all processes go on."""
+        file, word = ("cgroup.freeze", "0") if self._is_v2 else ("freezer.state", "THAWED")
+        if (self._folder / file).exists():
+            (self._folder / file).write_text(word)
+
+    def remove(self) -> None:
+        """Remove the group and all below it, in each hierarchy; its processes are gone by now."""
+        for hierarchy in [_ROOT] if self._is_v2 else _ROOT.iterdir():
+            top = hierarchy / self.name.strip("/")
+            if top.is_dir():
+                wait_for(lambda top=top: _remove(top), f"{top} to become empty", 10)
+
+
+def _remove(top: Path) -> bool:
+    """Remove a tree of groups; say whether it is gone. A group is busy until its last process was reaped."""
+    try:
+        for group in sorted(top.rglob("*/"), key=lambda path: len(path.parts), reverse=True):
+            group.rmdir()
+        top.rmdir()
+    except OSError:
+        return not top.exists()
+    return True

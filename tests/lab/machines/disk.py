@@ -1,0 +1,72 @@
+"""A node's disk: a folder, or an image of a limited size that can be filled up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from .machine import Machine
+from .processes import LabError, run, wait_for
+
+_BLOCK_BYTES = 4096
+
+
+class Disk:
+    """Where an engine keeps its data; with `size_mb` it is a file system of that size."""
+
+    def __init__(self, machine: Machine, folder: Path, size_mb: int | None) -> None:
+        self.folder = folder
+        self._machine = machine
+        self._image = folder.with_suffix(".ext4")
+        self._size_mb = size_mb
+
+    @property
+    def seen(self) -> Path:
+        """The folder as the machine, which has mounts of its own, sees it."""
+        return self._machine.root / self.folder.relative_to("/")
+
+    def mount(self) -> None:
+        """Give the machine its disk; it lasts until the machine is switched off."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._size_mb is None or self.seen.is_mount():
+            return
+        if not self._image.exists():
+            with self._image.open("wb") as image:
+                image.truncate(self._size_mb << 20)
+            run("mkfs.ext4", "-q", "-m", "0", self._image)
+        # Mounted twice, a file system breaks; the former mount ends a moment after the machine did.
+        wait_for(lambda: not run("losetup", "-j", self._image), f"{self._image} to be free", 20)
+        run(*self._machine.inside("mount", "-o", "loop", self._image, self.folder))
+
+    def fill(self) -> None:
+        """Take all the space that is left, as somebody's forgotten files do."""
+        if self._size_mb is None:
+            raise LabError(f"{self.folder} has no size of its own: make the lab with disk_mb=...")
+        with self._filling().open("ab", buffering=0) as file:
+            # Every size down to a single block, since a failed request takes nothing.
+            size_bytes = 1 << 30
+            while size_bytes >= _BLOCK_BYTES:
+                size_bytes >>= not _grow(file.fileno(), size_bytes)
+
+    def free(self) -> None:
+        self._filling().unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove everything; the machine is off by now."""
+        self._image.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _filling(self) -> Path:
+        return self.seen / "filling"
+
+
+def _grow(file: int, size_bytes: int) -> bool:
+    try:
+        os.posix_fallocate(file, os.fstat(file).st_size, size_bytes)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""One Docker Engine on a machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+
+from .machine import Machine
+from .paths import engine_folder, search_path
+from .processes import LabError, end, process_of, run, start, wait_for
+
+
+class Engine:
+    """dockerd, with the containerd that it starts itself."""
+
+    def __init__(self, machine: Machine, data: Path, options: Sequence[str]) -> None:
+        self.machine = machine
+        self.data = data
+        self.socket = machine.folder / "docker.sock"
+        self.log = machine.folder / "dockerd.log"
+        self._record = machine.folder / "dockerd"
+        self._options = tuple(options)
+
+    @property
+    def runs(self) -> bool:
+        return process_of(self._record) is not None
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of commands for this engine."""
+        return {**os.environ, "PATH": search_path(), "DOCKER_HOST": f"unix://{self.socket}"}
+
+    def client(self, timeout_s: float = 120) -> docker.APIClient:
+        """Return a connection to the engine; the caller closes it."""
+        return docker.APIClient(base_url=f"unix://{self.socket}", version="auto", timeout=int(timeout_s))
+
+    def docker(self, *words: str | Path) -> str:
+        """Run a command of Docker's own client on this engine."""
+        return run("docker", *words, environment=self.environment())
+
+    def start(self, within_s: float = 60) -> None:
+        """Start the engine and wait until it answers."""
+        if not self.runs:
+            self.data.mkdir(parents=True, exist_ok=True)
+            words = self.machine.inside("dockerd", *self._words())
+            start(words, self._record, self.log, {**os.environ, "PATH": search_path()})
+        try:
+            wait_for(self._answers, f"the engine of {self.machine.hostname}", within_s)
+        except LabError as error:
+            raise LabError(f"{error}; {self.log} ends with: {self.log.read_text()[-2000:]}") from None
+
+    def stop(self, within_s: float = 60) -> None:
+        """Ask the engine to end, as a reboot or an update does; its containers end too."""
+        told = self.machine.run("sh", "-c", "kill $(cat /run/docker.pid)", environment=self.environment())
+        if told.returncode:
+            raise LabError(f"the engine of {self.machine.hostname} could not be told to stop: {told.stderr}")
+        wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to stop", within_s)
+
+    def forget(self) -> None:
+        """Clear what the engine left outside its machine; the machine is off by now."""
+        end(self._record)
+        self.socket.unlink(missing_ok=True)
+
+    def _words(self) -> list[str]:
+        # The second socket is where commands and mounts look for one; each machine has a /run of its own.
+        return [
+            f"--data-root={self.data}",
+            f"--host=unix://{self.socket}",
+            "--host=unix:///run/docker.sock",
+            f"--cgroup-parent=/{self.machine.group.name}",
+            f"--init-path={engine_folder()}/usr/bin/tini-static",
+            *self._options,
+        ]
+
+    def _answers(self) -> bool:
+        if not self.runs:
+            raise LabError(f"the engine of {self.machine.hostname} ended")
+        try:
+            with self.client(timeout_s=5) as client:
+                return bool(client.ping())
+        except DockerException:
+            return False

@@ -1,0 +1,83 @@
+"""Images of the lab: built by the build engine, brought to the nodes through the outside registry."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .builder import BASE_IMAGE, build_engine
+from .engine import Engine
+from .node import Node
+from .processes import LabError, run
+from .registry import OutsideRegistry
+
+_TREE = Path(__file__).resolve().parents[3]
+HUB_IMAGE, NOTEBOOK_IMAGE = "minicluster/hub:dev", "minicluster/notebook:dev"
+REGISTRY_IMAGE = "minilab/registry:2"
+_REGISTRY_DOCKERFILE = f"""FROM {BASE_IMAGE}
+COPY docker-registry /usr/bin/
+COPY config.yml /etc/docker/registry/config.yml
+VOLUME /var/lib/registry
+EXPOSE 5000
+ENTRYPOINT ["docker-registry"]
+CMD ["serve", "/etc/docker/registry/config.yml"]
+"""
+_REGISTRY_CONFIG = """version: 0.1
+storage: {filesystem: {rootdirectory: /var/lib/registry}, delete: {enabled: true}}
+http: {addr: ":5000"}
+"""
+
+
+def build(dockerfile: Path, tag: str, context: Path, buildargs: Mapping[str, str]) -> None:
+    """Build an image with the classic builder, in the root's network."""
+    engine = build_engine()
+    words = ["build", "--network=host", f"--file={dockerfile}", f"--tag={tag}"]
+    words += [word for key, value in buildargs.items() for word in ("--build-arg", f"{key}={value}")]
+    run("docker", *words, context, environment={**engine.environment(), "DOCKER_BUILDKIT": "0"})
+
+
+def build_product() -> tuple[str, str]:
+    """Build the hub and the notebook image from this tree, as images/build does; return their names."""
+    engine = build_engine()
+    words = ["images/build", "--base", BASE_IMAGE, "--network", "host", "--from-environment", "--quiet"]
+    environment = {**engine.environment(), "DOCKER_BUILDKIT": "0"}
+    subprocess.run(words, check=True, cwd=_TREE, env=environment, stdout=subprocess.DEVNULL)
+    return HUB_IMAGE, NOTEBOOK_IMAGE
+
+
+def build_registry() -> str:
+    """Build an image that stands in for docker.io/library/registry:3, from Debian's own program."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        raise LabError("docker-registry is missing: apt-get install docker-registry")
+    with tempfile.TemporaryDirectory() as context:
+        shutil.copy(program, context)
+        dockerfile = Path(context, "Dockerfile")
+        dockerfile.write_text(_REGISTRY_DOCKERFILE)
+        Path(context, "config.yml").write_text(_REGISTRY_CONFIG)
+        build(dockerfile, REGISTRY_IMAGE, Path(context), {})
+    return REGISTRY_IMAGE
+
+
+def push(image: str, registry: OutsideRegistry) -> str:
+    """Push an image of the build engine to an outside registry; return its name there."""
+    engine, reference = build_engine(), f"{registry.host}/{image}"
+    engine.docker("tag", image, reference)
+    engine.docker("push", "--quiet", reference)
+    return reference
+
+
+def pull(reference: str, nodes: tuple[Node, ...], name: str) -> None:
+    """Have nodes pull an image and give it a name, all at once."""
+
+    def one(engine: Engine) -> None:
+        engine.docker("pull", "--quiet", reference)
+        engine.docker("tag", reference, name)
+        engine.docker("rmi", reference)
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        list(pool.map(one, [node.engine for node in nodes]))

@@ -1,0 +1,191 @@
+"""Three Docker hosts, a switch and an outside registry: made together, and removed without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from .cgroups import ControlGroup
+from .disk import Disk
+from .engine import Engine
+from .images import pull, push
+from .machine import Machine
+from .node import Node
+from .packages import fetch
+from .paths import LAB_NETWORK, cache_folder, run_folder
+from .processes import LabError, own_line, process_of
+from .registry import OutsideRegistry
+from .switch import Switch
+
+_NAME = re.compile(r"[a-z][a-z0-9]{0,6}")
+_GROUPS = "minilab"
+
+
+class LabBusy(LabError):
+    """Another process has a lab of this name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a lab is made of; it lies in the lab's folder, so that other processes find their way."""
+
+    name: str
+    subnet: str
+    gpus: tuple[int, ...] = (0, 0, 0)
+    disk_mb: int | None = None
+    insecure_registry: bool = True
+
+
+class Lab:
+    """Three Docker hosts on fresh engines. As a context manager it exists inside of the `with` block only."""
+
+    def __init__(
+        self,
+        name: str,
+        subnet: str = "10.78.0",
+        *,
+        gpus: int | Sequence[int] = 0,
+        disk_mb: int | None = None,
+        insecure_registry: bool = True,
+        standing: bool = False,
+    ) -> None:
+        """`gpus`: fake ones per node; `disk_mb`: size of each disk; `standing`: it outlives its maker."""
+        if not _NAME.fullmatch(name):
+            raise LabError(
+                f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"
+            )
+        counts = (gpus,) * 3 if isinstance(gpus, int) else tuple(gpus)
+        self.plan = Plan(name, subnet, counts, disk_mb, insecure_registry)
+        self.folder = run_folder() / name
+        self.data = cache_folder() / "labs" / name
+        self.switch = Switch(name, subnet, self.folder)
+        self.registry = OutsideRegistry(self.folder, self.switch.root_address)
+        self.nodes = tuple(self._node(number) for number in (1, 2, 3))
+        self._standing = standing
+        self._started = False
+
+    @classmethod
+    def attach(cls, name: str) -> Lab:
+        """Return the lab of this name that another process made."""
+        plan = run_folder() / name / "plan.json"
+        if not plan.exists():
+            raise LabError(f"there is no lab {name}; there are {', '.join(names()) or 'none'}")
+        return cls(**json.loads(plan.read_text()))
+
+    @classmethod
+    def fresh(cls, **options: Any) -> Lab:
+        """Start a lab under a name and a subnet that nobody has; what dead ones left there is removed."""
+        for number in range(16):
+            try:
+                return cls(f"test{number}", f"10.90.{number}", **options).start()
+            except LabBusy:
+                continue
+        raise LabBusy("all names for test labs are taken; `status` shows who has them")
+
+    @property
+    def stands(self) -> bool:
+        """Whether any of its machines is switched on."""
+        return any(node.machine.is_on for node in self.nodes)
+
+    @property
+    def root_address(self) -> str:
+        """Where the nodes find the root namespace: the registry, the tests and the browser."""
+        return self.switch.root_address
+
+    def __enter__(self) -> Lab:
+        return self if self._started else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def start(self) -> Lab:
+        """Make the lab, in place of what a dead process left of one with its name."""
+        fetch()
+        self._claim()
+        try:
+            self.switch.make()
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(Node.power_on, self.nodes))
+            self.registry.start()
+        except BaseException:
+            self.remove()
+            raise
+        self._started = True
+        return self
+
+    def form_swarm(self) -> None:
+        """Make a Swarm of the three; tests of `up` let the product do it."""
+        first = self.nodes[0]
+        first.run(["docker", "swarm", "init", "--advertise-addr", first.address])
+        command = first.run(["docker", "swarm", "join-token", "worker"]).stdout.strip().splitlines()[-1]
+        for node in self.nodes[1:]:
+            self.join(node, command)
+
+    def join(self, node: Node, command_text: str) -> None:
+        """Type a join command, as an administrator copies it, on a node."""
+        words = shlex.split(command_text.replace("\\\n", " "))
+        node.run(words[1:] if words[:1] == ["sudo"] else words)
+
+    def load(self, image: str, nodes: Sequence[Node] | None = None) -> str:
+        """Bring an image of the build engine to nodes; return its name in the outside registry."""
+        reference = push(image, self.registry)
+        pull(reference, tuple(nodes or self.nodes), image)
+        return reference
+
+    def remove(self) -> None:
+        """Remove all of it; what is gone already is no hindrance."""
+        for node in self.nodes:
+            node.remove()
+        self.registry.stop()
+        self.switch.remove()
+        ControlGroup(f"{_GROUPS}/{self.plan.name}").remove()
+        shutil.rmtree(self.data, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _claim(self) -> None:
+        """Become the owner of the name: whoever renames a filled folder to it first."""
+        name, owner = self.plan.name, process_of(self.folder / "owner")
+        if owner:
+            raise LabBusy(f"process {owner} has a lab {name}")
+        if self.stands:
+            raise LabBusy(f"the lab {name} stands already; `down --name {name}` removes it")
+        self.remove()
+        for other in names():
+            if Lab.attach(other).plan.subnet == self.plan.subnet:
+                raise LabBusy(f"the lab {other} has the subnet {self.plan.subnet}")
+        mine = run_folder() / f".{name}.{os.getpid()}"
+        mine.mkdir(parents=True)
+        (mine / "plan.json").write_text(json.dumps(asdict(self.plan)))
+        if not self._standing:
+            (mine / "owner").write_text(own_line())
+        try:
+            mine.rename(self.folder)
+        except OSError:
+            shutil.rmtree(mine)
+            raise LabBusy(f"another process is making a lab {name} just now") from None
+
+    def _node(self, number: int) -> Node:
+        name, plan = f"node{number}", self.plan
+        group = f"{_GROUPS}/{plan.name}/{name}"
+        machine = Machine(self.folder / name, name, group)
+        disk = Disk(machine, self.data / name, plan.disk_mb)
+        options = [f"--insecure-registry={LAB_NETWORK}"] if plan.insecure_registry else []
+        options += [
+            f"--node-generic-resource=GPU=GPU-fake{number}{gpu}" for gpu in range(plan.gpus[number - 1])
+        ]
+        return Node(number, machine, Engine(machine, disk.folder, options), disk, self.switch)
+
+
+def names() -> list[str]:
+    """Return the names of the labs that exist."""
+    return sorted(path.parent.name for path in run_folder().glob("*/plan.json"))

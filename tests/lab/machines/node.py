@@ -1,0 +1,122 @@
+"""One Docker host of the lab, and what can befall it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+
+from .disk import Disk
+from .engine import Engine
+from .machine import Machine
+from .processes import LabError
+from .switch import Switch
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine, its engine, its disk and its cable. All it knows is in files: any process may hold one."""
+
+    number: int
+    machine: Machine
+    engine: Engine
+    disk: Disk
+    switch: Switch
+
+    @property
+    def name(self) -> str:
+        return self.machine.hostname
+
+    @property
+    def address(self) -> str:
+        return self.switch.address(self.number)
+
+    @property
+    def socket(self) -> Path:
+        return self.engine.socket
+
+    def docker(self, timeout_s: float = 120) -> docker.APIClient:
+        """Return a connection to the engine; the caller closes it (`with node.docker() as client`)."""
+        return self.engine.client(timeout_s)
+
+    def run(
+        self, words: Sequence[str | Path] | str, *, check: bool = True, within_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as one who is logged in there: the node's hostname, network, processes and docker."""
+        argv = shlex.split(words) if isinstance(words, str) else words
+        done = self.machine.run(*argv, environment=self.engine.environment(), within_s=within_s)
+        if check and done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            raise LabError(
+                f"{self.name}: `{shlex.join(map(str, argv))}` ended with {done.returncode}: {said}"
+            )
+        return done
+
+    def power_on(self) -> None:
+        """Switch the machine on: a cable, a fresh /run, the engine on the data of before."""
+        if not self.machine.is_on:
+            self.machine.power_on()
+            self.switch.connect(self.number, self.machine.first())
+        self.disk.mount()
+        self.engine.start()
+
+    def kill(self) -> None:
+        """Pull the power cord: every process dies, and nobody at the other end of a connection is told."""
+        if self.machine.is_on:
+            self.switch.set_cable(self.number, False)
+        self._take_away()
+
+    def restart_daemon(self) -> None:
+        """Restart the engine as an update does; its containers end."""
+        self.engine.stop()
+        self.engine.start()
+
+    def cut(self) -> None:
+        """Pull the network cable."""
+        self.switch.set_cable(self.number, False)
+
+    def plug(self) -> None:
+        """Put the network cable back."""
+        self.switch.set_cable(self.number, True)
+
+    def freeze(self) -> None:
+        """Stop all processes, engine and containers, in the middle of what they do."""
+        self.machine.group.freeze()
+
+    def thaw(self) -> None:
+        """Let them go on as if nothing had been."""
+        self.machine.group.thaw()
+
+    def limit_rate(self, mbit: float) -> None:
+        """Make the cable this slow, in both directions; a machine switched on anew has a fast one."""
+        self.switch.set_rate(self.number, self.machine.first(), mbit)
+
+    def unlimit(self) -> None:
+        self.switch.set_rate(self.number, self.machine.first(), None)
+
+    def bytes_sent(self) -> int:
+        """Return how many bytes left through the cable since the machine was switched on."""
+        return self.switch.counted(self.machine.first())[0]
+
+    def bytes_received(self) -> int:
+        """Return how many bytes came through the cable since the machine was switched on."""
+        return self.switch.counted(self.machine.first())[1]
+
+    def fill_disk(self) -> None:
+        """Leave no byte free where the engine keeps its data; for labs made with `disk_mb`."""
+        self.disk.fill()
+
+    def free_disk(self) -> None:
+        self.disk.free()
+
+    def remove(self) -> None:
+        self._take_away()
+        self.disk.remove()
+
+    def _take_away(self) -> None:
+        self.machine.power_off()
+        self.engine.forget()
