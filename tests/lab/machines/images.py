@@ -68,6 +68,7 @@ def push(image: str, registry: OutsideRegistry) -> str:
     engine, reference = build_engine(), f"{registry.host}/{image}"
     engine.docker("tag", image, reference)
     engine.docker("push", "--quiet", reference)
+    engine.docker("rmi", reference)
     return reference
 
 

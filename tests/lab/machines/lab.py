@@ -157,7 +157,7 @@ class Lab:
         name, owner = self.plan.name, process_of(self.folder / "owner")
         if owner:
             raise LabBusy(f"process {owner} has a lab {name}")
-        if self.stands:
+        if self.stands and not (self.folder / "owner").exists():
             raise LabBusy(f"the lab {name} stands already; `down --name {name}` removes it")
         self.remove()
         for other in names():
