@@ -73,21 +73,10 @@ async def ours(notebook: Notebook, ranks: int, times: Times, stories: dict[str, 
     """A cold cell, then warm ones; the gang is gone before the next round."""
     await notebook.until_idle()
     for name, what in (("cold", "step"), ("warm", "step"), ("warm", "no-op")):
-        began = time.time()
-        outputs = await notebook.kernel.run(f"%%distribute --nodes {ranks} --pull done\n{CELLS[what]}")
-        ended = time.time()
-        errors = [output.evalue for output in outputs if output.output_type == "error"]
-        if errors:
-            raise SystemExit(f"a cell failed: {errors}")
-        done = float(await notebook.kernel.ask("done"))
-        times[f"minicluster {name}", what, ranks].append(done - began)
-        times[f"minicluster {name}, names back", what, ranks].append(ended - began)
-        story = await notebook.story(began)
-        stories[f"{name} {what}, {ranks} ranks"] = [
-            *story,
-            f"{(done - began) * 1e3:6.0f}  done on all ranks",
-            f"{(ended - began) * 1e3:6.0f}  names are back",
-        ]
+        took = await notebook.time_cell(ranks, CELLS[what])
+        times[f"minicluster {name}", what, ranks].append(took.done_s)
+        times[f"minicluster {name}, names back", what, ranks].append(took.back_s)
+        stories[f"{name} {what}, {ranks} ranks"] = took.story
 
 
 def peers(ranks: int, times: Times) -> None:

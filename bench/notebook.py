@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,19 @@ from minicluster_hub.passwords import FIRST_USER, PasswordFile
 CONFIG = "from minicluster_hub.configure import configure\nconfigure(get_config(), service_args={args!r})\n"
 
 
+class CellFailed(SystemExit):
+    """A cell of a benchmark raised."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds since a cell was sent: until `done` on all ranks, and until its names are back."""
+
+    done_s: float
+    back_s: float
+    story: list[str]
+
+
 @dataclass(frozen=True)
 class Notebook:
     """A kernel of a notebook server, and the job service as the same user's browser sees it."""
@@ -32,6 +46,26 @@ class Notebook:
 
     async def ask_service(self, path: str) -> Any:
         return await self.visitor.call("GET", f"{SERVICE_PATH}{path}", SERVICE_PATH)
+
+    async def run(self, source: str) -> None:
+        """Run a cell that must not fail."""
+        outputs = await self.kernel.run(source)
+        errors = [output.evalue for output in outputs if output.output_type == "error"]
+        if errors:
+            raise CellFailed(f"a cell failed: {errors}")
+
+    async def time_cell(self, ranks: int, source: str) -> Timing:
+        """Time a distributed cell that leaves in `done` when it was done on all ranks."""
+        began = time.time()
+        await self.run(f"%%distribute --nodes {ranks} --pull done\n{source}")
+        ended = time.time()
+        done = float(await self.kernel.ask("done"))
+        story = [
+            *await self.story(began),
+            f"{(done - began) * 1e3:6.0f}  done on all ranks",
+            f"{(ended - began) * 1e3:6.0f}  names are back",
+        ]
+        return Timing(done - began, ended - began, story)
 
     async def until_idle(self) -> None:
         """Wait until no slot is held, by a warm gang neither."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientTimeout, ThreadedResolver
-from aiohttp.abc import AbstractResolver, ResolveResult
+from minicluster_hub.fresh_dns import client_options
 
 _SECRETS = Path("/run/secrets")
 _ROUTE_CHECK_S = 5
-_CONNECT_LIMIT_S = 3
 
 
 @dataclass(frozen=True)
@@ -54,18 +51,6 @@ class SwarmPlace:
         return "http://service:8082"
 
 
-class FreshResolver(AbstractResolver):
-    """Asks for an address at each connection: aiohttp's usual resolver keeps one for Docker's 10 minutes."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        return await ThreadedResolver().resolve(host, port, family)
-
-    async def close(self) -> None:
-        """Hold nothing, so let go of nothing."""
-
-
 def set_up(c: Any, place: SwarmPlace) -> None:
     """Point hub, proxy and spawner at the cluster's other services."""
     c.JupyterHub.bind_url = "http://:8000"
@@ -74,9 +59,8 @@ def set_up(c: Any, place: SwarmPlace) -> None:
     c.JupyterHub.hub_connect_url = "http://hub:8081"
     # With a proxy of its own JupyterHub looks after its routes only as often as at the users' activity.
     c.JupyterHub.last_activity_interval = _ROUTE_CHECK_S
-    # A container that was started again has another address; the old one swallows connections.
-    c.JupyterHubHTTPClient.connector_options = {"use_dns_cache": False, "resolver": FreshResolver()}
-    c.JupyterHubHTTPClient.session_options = {"timeout": ClientTimeout(sock_connect=_CONNECT_LIMIT_S)}
+    for name, value in client_options().items():
+        setattr(c.JupyterHubHTTPClient, name, value)
     c.ConfigurableHTTPProxy.should_start = False
     c.ConfigurableHTTPProxy.api_url = "http://proxy:8001"
     c.ConfigurableHTTPProxy.auth_token = place.proxy_token

@@ -15,7 +15,7 @@ def next_deadline(world: World, sight: Sight, limits: Limits) -> float | None:
     for scene in scenes(world, sight, limits):
         waits += _gang_waits(scene, sight, limits)
         if scene.job is not None:
-            waits += _job_waits(scene.job, sight.now, limits)
+            waits += _job_waits(scene, scene.job, sight, limits)
     return max(0.05, min(waits)) if waits else None
 
 
@@ -27,10 +27,11 @@ def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
             yield limits.heartbeat_timeout_s - sight.silence_s.get(task.id, 0.0) + 0.05
 
 
-def _job_waits(job: JobRecord, now: float, limits: Limits) -> Iterator[float]:
+def _job_waits(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Iterator[float]:
+    now, since = sight.now, scene.starting_since(sight.views)
     if job.state in ENDING:
         yield job.state_since + limits.stop_patience_s - now + 0.05
-    elif job.state is JobState.STARTING:
-        yield job.state_since + limits.start_timeout_s - now + 0.05
+    elif job.state is JobState.STARTING and since is not None:
+        yield since + limits.start_timeout_s - now + 0.05
     elif job.state is JobState.RUNNING and job.spec.timeout_s:
         yield job.state_since + job.spec.timeout_s - now + 0.05

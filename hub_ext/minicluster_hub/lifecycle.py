@@ -76,12 +76,11 @@ def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
 def _task_actions(scene: Scene, sight: Sight) -> Iterator[Action]:
     for task in scene.tasks:
         view = sight.views.get(task.id)
-        alive = view is not None and view.alive
         if task.state is TaskState.ENDED:
             continue
         if scene.gang.target is GangTarget.END:
             yield MarkEnded(task) if view is None or view.clean else EndTask(task)
-        elif task.state is TaskState.NEW and alive:
+        elif task.state is TaskState.NEW and view is not None and view.alive and not view.starting:
             yield MarkStarted(task)
         elif task.state is TaskState.NEW and view is None:
             yield StartTask(task)
@@ -120,7 +119,7 @@ def _progress(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Hap
         return Happened(job.id, JobEvent.FAILURE_SEEN, f"rank {failed[0].rank} failed; ending the others")
     if scene.cleared() and all(rank.state is RankState.EXITED for rank in scene.ranks):
         return Happened(job.id, JobEvent.RANKS_SUCCEEDED)
-    trouble = _agent_trouble(scene, job, sight, limits) or _overdue(job, sight, limits)
+    trouble = _agent_trouble(scene, job, sight, limits) or _overdue(scene, job, sight, limits)
     if trouble is not None:
         return trouble
     started = all(rank.state is not RankState.PENDING for rank in scene.ranks)
@@ -140,7 +139,8 @@ def _agent_trouble(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -
     view = sight.views.get(task.id)
     words = f"the task on {task.node} was lost"
     detail = view.detail if view is not None else ""
-    if job.state is JobState.STARTING and not scene.assembled:
+    ended = view is None or not (view.alive or view.node_lost)
+    if job.state is JobState.STARTING and not scene.assembled and ended:
         error = JobError(
             kind=ErrorKind.START,
             node=task.node,
@@ -159,8 +159,9 @@ def _agent_trouble(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -
     return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
 
 
-def _overdue(job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
-    if job.state is JobState.STARTING and sight.now - job.state_since > limits.start_timeout_s:
+def _overdue(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
+    since = scene.starting_since(sight.views)
+    if job.state is JobState.STARTING and since is not None and sight.now - since > limits.start_timeout_s:
         message = f"the tasks were not ready after {limits.start_timeout_s:.0f} s"
         error = JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")
         return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)

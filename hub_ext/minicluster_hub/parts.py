@@ -8,10 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from jupyterhub.httpclient import JupyterHubHTTPClient
 from jupyterhub.services.auth import HubOAuth
 from tornado.httpserver import HTTPServer
 
 from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.fresh_dns import client_options
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.server import make_server
@@ -38,6 +40,8 @@ class Parts:
     @classmethod
     def open(cls, app: MiniclusterHub, task_url: str) -> Self:
         """Open everything but the door."""
+        # As a service of a Swarm the hub has another address after each restart.
+        JupyterHubHTTPClient.instance(**client_options())
         hub_auth = HubOAuth(parent=app, cache_max_age=app.auth_cache_s)
         if not hub_auth.api_token:
             raise ValueError(

@@ -75,7 +75,7 @@ class Reconciler:
     async def run(self) -> None:
         """Open the engine and act until cancelled; tasks stay as they are then."""
         self._engine.on_change = self._engine_changed
-        await self._engine.open()
+        await self._open()
         wait_s: float | None = 0.0
         while True:
             await self._sleep(wait_s)
@@ -84,6 +84,15 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
+
+    async def _open(self) -> None:
+        """Open the engine, however long what it stands on is away; `doctor` shows that nobody answers."""
+        while True:
+            try:
+                return await self._engine.open()
+            except EngineError as error:
+                self._log.error("the engine cannot start; trying again in %s s: %s", RETRY_S, error)
+                await asyncio.sleep(RETRY_S)
 
     def wake(self) -> None:
         """Say that something was stored: the loop looks at once."""
@@ -227,7 +236,9 @@ class Reconciler:
     def _engine_done(self, task_id: int, done: asyncio.Task[None]) -> None:
         self._engine_work.pop(task_id, None)
         if not done.cancelled() and done.exception() is not None:
-            self._log.error("the engine failed with task %s", task_id, exc_info=done.exception())
+            error = done.exception()
+            unexpected = None if isinstance(error, EngineError) else error
+            self._log.error("the engine failed with task %s: %s", task_id, error, exc_info=unexpected)
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
             return
         self.wake()

@@ -54,6 +54,15 @@ class Scene:
             task.state is TaskState.ENDED or task.cleared >= attempt for task in self.tasks
         )
 
+    def starting_since(self, views: Mapping[int, TaskView]) -> float | None:
+        """Return since when its job waits for nothing but its tasks; None while a node fetches an image.
+
+        Fetching a large image takes as long as it takes; Docker itself tells when it cannot.
+        """
+        if self.job is None or any(view.starting for task in self.tasks if (view := views.get(task.id))):
+            return None
+        return max(self.job.state_since, *(task.state_since for task in self.tasks))
+
 
 def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
     jobs = {job.id: job for job in world.jobs}

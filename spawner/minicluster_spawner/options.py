@@ -141,7 +141,7 @@ def _gpus(value: object, allowed: Allowed) -> int:
 def _gpu_s(chosen: Mapping[str, object], allowed: Allowed) -> float:
     if "gpu_hours" not in chosen:
         return allowed.max_gpu_s
-    return _between("gpu_hours", chosen["gpu_hours"], 1 / 60, allowed.max_gpu_s / 3600, "hours") * 3600
+    return _between("gpu_hours", chosen["gpu_hours"], 1 / 3600, allowed.max_gpu_s / 3600, "hours") * 3600
 
 
 def _between(name: str, value: object, least: float, most: float, unit: str) -> float:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from minicluster_hub.quick_import import without_grammar
+
+
+def without_resolver(modules: dict[str, Any] = sys.modules) -> None:
+    """Make `import aiodns` fail in this process, so that names are asked of the system each time.
+
+    JupyterHub's client resolves by it, and it keeps a name as long as its DNS server allows: 600 s in
+    Docker's networks. A hub that got a new address is away that long for every server.
+    """
+    modules.setdefault("aiodns", None)
+
 
 if __name__ == "__main__":
     without_grammar()
+    without_resolver()
     from jupyterhub.singleuser import main
 
     main()

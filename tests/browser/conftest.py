@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from ..hub.clusters import RunningCluster
+from .chromium import MISSING, browser, program
 from .lab import log_in, stop_open_jobs
 
-# Without these the browser looks for its maker's hosts at every start.
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 USER = "admin"
 
 
@@ -72,12 +62,9 @@ def site(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
 
 @pytest.fixture(scope="session")
 def chromium(needs: Callable[[object, str], None]) -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    needs(program, "chromium is not installed (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(QUIET))
-        yield browser
-        browser.close()
+    needs(program(), MISSING)
+    with browser() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from ..browser.conftest import shots as shots
+from .behind import check_nothing_left
+from .cluster import Images, LabCluster
 from .machines import Lab
 from .machines.builder import build_engine, build_engine_runs, stop_build_engine
 from .machines.images import build_product, build_registry
@@ -66,3 +69,15 @@ def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
             say(f"{image} to three nodes")
             made.load(image)
         yield made
+
+
+@pytest.fixture(scope="session")
+def cluster(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
+    """A cluster on the lab, made by the documented commands; nothing of its jobs is left at the end."""
+    hub, notebook, registry = (f"{lab.registry.host}/{image}" for image in images)
+    made = LabCluster(lab, Images(hub, notebook, registry))
+    say("a cluster on the lab: `up`, and two nodes join")
+    made.up()
+    made.join()
+    yield made
+    check_nothing_left(made)

@@ -25,7 +25,7 @@ LAYERS = [
     ["scenes", "root_cause"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],
-    ["models", "bell", "processes"],
+    ["models", "bell", "processes", "fresh_dns"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 
@@ -33,7 +33,7 @@ BESIDE = {
     "launch": {"launch", "passwords", "processes", "settings", "quick_import"},
     "cluster": {"cluster", "configure", "engines", "launch", "passwords"},
     "configure": {"configure_swarm", "passwords", "processes", "settings"},
-    "configure_swarm": set(),
+    "configure_swarm": {"fresh_dns"},
     "authenticator": {"passwords", "login_delay"},
     "settings": {"processes"},
     "passwords": set(),

@@ -13,6 +13,8 @@ from minicluster_hub.cluster.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Ch
 from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.engines.swarm.view import SwarmNode
 
+_USUAL_PORTS = {TLS_NONE: 80, TLS_SELF_MADE: 443, TLS_OWN: 443}
+
 
 def chosen(before: Choices, given: argparse.Namespace) -> Choices:
     """Return the choices with what was given now in their place. Raises OptionUnusable."""
@@ -22,17 +24,20 @@ def chosen(before: Choices, given: argparse.Namespace) -> Choices:
     elif getattr(given, "self_made", False):
         now = now.with_given({"tls": TLS_SELF_MADE, "tls_mark": ""})
     elif getattr(given, "tls_cert", None):
-        try:
-            check_pair(given.tls_cert, given.tls_key, list(now.names))
-        except CertificateUnusable as error:
-            raise OptionUnusable(str(error)) from error
-        mark = hashlib.sha256(given.tls_cert.encode()).hexdigest()[:16]
-        now = now.with_given({"tls": TLS_OWN, "tls_mark": mark})
-    if getattr(given, "http", False) and getattr(given, "port", None) is None and before.port == 443:
-        now = now.with_given({"port": 80})
+        now = now.with_given({"tls": TLS_OWN, "tls_mark": _checked_mark(given, now)})
+    if getattr(given, "port", None) is None and before.port == _USUAL_PORTS[before.tls]:
+        now = now.with_given({"port": _USUAL_PORTS[now.tls]})
     if getattr(given, "db_url", None):
         now = now.with_given({"has_db_url": True, "db_mark": f"{time.time():.0f}"})
     return now
+
+
+def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
+    try:
+        check_pair(given.tls_cert, given.tls_key, list(now.names))
+    except CertificateUnusable as error:
+        raise OptionUnusable(str(error)) from error
+    return hashlib.sha256(given.tls_cert.encode()).hexdigest()[:16]
 
 
 def secret_groups(choices: Choices, given: argparse.Namespace, node: SwarmNode) -> Iterable[sealed.Group]:

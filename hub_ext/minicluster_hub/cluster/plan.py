@@ -130,7 +130,7 @@ def _restart(draft: Draft) -> dict[str, Any]:
     """A node that lacks an image tries again until it has it; what serves is always started again."""
     if draft.once:
         return {"Condition": "on-failure", "Delay": 20 * _S}
-    return {"Condition": "any", "Delay": 2 * _S}
+    return {"Condition": "any", "Delay": _S}
 
 
 def _placement(draft: Draft, facts: Facts) -> dict[str, Any]:

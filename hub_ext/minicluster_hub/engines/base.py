@@ -42,6 +42,7 @@ class TaskView:
     starting: it is on its way (its node pulls the image, say), so its agent is silent for good reason.
     clean: nothing is left of it, no process and no container. A task whose agent died is neither
     alive nor clean until `Engine.end` has swept it.
+    node_lost: it did not end by itself, its node went away.
     """
 
     task_id: int
@@ -50,6 +51,7 @@ class TaskView:
     clean: bool = False
     exit_code: int | None = None
     detail: str = ""
+    node_lost: bool = False
 
 
 class EngineError(Exception):

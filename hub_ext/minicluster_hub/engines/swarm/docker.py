@@ -132,6 +132,7 @@ class Watch:
             # Whatever ends the stream (a restart of the daemon, close), the answer is to listen again.
             with suppress(Exception):
                 self._stream = self._client.events(filters={"type": [self._kind]})
+                self._tell()  # of what happened while nobody listened
                 for _ in self._stream:
                     self._tell()
             self._over.wait(_LONGEST_PAUSE_S)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from traitlets import Bool, Float, Integer, List, Unicode
 
 from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskLaunch, TaskRefused, TaskView
-from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
+from minicluster_hub.engines.swarm.docker import Docker, DockerAway, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.last_words import LastWords
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
@@ -19,8 +19,10 @@ from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, servic
 from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
 from minicluster_hub.models import NodeView
 
-_LOOKS_TO_APPEAR = 5
-"""A new service's task is listed within a look or two; one not there after so many never came."""
+_LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
+"""A new service's task is listed within a look or two; one not there after both of these never came."""
+_AWAY_PAUSE_S = 2.0
+_Made = TypeVar("_Made")
 
 
 class SwarmEngine(Engine):
@@ -51,13 +53,17 @@ class SwarmEngine(Engine):
         self._words = LastWords(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
-        self._made_at_look: dict[int, int] = {}
+        self._made: dict[int, tuple[int, float]] = {}
+        """At which look and when each task's service was made."""
         self._ended: set[int] = set()
 
     async def open(self) -> None:
         await self._view.open()
         self._view.on_change = self._seen
         self._seen()
+        for service in await self._docker.call("services", filters=label_filter("task")):
+            # Made a moment before the former service was killed: its task is not listed yet.
+            self._know(service["Spec"]["Labels"])
         for secret in await self._docker.call("secrets", filters=label_filter("task")):
             # Of a start that was cut off before its service: the next start makes another one.
             if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
@@ -73,16 +79,15 @@ class SwarmEngine(Engine):
         kinds = slot_kinds(self._view.nodes)[node.name]
         self._networks.hold(launch.gang_id, launch.task_id)
         try:
-            secret_id = await self._make_around(launch)
+            secret_id = await self._patiently(lambda: self._make_around(launch))
             spec = service_spec(launch, node, kinds, secret_id, self._settings())
-            with suppress(DockerConflict):  # The name holds our id: it is this task's service.
-                await self._docker.call("create_service", **spec)
+            await self._patiently(lambda: self._make_service(spec))
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
         finally:
             # From here on something may be there, which `end` removes.
             self._gangs[launch.task_id] = launch.gang_id
-            self._made_at_look[launch.task_id] = self._view.looks
+            self._note_made(launch.task_id)
             self._view.nudge()
 
     async def end(self, task_id: int) -> None:
@@ -101,7 +106,7 @@ class SwarmEngine(Engine):
         return {task_id: self._task_view(task_id) for task_id in self._gangs.keys() | self._ended}
 
     def forget(self, task_id: int) -> None:
-        for known in (self._gangs, self._made_at_look):
+        for known in (self._gangs, self._made):
             known.pop(task_id, None)
         self._ended.discard(task_id)
         self._words.forget(task_name(task_id))
@@ -140,12 +145,16 @@ class SwarmEngine(Engine):
         task_id, gang_id = int(labels[TASK_LABEL]), int(labels[GANG_LABEL])
         if task_id not in self._gangs:
             self._gangs[task_id] = gang_id
+            self._note_made(task_id)
             self._networks.hold(gang_id, task_id)
 
     def _on_a_node(self, task: SwarmTask) -> bool:
         """Tell whether a task is there. The Swarm lists a removed one until its node, if down, is back."""
-        node = self._view.node(task.node_id)
-        return task.desired != "remove" or (node is not None and node.up)
+        return task.desired != "remove" or self._is_up(task.node_id)
+
+    def _is_up(self, node_id: str) -> bool:
+        node = self._view.node(node_id)
+        return node is not None and node.up
 
     def _remains(self, name: str) -> bool:
         task = self._view.tasks.get(name)
@@ -156,8 +165,7 @@ class SwarmEngine(Engine):
             return TaskView(task_id, alive=False, clean=True)
         task = self._view.tasks.get(task_name(task_id))
         if task is None:
-            made = self._made_at_look.get(task_id)
-            awaited = made is not None and self._view.looks <= made + _LOOKS_TO_APPEAR
+            awaited = self._is_awaited(task_id)
             return TaskView(task_id, alive=awaited, starting=awaited)
         if task.starting:
             trouble = self._words.stuck(task)
@@ -165,7 +173,24 @@ class SwarmEngine(Engine):
         words = "" if task.running else self._words.of(task)
         if words is None:  # It counts as alive until its last words are here.
             return TaskView(task_id, alive=True)
-        return TaskView(task_id, alive=task.running, exit_code=task.exit_code, detail=words)
+        return TaskView(
+            task_id,
+            alive=task.running,
+            exit_code=task.exit_code,
+            detail=words,
+            node_lost=task.given_up or not self._is_up(task.node_id),
+        )
+
+    def _note_made(self, task_id: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._made[task_id] = self._view.looks, loop.time()
+        loop.call_later(_APPEARS_WITHIN_S, self._changed)
+
+    def _is_awaited(self, task_id: int) -> bool:
+        """Tell whether a task that is not listed may still appear: its service is new."""
+        look, at = self._made[task_id]
+        new = asyncio.get_running_loop().time() - at < _APPEARS_WITHIN_S
+        return new or self._view.looks <= look + _LOOKS_TO_APPEAR
 
     # --- making -------------------------------------------------------------------------------
 
@@ -177,6 +202,19 @@ class SwarmEngine(Engine):
             verify_gpus=self.verify_gpus,
             stop_grace_s=self.stop_grace_s,
         )
+
+    async def _patiently(self, make: Callable[[], Awaitable[_Made]]) -> _Made:
+        """Make something, however long Docker is away: nothing can be ended without it either."""
+        while True:
+            try:
+                return await make()
+            except DockerAway as error:
+                self.log.warning("a task's start waits for Docker: %s", error)
+                await asyncio.sleep(_AWAY_PAUSE_S)
+
+    async def _make_service(self, spec: dict[str, Any]) -> None:
+        with suppress(DockerConflict):  # The name holds our id: it is this task's service.
+            await self._docker.call("create_service", **spec)
 
     async def _make_around(self, launch: TaskLaunch) -> str:
         """Make what a task's service stands on, in one round trip; return the secret's id."""
@@ -190,7 +228,9 @@ class SwarmEngine(Engine):
         try:
             made = await self._docker.call("create_secret", **spec)
         except DockerConflict:
-            # Of a start that was cut off: only its hash is in the store, so a new one takes its place.
+            # Of a start that was cut off: only its hash is in the store, so a new one takes its place,
+            # and a service that stands on the former one would never be let in.
+            await self._docker.remove("remove_service", spec["name"])
             await self._docker.remove("remove_secret", spec["name"])
             made = await self._docker.call("create_secret", **spec)
         return str(made["ID"])

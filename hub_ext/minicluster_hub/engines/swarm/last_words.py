@@ -29,6 +29,8 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 def in_words(task: SwarmTask) -> str:
     """Return Docker's reason why a task did not run, with what it means where that is known."""
+    if task.given_up and not task.error:
+        return "its node went away while it started"
     told = task.error or f"Docker says no more than {task.state!r}"
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, told, re.IGNORECASE):
@@ -50,29 +52,29 @@ class LastWords:
 
     def of(self, task: SwarmTask) -> str | None:
         """Return why the task ended; None while its log is being fetched."""
-        if task.task_id in self._words:
-            return self._words[task.task_id]
+        if task.service_name in self._words:
+            return self._words[task.service_name]
         if not task.container_id:
             return in_words(task)
-        if task.task_id not in self._fetching:
-            self._fetching[task.task_id] = asyncio.create_task(self._fetch(task))
+        if task.service_name not in self._fetching:
+            self._fetching[task.service_name] = asyncio.create_task(self._fetch(task))
         return None
 
     def stuck(self, task: SwarmTask) -> str | None:
         """Return why a task that waits for its node will wait for ever; None while there is hope."""
         if task.state != "pending" or not task.error:
-            self._stuck_since.pop(task.task_id, None)
+            self._stuck_since.pop(task.service_name, None)
             return None
         loop = asyncio.get_running_loop()
-        if task.task_id not in self._stuck_since:
-            self._stuck_since[task.task_id] = loop.time()
+        if task.service_name not in self._stuck_since:
+            self._stuck_since[task.service_name] = loop.time()
             loop.call_later(_STUCK_AFTER_S, self._on_change)
-        waited_s = loop.time() - self._stuck_since[task.task_id]
+        waited_s = loop.time() - self._stuck_since[task.service_name]
         return in_words(task) if waited_s >= _STUCK_AFTER_S else None
 
-    def forget(self, task_id: str) -> None:
-        self._words.pop(task_id, None)
-        self._stuck_since.pop(task_id, None)
+    def forget(self, service_name: str) -> None:
+        self._words.pop(service_name, None)
+        self._stuck_since.pop(service_name, None)
 
     async def close(self) -> None:
         for work in self._fetching.values():
@@ -87,8 +89,8 @@ class LastWords:
             self._log.info("the log of %s cannot be had: %s", task.service_name, error)
             text = ""
         lines = [task.error, readable(text)[-_LONGEST:]]
-        self._words[task.task_id] = "\n".join(line for line in lines if line)
-        self._fetching.pop(task.task_id, None)
+        self._words[task.service_name] = "\n".join(line for line in lines if line)
+        self._fetching.pop(task.service_name, None)
         self._on_change()
 
 

@@ -17,6 +17,8 @@ from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, nodes_of, r
 
 QUICK_S, CALM_S, IDLE_S = 0.15, 2.0, 15.0
 _QUICK_FOR_S = 5.0
+_NODES_EVERY_S = 10.0
+"""Nodes are looked at again after that long, should an event have been missed."""
 
 
 class Reflector:
@@ -27,7 +29,7 @@ class Reflector:
         """The task of each service, by the service's name."""
         self.nodes: tuple[SwarmNode, ...] = ()
         self.looks = 0
-        """Counts the looks that were begun: a look begun after a change shows it."""
+        """Counts the looks that were taken; the one under way may show less than what is there now."""
         self.on_change: Callable[[], None] = lambda: None
         self._relayed: frozenset[str] | None = None
         self._docker = docker
@@ -37,11 +39,14 @@ class Reflector:
         self._looked = asyncio.Event()
         self._quick_until = 0.0
         self._look_at_nodes = True
+        self._nodes_seen = 0.0
         self._loop: asyncio.Task[None] | None = None
         self._watch: Watch | None = None
 
     async def open(self) -> None:
-        """Take the first look, then keep looking. Raises DockerError when there is no Swarm."""
+        """Take the first look, then keep looking. Raises DockerError when there is no Swarm; then again."""
+        if self._loop is not None:
+            return
         self._watch = self._docker.watch("node", self._node_event)
         try:
             await self._look()
@@ -90,26 +95,40 @@ class Reflector:
             # Not more often than this, however many are nudging.
             await asyncio.sleep(QUICK_S / 3)
             self._nudged.clear()
-            try:
-                await self._look()
-            except DockerError as error:
-                if not away:
-                    self._log.warning("the Swarm's manager cannot be asked, its last view stays: %s", error)
-                away = True
-                await asyncio.sleep(CALM_S)
-            else:
-                away = False
+            away = await self._try_to_look(away)
+
+    async def _try_to_look(self, away: bool) -> bool:
+        """Look; return whether the manager is away. Whatever goes wrong, the next look comes."""
+        try:
+            await self._look()
+        except DockerError as error:
+            if not away:
+                self._log.warning("the Swarm's manager cannot be asked, its last view stays: %s", error)
+        except Exception:
+            self._log.exception("the Swarm's answer was not understood, its last view stays")
+        else:
+            if away:
+                self._log.warning("the Swarm's manager answers again")
+            return False
+        self._look_at_nodes = True
+        await asyncio.sleep(CALM_S)
+        return True
 
     async def _look(self) -> None:
-        self.looks += 1
+        now = asyncio.get_running_loop().time()
         tasks_call = self._docker.call("tasks", filters=CLUSTER_FILTER)
-        if self._look_at_nodes or not self.tasks:
-            self._look_at_nodes = False
+        if self._look_at_nodes or not self.tasks or now - self._nodes_seen > _NODES_EVERY_S:
+            self._look_at_nodes, self._nodes_seen = False, now
             raw_tasks, raw_nodes = await asyncio.gather(tasks_call, self._docker.call("nodes"))
             nodes = nodes_of(raw_nodes)
         else:
             raw_tasks, nodes = await tasks_call, self.nodes
-        tasks, relays = tasks_of(raw_tasks, self._role), relayed(raw_tasks)
+        self._show(tasks_of(raw_tasks, self._role), nodes, relayed(raw_tasks))
+
+    def _show(
+        self, tasks: Mapping[str, SwarmTask], nodes: tuple[SwarmNode, ...], relays: frozenset[str] | None
+    ) -> None:
+        self.looks += 1
         changed = (tasks, nodes, relays) != (self.tasks, self.nodes, self._relayed)
         self.tasks, self.nodes, self._relayed = tasks, nodes, relays
         self._looked.set()
@@ -118,7 +137,14 @@ class Reflector:
             self.on_change()
 
     def _pause_s(self) -> float:
-        moving = any(task.moving for task in self.tasks.values())
+        moving = any(self._moves(task) for task in self.tasks.values())
         if moving or asyncio.get_running_loop().time() < self._quick_until:
             return QUICK_S
         return CALM_S if self.tasks else IDLE_S
+
+    def _moves(self, task: SwarmTask) -> bool:
+        """Tell whether a task is on its way up or down. On a node that is down, nothing moves."""
+        if task.desired != "remove":
+            return task.starting
+        node = self.node(task.node_id)
+        return node is not None and node.up

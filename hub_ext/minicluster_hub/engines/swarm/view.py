@@ -10,6 +10,7 @@ from typing import Any
 from minicluster_hub.engines.swarm.names import NAME_LABEL, ROLE_LABEL, SLOTS_LABEL
 
 GPU_KIND = "GPU"
+_GIVEN_UP = ("shutdown", "remove")
 _BEFORE_RUNNING = ("new", "allocated", "pending", "assigned", "accepted", "preparing", "ready", "starting")
 
 
@@ -35,7 +36,8 @@ class SwarmTask:
 
     @property
     def starting(self) -> bool:
-        return self.state in _BEFORE_RUNNING
+        """On its way up; one that the Swarm gave up (its node went down or was drained) never gets there."""
+        return self.state in _BEFORE_RUNNING and self.desired not in _GIVEN_UP
 
     @property
     def running(self) -> bool:
@@ -47,9 +49,9 @@ class SwarmTask:
         return self.starting or self.running
 
     @property
-    def moving(self) -> bool:
-        """On its way up or down: worth another look soon."""
-        return self.starting or self.desired == "remove"
+    def given_up(self) -> bool:
+        """Never ran, and never will: its node went away, and Docker says no more."""
+        return self.state in _BEFORE_RUNNING and self.desired in _GIVEN_UP
 
 
 @dataclass(frozen=True, slots=True)

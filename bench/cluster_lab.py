@@ -1,0 +1,130 @@
+"""A cluster that `up` makes on three Docker hosts, for benchmarks: an administrator's and a user's doors."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from cluster_start import has_server
+from notebook import Notebook
+
+from minicluster_hub.launch.demo import SERVICE_PATH
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from tests.lab.cluster import SOCKET, UP_WITHIN_S, Images, LabCluster
+from tests.lab.machines import Lab
+from tests.lab.machines.builder import build_engine
+from tests.lab.machines.images import build_product, build_registry, push
+from tests.lab.machines.processes import wait_for
+
+TAG = "bench"
+GPUS_PER_NODE = 2
+KNOWN = "known-"
+HERE = "/here"
+CONFIG = f'''\
+import sys
+from minicluster_hub.configure import configure
+
+c = get_config()
+configure(c)
+
+# What answers like a notebook server and is none: the hub and the spawner know it as one.
+STUB = """
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+ThreadingHTTPServer(("", 8888), Answer).serve_forever()
+"""
+
+def stub(spawner):
+    if spawner.user.name.startswith("{KNOWN}"):
+        spawner.cmd = ["python", "-P", "-c", STUB]
+
+c.Spawner.pre_spawn_hook = stub
+'''
+
+
+class BenchCluster(LabCluster):
+    """The administrator's command, with a hub configuration that knows pretended notebook servers."""
+
+    def __init__(self, lab: Lab, images: Images, folder: Path, keep_warm_s: float) -> None:
+        super().__init__(lab, images)
+        self._folder = folder
+        self._keep_warm_s = keep_warm_s
+        (folder / "config.py").write_text(CONFIG)
+
+    def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
+        mounts = [f"--volume={SOCKET}:{SOCKET}", f"--volume={self._folder}:{HERE}:ro"]
+        argv = ["docker", "run", "--rm", *mounts, self.images.hub, *words]
+        done = self.first.run(argv, check=check, within_s=within_s)
+        return done.stdout + done.stderr
+
+    def timed_up(self) -> tuple[float, str]:
+        """Return how long `up` takes, the container of the command with it, and what it said."""
+        began = time.monotonic()
+        said = self.up(
+            f"--config={HERE}/config.py",
+            f"--service-option=--MiniclusterHub.keep_warm_s={self._keep_warm_s:g}",
+        )
+        return time.monotonic() - began, said
+
+    def wait_no_tasks(self) -> None:
+        """Wait until nothing of a job is left in the Swarm."""
+        wait_for(lambda: not any(self.remains().values()), "the last job's services to go", 60, 0.5)
+
+    @asynccontextmanager
+    async def notebook(self) -> AsyncIterator[Notebook]:
+        async with self.person() as person:
+            if not await has_server(person.visitor):
+                await person.start_server()
+            for page in (f"{person.visitor.server_path}lab", SERVICE_PATH):
+                (await person.visitor.http.get(page)).raise_for_status()
+            async with person.kernel() as kernel:
+                yield Notebook(kernel, person.visitor)
+
+
+@contextmanager
+def lab_cluster(name: str | None, folder: Path, keep_warm_s: float) -> Iterator[BenchCluster]:
+    """Return three hosts with the images of this tree and no Swarm yet: fresh ones, or those of a lab.
+
+    A standing lab must have none of our cluster; it is given back like that.
+    """
+    built = (*build_product(), build_registry())
+    lab = Lab.attach(name) if name else Lab.fresh(gpus=GPUS_PER_NODE)
+    try:
+        cluster = BenchCluster(lab, _bring(lab, built), folder, keep_warm_s)
+        try:
+            yield cluster
+        finally:
+            if name:
+                _take_down(cluster)
+    finally:
+        if not name:
+            lab.remove()
+
+
+def _bring(lab: Lab, built: tuple[str, ...]) -> Images:
+    """Have every node pull the images under names that nobody else pushes to meanwhile."""
+    names = []
+    for image in built:
+        ours = f"{image.rpartition(':')[0]}:{TAG}"
+        build_engine().docker("tag", image, ours)
+        names.append(push(ours, lab.registry))
+        with ThreadPoolExecutor(len(lab.nodes)) as pool:
+            list(pool.map(lambda node: node.engine.docker("pull", "--quiet", names[-1]), lab.nodes))
+    return Images(*names)
+
+
+def _take_down(cluster: BenchCluster) -> None:
+    print(cluster.command("down", "--data", "--yes", "--leave", check=False), file=sys.stderr)
+    for node in cluster.lab.nodes[1:]:
+        node.run(["docker", "swarm", "leave", "--force"], check=False)

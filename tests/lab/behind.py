@@ -1,0 +1,108 @@
+"""Looking behind the curtain: the job service's rows, and what the engines know of tasks and servers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster_hub.engines.swarm.names import (
+    CLUSTER_FILTER,
+    ROLE_LABEL,
+    gang_network,
+    server_name,
+    task_name,
+)
+
+from .cluster import LabCluster
+from .machines import Lab, Node
+
+_QUERY = """import json, sqlite3, sys
+store = sqlite3.connect("file:/srv/minicluster/service/minicluster.sqlite?mode=ro", uri=True)
+print(json.dumps([store.execute(sql).fetchall() for sql in json.loads(sys.argv[1])]))"""
+_OPEN_JOBS = "SELECT id, owner, state FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'stopped')"
+_TASKS = "SELECT id, gang_id FROM tasks WHERE state != 'ended'"
+_SERVERS = "SELECT owner, name FROM servers"
+_SETTLED_S = 60.0
+
+
+def query(cluster: LabCluster, *statements: str) -> list[list[list[Any]]]:
+    """Ask the job service's database, all statements at once, beside the service."""
+    (container,) = cluster.docker("ps", "--quiet", "--filter", f"label={ROLE_LABEL}=service")
+    said = cluster.docker("exec", container, "python", "-c", _QUERY, json.dumps(statements))
+    return json.loads(said[0])
+
+
+@dataclass(frozen=True)
+class Container:
+    """A running container of the cluster. gpus: those that Swarm gave it."""
+
+    id: str
+    node: str
+    labels: dict[str, str]
+    environment: dict[str, str]
+
+    @property
+    def role(self) -> str:
+        return self.labels[ROLE_LABEL]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        told = self.environment.get("DOCKER_RESOURCE_GPU", "")
+        return tuple(told.split(",")) if told else ()
+
+
+def containers(lab: Lab) -> list[Container]:
+    """Return the cluster's running containers on all nodes."""
+    return [found for node in lab.nodes for found in _containers(node)]
+
+
+def _containers(node: Node) -> list[Container]:
+    with node.docker() as client:
+        listed = client.containers(filters=CLUSTER_FILTER)
+        return [_container(node.name, client.inspect_container(one["Id"])) for one in listed]
+
+
+def _container(node: str, found: dict[str, Any]) -> Container:
+    environment = dict(line.partition("=")[::2] for line in found["Config"]["Env"])
+    return Container(found["Id"], node, found["Config"]["Labels"], environment)
+
+
+def unmatched(cluster: LabCluster) -> list[str]:
+    """Return what is in the Swarm without its row, and rows without what they stand for."""
+    tasks, servers = query(cluster, _TASKS, _SERVERS)
+    names = {task_name(task) for task, _ in tasks}
+    pairs = {
+        "task services": (set(cluster.services("task")), names),
+        "task secrets": (_named(cluster, "secret", "task"), names),
+        "gang networks": (_named(cluster, "network", "gang"), {gang_network(gang) for _, gang in tasks}),
+        "servers": (set(cluster.services("server")), {server_name(*server) for server in servers}),
+    }
+    return [
+        f"{what}: {sorted(there)} are there, rows: {sorted(rows)}"
+        for what, (there, rows) in pairs.items()
+        if there != rows
+    ]
+
+
+def _named(cluster: LabCluster, kind: str, role: str) -> set[str]:
+    return set(cluster.docker(kind, "ls", "--filter", f"label={ROLE_LABEL}={role}", "--format", "{{.Name}}"))
+
+
+def check_nothing_left(cluster: LabCluster) -> None:
+    """All jobs are over; nothing is in the Swarm without its row, and no row without its thing."""
+    wait_until(lambda: not open_jobs(cluster), f"all jobs are over: {open_jobs(cluster)}")
+    wait_until(lambda: not unmatched(cluster), f"what is there has rows: {unmatched(cluster)}")
+
+
+def open_jobs(cluster: LabCluster) -> list[list[Any]]:
+    return query(cluster, _OPEN_JOBS)[0]
+
+
+def wait_until(condition: Callable[[], object], what: str, within_s: float = _SETTLED_S) -> None:
+    until = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {within_s:g} s in vain until {what}"
+        time.sleep(0.3)

@@ -1,0 +1,227 @@
+"""Jobs by REST that bear with what a test breaks, and what the engines know of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from minicluster_hub.engines.swarm.names import ROLE_LABEL
+from minicluster_hub.launch.demo import SERVICE_PATH
+
+from ..hub.jobs import payload
+from .cluster import LabCluster
+from .machines import Node
+from .machines.processes import wait_for
+
+WITHIN_S = 240
+TERMINAL = ("succeeded", "failed", "stopped")
+_AWAY = (404, 429, 502, 503, 504, 599)
+"""What the proxy says while hub, service or route are not there."""
+
+OTHER_IMAGE = "other/notebook:1"
+NO_IMAGE = f"127.0.0.1:5101/minicluster/nothing@sha256:{'0' * 64}"
+
+
+def counting(steps: int, pause_s: float = 0.1) -> str:
+    """Return a cell whose ranks count aloud, so that what is lost or doubled shows in the log."""
+    return f"import time\nfor step in range({steps}):\n    print('step', step, flush=True); time.sleep({pause_s})\n"
+
+
+def counted(log: str) -> list[int]:
+    return [int(line.split()[1]) for line in log.splitlines() if line.startswith("step ")]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A user's jobs. What cannot be asked just now is asked again."""
+
+    cluster: LabCluster
+    http: httpx.Client
+
+    def submit(self, source: str, nodes: int = 1, **spec: Any) -> int:
+        body = payload(source)
+        digest = hashlib.sha256(body).hexdigest()
+        self._ask("PUT", f"api/blobs/{digest}", content=body)
+        spec = {"payload_sha256": digest, "nodes": {"min": nodes, "max": nodes}, **spec}
+        sent = {"idempotency_key": uuid.uuid4().hex, "spec": spec}
+        return self._ask("POST", "api/jobs", json=sent).json()["id"]
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        return self._ask("GET", f"api/jobs/{job_id}").json()
+
+    def wait(self, job_id: int, *states: str, within_s: float = WITHIN_S) -> dict[str, Any]:
+        """Wait for one of the states, or for the job's end; return the job."""
+        until = time.monotonic() + within_s
+        while (job := self.job(job_id))["state"] not in (*states, *TERMINAL):
+            assert time.monotonic() < until, f"job {job_id} is {job['state']}: {job}\n{self.story(job_id)}"
+            time.sleep(0.2)
+        return job
+
+    def wait_log(self, job_id: int, text: str, rank: int = 0, within_s: float = WITHIN_S) -> None:
+        wait_for(lambda: text in self.log(job_id, rank), f"{text!r} of job {job_id}", within_s, 0.2)
+
+    def stop(self, job_id: int) -> None:
+        self._ask("POST", f"api/jobs/{job_id}/stop")
+
+    def log(self, job_id: int, rank: int = 0) -> str:
+        return self._ask("GET", f"api/jobs/{job_id}/log", params={"rank": rank}).text
+
+    def story(self, job_id: int) -> str:
+        lines = self._ask("GET", f"api/jobs/{job_id}/story").json()["lines"]
+        return "\n".join(f"{line['kind']} {line['text']}" for line in lines)
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {node["name"]: node for node in self._ask("GET", "api/nodes").json()["nodes"]}
+
+    def is_idle(self) -> bool:
+        """Whether all nodes are there and nobody holds a slot by a job."""
+        nodes = self.nodes().values()
+        return len(nodes) == len(self.cluster.lab.nodes) and all(
+            node["up"] and not any(slot.get("job_id") or slot.get("warm") for slot in node["slots"])
+            for node in nodes
+        )
+
+    def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        until = time.monotonic() + WITHIN_S
+        while True:
+            try:
+                answer = self.http.request(method, path, **arguments)
+                if answer.status_code not in _AWAY:
+                    break
+                trouble = f"{answer.status_code} {answer.text[:300]}"
+            except httpx.TransportError as error:
+                trouble = repr(error)
+            assert time.monotonic() < until, f"{method} {path}: {trouble}"
+            time.sleep(0.5)
+        assert not answer.is_error, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer
+
+
+async def _token(cluster: LabCluster) -> str:
+    async with cluster.person() as admin:
+        path = f"/hub/api/users/{admin.visitor.name}/tokens"
+        made = await admin.visitor.call("POST", path, "/hub/", json={"note": "faults"})
+        return made["token"]
+
+
+@pytest.fixture(scope="module")
+def other_image(cluster: LabCluster) -> str:
+    """The notebook image under a name that no node has: its layers are there, its manifest is not."""
+    from .machines.builder import build_engine
+
+    engine, name = build_engine(), f"{cluster.lab.registry.host}/{OTHER_IMAGE}"
+    engine.docker("tag", cluster.images.notebook, name)
+    engine.docker("push", "--quiet", name)
+    (digest,) = {
+        one.partition("@")[2]
+        for one in json.loads(engine.docker("image", "inspect", "--format", "{{json .RepoDigests}}", name))
+        if one.startswith(name.partition(":1")[0].rpartition(":")[0]) and "/other/" in one
+    }
+    return f"127.0.0.1:5101/{OTHER_IMAGE.partition(':')[0]}@{digest}"
+
+
+@pytest.fixture(scope="module")
+def ready(cluster: LabCluster, other_image: str) -> Iterator[LabCluster]:
+    """The cluster with images that jobs may ask for, and with gangs that are not kept warm for long."""
+    images = [other_image, NO_IMAGE]
+    cluster.up(
+        f"--service-option=--SwarmEngine.images={images}",
+        "--service-option=--MiniclusterHub.keep_warm_s=1",
+    )
+    yield cluster
+    cluster.up()
+
+
+@pytest.fixture
+def jobs(ready: LabCluster) -> Iterator[Jobs]:
+    """An administrator's jobs; afterwards the cluster is as it was before: all nodes up, nothing left."""
+    token = asyncio.run(_token(ready))
+    headers = {"Authorization": f"token {token}"}
+    with httpx.Client(
+        base_url=f"{ready.url}{SERVICE_PATH}", headers=headers, verify=False, trust_env=False, timeout=30
+    ) as http:
+        found = Jobs(ready, http)
+        wait_for(found.is_idle, "three idle nodes", WITHIN_S, 0.5)
+        yield found
+        wait_for(found.is_idle, f"all slots to be free again: {found.nodes()}", WITHIN_S, 0.5)
+        check_nothing_of_jobs_left(ready)
+
+
+def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
+    wait_for(lambda: not any(cluster.remains().values()), f"the Swarm to lose {cluster.remains()}", 60, 0.5)
+    for node in cluster.lab.nodes:
+        wait_for(
+            lambda node=node: not on_node(cluster, node),
+            f"{node.name} to lose {on_node(cluster, node)}",
+            60,
+            0.5,
+        )
+
+
+def on_node(cluster: LabCluster, node: Node) -> list[str]:
+    """Return the tasks' containers, dead ones too, and the gangs' networks on a node."""
+    mark = ("--filter", f"label={ROLE_LABEL}=task", "--format", "{{.Names}}")
+    networks = ("network", "ls", "--filter", "name=minicluster-gang", "--format", "{{.Name}}")
+    return cluster.docker("ps", "--all", *mark, node=node) + cluster.docker(*networks, node=node)
+
+
+def task_containers(cluster: LabCluster, node: Node) -> list[str]:
+    """Return the ids of the tasks' running containers on a node."""
+    return cluster.docker("ps", "--quiet", "--filter", f"label={ROLE_LABEL}=task", node=node)
+
+
+def container_of(cluster: LabCluster, role: str) -> str:
+    """Return the id of a platform service's container on the first node."""
+    (found,) = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
+    return found
+
+
+def kill(cluster: LabCluster, role: str) -> str:
+    """Kill a platform service's container, as the kernel does when memory is short; return its id."""
+    found = container_of(cluster, role)
+    cluster.docker("kill", found)
+    return found
+
+
+def runs_again(cluster: LabCluster, role: str, killed: str) -> Callable[[], bool]:
+    """Return whether another container serves in the killed one's place."""
+
+    def look() -> bool:
+        found = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
+        return bool(found) and killed not in found
+
+    return look
+
+
+@dataclass(frozen=True)
+class Events:
+    """Which services of tasks the Swarm was told to make since a moment."""
+
+    cluster: LabCluster
+    since: float
+
+    @classmethod
+    def from_now(cls, cluster: LabCluster) -> Events:
+        return cls(cluster, time.time())
+
+    def tasks_made(self) -> Counter[str]:
+        """Return how often each task's service was made."""
+        told = self.cluster.docker(
+            "events",
+            f"--since={self.since:.3f}",
+            f"--until={time.time():.3f}",
+            "--filter=type=service",
+            "--filter=event=create",
+            "--format={{.Actor.Attributes.name}}",
+        )
+        return Counter(name for name in told if name.startswith("minicluster-task-"))

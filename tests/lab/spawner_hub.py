@@ -1,0 +1,192 @@
+"""A hub with the Swarm spawner, in a container of the first machine, asked by REST."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from .machines import Lab, Node
+
+_TREE = Path(__file__).resolve().parents[2]
+_PACKAGES = "/opt/minicluster/lib/python3.11/site-packages"
+_ROOMS = {
+    "minicluster": "kernels/minicluster",
+    "minicluster_hub": "hub_ext/minicluster_hub",
+    "minicluster_spawner": "spawner/minicluster_spawner",
+}
+_PORT = 18000
+NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
+
+
+class SpawnerHub:
+    """hub_image, notebook_image: in the outside registry. mount_tree: they are of an older tree."""
+
+    def __init__(
+        self, lab: Lab, hub_image: str, notebook_image: str, *, mount_tree: bool, internal_ssl: bool = False
+    ) -> None:
+        self.lab = lab
+        self.first = lab.nodes[0]
+        self._image = hub_image
+        self._mounts = {str(_TREE / room): f"{_PACKAGES}/{name}" for name, room in _ROOMS.items()}
+        self._mounts = self._mounts if mount_tree else {}
+        self._told = {
+            "image": notebook_image,
+            "network": NETWORK,
+            "internal_ssl": internal_ssl,
+            "volumes": self._mounts,
+            **{name: secrets.token_hex(20) for name in ("spawner_token", "service_token", "test_token")},
+        }
+        self._http = httpx.Client(
+            base_url=f"http://{self.first.address}:{_PORT}",
+            headers={"Authorization": f"token {self._told['test_token']}"},
+            timeout=60,
+            trust_env=False,
+        )
+
+    # --- the hub itself -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        # An earlier one of that name is remembered for a moment after it was removed.
+        wait(self._make_network, 30, "the network is made")
+        config = Path(__file__).with_name("spawner_hub_config.py")
+        volumes = {
+            "/var/run/docker.sock": "/var/run/docker.sock",
+            DATA: "/srv/minicluster",
+            str(config): "/c.py",
+        }
+        words = ["run", "--detach", f"--name={NAME}", f"--network={NETWORK}", "--network-alias=hub"]
+        words += [f"--volume={source}:{target}" for source, target in (volumes | self._mounts).items()]
+        words += [
+            f"--publish={_PORT}:8000",
+            f"--env=SPAWNER_TEST={json.dumps(self._told)}",
+            "--entrypoint=python",
+        ]
+        self.docker(*words, self._image, "-P", "-m", "jupyterhub", "-f", "/c.py")
+        self.wait_up()
+
+    def wait_up(self) -> None:
+        wait(lambda: self._answers(), 60, "the hub answers")
+
+    def kill(self) -> None:
+        """Kill hub, proxy and job service at once."""
+        self.docker("kill", NAME)
+
+    def start_again(self) -> None:
+        self.docker("start", NAME)
+        self.wait_up()
+
+    def remove(self) -> None:
+        """Remove all of it, also what a failed test has left."""
+        self._http.close()
+        label = "--filter=label=org.minicluster.role=server"
+        for kind in ("service", "secret"):
+            for left in self.docker(kind, "ls", label, "--quiet").split():
+                self.docker(kind, "rm", left)
+        for words in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
+            self.first.run(["docker", *words], check=False)
+        wait(self._without_network, 30, "the network is gone")
+
+    def _make_network(self) -> bool:
+        words = ["docker", "network", "create", "--driver=overlay", "--attachable", NETWORK]
+        return self.first.run(words, check=False).returncode == 0
+
+    def _without_network(self) -> bool:
+        """Remove the network; it is in use until the last server is off it."""
+        self.first.run(["docker", "network", "rm", NETWORK], check=False)
+        return NETWORK not in self.docker("network", "ls", "--format={{.Name}}").split()
+
+    def log(self) -> str:
+        done = self.first.run(["docker", "logs", NAME], check=False)
+        return done.stdout + done.stderr
+
+    def _answers(self) -> bool:
+        try:
+            places = self._http.get("/services/minicluster/api/servers")
+            return places.status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    # --- users and servers ----------------------------------------------------------------------
+
+    def add_user(self, name: str) -> None:
+        self._http.post(f"/hub/api/users/{name}").raise_for_status()
+
+    def start_server(self, user: str, server: str = "", **options: Any) -> httpx.Response:
+        """Ask for a server; the answer comes when it is there, refused, or takes more than 10 s."""
+        path = f"/hub/api/users/{user}/servers/{server}" if server else f"/hub/api/users/{user}/server"
+        return self._http.post(path, json={"user_options": options})
+
+    def run_server(self, user: str, server: str = "", **options: Any) -> dict[str, Any]:
+        """Start a server and wait until it is ready."""
+        answer = self.start_server(user, server, **options)
+        assert answer.status_code in (201, 202), answer.text
+        wait(lambda: (self.server(user, server) or {}).get("ready"), 60, f"the server of {user} is ready")
+        found = self.server(user, server)
+        assert found is not None
+        return found
+
+    def refused(self, user: str, **options: Any) -> str:
+        """Start a server that does not; return what the user is told."""
+        answer = self.start_server(user, **options)
+        if answer.status_code == httpx.codes.ACCEPTED:
+            return self.progress(user)[-1]["message"]
+        assert answer.status_code >= 400, answer.text
+        return answer.json()["message"]
+
+    def stop_server(self, user: str, server: str = "") -> None:
+        path = f"/hub/api/users/{user}/servers/{server}" if server else f"/hub/api/users/{user}/server"
+        assert self._http.delete(path).status_code in (202, 204)
+        wait(lambda: self.server(user, server) is None, 60, f"the server of {user} is stopped")
+
+    def server(self, user: str, server: str = "") -> dict[str, Any] | None:
+        answer = self._http.get(f"/hub/api/users/{user}")
+        return answer.json().get("servers", {}).get(server)
+
+    def progress(self, user: str) -> list[dict[str, Any]]:
+        """Follow a start to its end."""
+        with self._http.stream("GET", f"/hub/api/users/{user}/server/progress") as events:
+            return [json.loads(line[5:]) for line in events.iter_lines() if line.startswith("data:")]
+
+    def ask_server(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
+        """Ask the notebook server itself, through the proxy."""
+        return self._http.request(method, f"/user/{user}/{path}", **more)
+
+    # --- behind the curtain ---------------------------------------------------------------------
+
+    def docker(self, *words: str, node: Node | None = None) -> str:
+        return (node or self.first).run(["docker", *words]).stdout.strip()
+
+    def node_of(self, service: str) -> Node:
+        name = self.docker("service", "ps", service, "--format={{.Node}}", "--filter=desired-state=running")
+        return next(node for node in self.lab.nodes if node.name == name)
+
+    def inside(self, service: str, *words: str) -> str:
+        """Run a command in a server's container."""
+        node = self.node_of(service)
+        container = self.docker("ps", "--quiet", f"--filter=name={service}.1", node=node)
+        return self.docker("exec", container, *words, node=node)
+
+    def places(self) -> list[dict[str, Any]]:
+        return self._http.get("/services/minicluster/api/servers").json()["servers"]
+
+    def remains(self) -> dict[str, Any]:
+        """Return what there is of notebook servers; all empty when none runs."""
+        label = "--filter=label=org.minicluster.role=server"
+        return {
+            "services": self.docker("service", "ls", label, "--format={{.Name}}").split(),
+            "secrets": self.docker("secret", "ls", label, "--format={{.Name}}").split(),
+            "places": [(place["owner"], place["server"]) for place in self.places()],
+        }
+
+
+def wait(condition: Callable[[], Any], within_s: float, what: str) -> None:
+    until = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {within_s:g} s in vain until {what}"
+        time.sleep(0.1)

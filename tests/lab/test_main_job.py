@@ -1,0 +1,130 @@
+"""The main job as a user sees it, on three real hosts: log in, start, train, look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from ..browser import chromium
+from ..browser.lab import (
+    JOBS_PATH,
+    cell,
+    open_jobs,
+    open_notebook,
+    output_of,
+    run_all,
+    wait_ran,
+)
+from .cluster import LabCluster
+
+USER = "maria"
+# Several labs may share a machine with two cores.
+WAIT_MS = 180_000
+NODES = ("node1", "node2", "node3")
+
+
+@pytest.fixture(scope="module")
+def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
+    """A browser for this module only: while it runs, no test with an event loop of its own can."""
+    needs(chromium.program(), chromium.MISSING)
+    with chromium.browser() as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page of somebody who trusts the self-made certificate."""
+    context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+def test_a_new_user_trains_over_three_hosts(cluster: LabCluster, page: Page, shots: Path) -> None:
+    password = cluster.add_user(USER)
+    log_in(page, cluster.url, password)
+    start_server(page, shots)
+    open_notebook(page, cluster.url, USER, "quickstart.ipynb")
+    train(page, shots)
+    open_jobs(page, cluster.url)
+    look_at_job(page)
+    look_at_nodes(page, cluster.url, shots)
+
+
+def log_in(page: Page, url: str, password: str) -> None:
+    """Log in by the form; the spawn page comes."""
+    page.goto(url)
+    page.fill("#username_input", USER)
+    page.fill("#password_input", password)
+    page.click("#login_submit")
+    expect(page.locator("#minicluster-options")).to_be_visible()
+
+
+def start_server(page: Page, shots: Path) -> None:
+    """Press Start on the spawn page, and follow the progress to JupyterLab."""
+    node = page.get_by_label("Node")
+    expect(node.locator("option")).to_have_text(["Automatic", *NODES])
+    expect(node).to_have_value("")
+    expect(page.get_by_label("GPUs for the notebook")).to_have_count(0)
+    page.screenshot(path=shots / "spawn.png")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("#progress-message")).to_contain_text(re.compile("node[123]"))
+    page.screenshot(path=shots / "progress.png")
+    page.wait_for_url(f"**/user/{USER}/lab**", timeout=WAIT_MS)
+    expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=WAIT_MS)
+
+
+def train(page: Page, shots: Path) -> None:
+    """Run the quickstart with the panel in view; the accuracy is reached."""
+    # With the folder's list put away the panel has room, as it has on a larger screen.
+    page.keyboard.press("Control+b")
+    run_all(page)
+    training = cell(page, 2)
+    panel = training.locator(".mc-panel")
+    expect(panel).to_be_visible(timeout=WAIT_MS)
+    panel.scroll_into_view_if_needed()  # Run All goes to the notebook's end
+    expect(panel.get_by_role("button", name="Stop")).to_be_in_viewport()
+    expect(panel).to_contain_text("Running on 3 ranks", timeout=WAIT_MS)
+    expect(panel.locator("svg polyline")).to_be_visible(timeout=WAIT_MS)
+    picture(page, training, shots / "panel-three-hosts.png")
+    wait_ran(cell(page, 4), WAIT_MS)
+    expect(training.locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    said = re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", output_of(cell(page, 3)).inner_text())
+    assert said and float(said.group(1)) >= 0.97
+    picture(page, training, shots / "trained-three-hosts.png")
+
+
+def picture(page: Page, training: Locator, path: Path) -> None:
+    """Take a picture of the whole cell, on a screen that is high enough."""
+    page.set_viewport_size({"width": 1280, "height": 1060})
+    training.evaluate("cell => cell.scrollIntoView({block: 'start'})")
+    page.screenshot(path=path)
+
+
+def look_at_job(page: Page) -> None:
+    """The job's page names the three hosts."""
+    page.get_by_role("row").filter(has_text="succeeded").get_by_role("link", name="Log").click()
+    expect(page.locator("#state")).to_have_text("succeeded")
+    facts = page.locator("#facts")
+    for part in ("3 ranks", *NODES, USER):
+        expect(facts).to_contain_text(part)
+    for rank in range(3):
+        page.get_by_role("tab", name=f"rank {rank}").click()
+        expect(page.locator("#log")).to_contain_text(f"rank {rank} of 3 is done")
+
+
+def look_at_nodes(page: Page, url: str, shots: Path) -> None:
+    """The nodes' page shows each host up, and which GPUs the job keeps warm."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{url}{JOBS_PATH}nodes")
+    cards = page.locator("#nodes .card")
+    expect(cards).to_have_count(3)
+    for node in NODES:
+        card = cards.filter(has_text=node)
+        expect(card).to_contain_text("up")
+        expect(card).to_contain_text(f"kept warm for {USER}")
+        expect(card.locator("li")).to_have_count(2)
+    page.screenshot(path=shots / "nodes-three-hosts.png")

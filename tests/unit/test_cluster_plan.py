@@ -1,0 +1,178 @@
+"""The plan of a cluster is data: the same choices give the same services, and each choice changes its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from minicluster_hub.cluster import plan
+from minicluster_hub.cluster.choices import TLS_NONE, Choices
+from minicluster_hub.cluster.drafts import Facts, Kept
+from minicluster_hub.cluster.record import Images, Record
+
+DIGEST = "sha256:" + "1" * 64
+IMAGES = Images(
+    hub=f"hub.example/hub@{DIGEST}", registry=f"r@{DIGEST}", notebook=f"127.0.0.1:5101/n@{DIGEST}"
+)
+TOKENS = ("proxy_token", "service_token", "spawner_token")
+OF_REGISTRY = ("reader", "publisher", "htpasswd", "ca", "cert", "key")
+SECRETS = (*TOKENS, *(f"registry_{name}" for name in OF_REGISTRY), "tls_cert", "tls_key", "db_url")
+
+
+def facts(images: Images = IMAGES, upstream: str | None = "https://registry-1.docker.io") -> Facts:
+    return Facts(
+        manager_id="node-a",
+        manager_address="10.0.0.1",
+        socket_path="/var/run/docker.sock",
+        socket_gid=990,
+        images=images,
+        upstream=upstream,
+        sealed={name: Kept(f"id-{name}", f"minicluster_{name}_1a2b") for name in SECRETS},
+        configs={
+            name: Kept(f"id-{name}", name) for name in ("registry_config", "cache_config", "hub_config")
+        },
+    )
+
+
+def by_role(choices: Choices | None = None, **more: Any) -> dict[str, dict[str, Any]]:
+    found = plan.services(choices or Choices(), facts(**more))
+    return {spec["name"].removeprefix("minicluster_"): spec for spec in found}
+
+
+def container(spec: dict[str, Any]) -> dict[str, Any]:
+    return spec["task_template"]["ContainerSpec"]
+
+
+def test_the_platform_in_the_order_of_its_start() -> None:
+    assert tuple(by_role()) == plan.PLATFORM
+
+
+def test_without_an_upstream_there_is_no_cache() -> None:
+    assert "cache" not in by_role(upstream=None)
+
+
+def test_before_the_notebook_image_is_known_only_what_images_come_through() -> None:
+    assert list(by_role(images=Images(IMAGES.hub, IMAGES.registry))) == ["registry", "cache", "relay"]
+
+
+@pytest.mark.parametrize("role", plan.PLATFORM)
+def test_every_service_is_held_tight(role: str) -> None:
+    spec = by_role()[role]
+    inside = container(spec)
+    assert inside["CapabilityDrop"] == ["ALL"]
+    assert inside["Privileges"]["NoNewPrivileges"]
+    assert inside["User"] == ("0:0" if role in ("registry", "cache") else "1000:1000")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in inside["Env"]
+    assert spec["endpoint_spec"]["Mode"] == "dnsrr"
+    assert all(port["PublishMode"] == "host" for port in spec["endpoint_spec"]["Ports"])
+    assert inside["Labels"] == spec["labels"]
+    assert spec["labels"]["org.minicluster.role"] == role
+
+
+def test_secrets_are_files_for_one_user_and_nowhere_else() -> None:
+    for spec in by_role(Choices(has_db_url=True)).values():
+        files = [one["File"] for one in container(spec)["Secrets"]]
+        assert all(
+            one["Mode"] == 0o400 and one["UID"] == container(spec)["User"].split(":")[0] for one in files
+        )
+        text = json.dumps([container(spec)["Env"], spec["labels"]])
+        assert "token" not in text and "password" not in text
+
+
+def test_only_hub_and_job_service_hold_the_engines_socket() -> None:
+    holders = {
+        role
+        for role, spec in by_role().items()
+        if any(mount["Target"] == "/var/run/docker.sock" for mount in container(spec)["Mounts"])
+    }
+    assert holders == {"hub", "service"}
+    assert container(by_role()["hub"])["Groups"] == ["990"]
+
+
+def test_data_and_platform_stay_on_the_manager_and_the_relay_goes_everywhere() -> None:
+    specs = by_role()
+    pinned = {"Constraints": ["node.id==node-a"]}
+    for role in ("registry", "cache", "service", "hub", "proxy"):
+        assert specs[role]["task_template"]["Placement"] == pinned
+    for role in ("relay", "images"):
+        assert specs[role]["mode"] == {"Global": {}}
+        assert specs[role]["task_template"]["Placement"] == {}
+        assert specs[role]["task_template"]["Networks"] == [{"Target": "host"}]
+
+
+def test_a_hub_image_that_is_nowhere_else_stays_on_the_manager() -> None:
+    specs = by_role(images=Images(DIGEST, IMAGES.registry, IMAGES.notebook))
+    assert specs["relay"]["task_template"]["Placement"] == {"Constraints": ["node.id==node-a"]}
+    assert specs["images"]["task_template"]["Placement"] == {}
+
+
+def test_a_node_that_lacks_the_image_tries_again_and_is_done_once() -> None:
+    assert by_role()["images"]["task_template"]["RestartPolicy"]["Condition"] == "on-failure"
+    assert by_role()["hub"]["task_template"]["RestartPolicy"]["Condition"] == "any"
+
+
+def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> set[str]:
+    return {
+        role
+        for role in before.keys() | after.keys()
+        if before.get(role, {}).get("labels") != after.get(role, {}).get("labels")
+    }
+
+
+@pytest.mark.parametrize(
+    ("choices", "roles"),
+    [
+        (Choices(), set()),
+        (Choices(port=8443), {"proxy", "hub"}),
+        (Choices(tls=TLS_NONE), {"proxy", "hub"}),
+        (Choices(names=("lab.example.org",)), {"hub"}),
+        (Choices(server_gpus=1), {"service", "hub"}),
+        (Choices(config="c.x = 1"), {"hub"}),
+        (Choices(has_db_url=True), {"service"}),
+        (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),
+        (Choices(shared_homes="nfs:/homes"), {"hub"}),
+    ],
+)
+def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[str]) -> None:
+    assert changed(by_role(), by_role(choices)) == roles
+
+
+def test_a_new_hub_image_leaves_the_registry_running() -> None:
+    newer = Images(IMAGES.hub.replace("1", "2"), IMAGES.registry, IMAGES.notebook)
+    assert changed(by_role(), by_role(images=newer)) == {"relay", "service", "hub", "proxy"}
+
+
+def test_a_new_secret_changes_who_holds_it() -> None:
+    renewed = facts()
+    renewed = Facts(
+        **{
+            **{name: getattr(renewed, name) for name in renewed.__slots__},
+            "sealed": {**renewed.sealed, "tls_cert": Kept("new", "new")},
+        }
+    )
+    after = {spec["name"].removeprefix("minicluster_"): spec for spec in plan.services(Choices(), renewed)}
+    assert changed(by_role(), after) == {"proxy"}
+
+
+@pytest.mark.parametrize(
+    ("choices", "url"),
+    [
+        (Choices(), "https://10.0.0.1"),
+        (Choices(port=8443), "https://10.0.0.1:8443"),
+        (Choices(port=80, tls=TLS_NONE), "http://10.0.0.1"),
+        (Choices(names=("lab.org", "lab")), "https://lab.org"),
+    ],
+)
+def test_the_url_is_what_a_browser_types(choices: Choices, url: str) -> None:
+    assert choices.url("10.0.0.1") == url
+
+
+def test_a_record_comes_back_as_it_was_written() -> None:
+    kept = Record(Choices(port=1234, names=("a", "b")), "node-a", IMAGES, former=Images("old"))
+    assert Record.of(kept.text()) == kept
+
+
+def test_choices_of_a_newer_version_are_read_as_far_as_they_are_known() -> None:
+    assert Choices.of({"port": 81, "colour": "blue"}) == Choices(port=81)

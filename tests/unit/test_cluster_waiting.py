@@ -1,0 +1,82 @@
+"""Whether a service is up, from what Docker lists; and that what it says reaches the administrator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minicluster_hub.cluster import waiting
+from minicluster_hub.engines.swarm.view import SwarmNode
+
+
+def node(name: str, up: bool = True) -> SwarmNode:
+    return SwarmNode(name, name, "10.0.0.1", up, name == "a", "active", (), {}, "26.1.5", 2**30, 2.0)
+
+
+NODES = (node("a"), node("b"), node("c", up=False))
+
+
+def spec(role: str = "hub", *, everywhere: bool = False, once: bool = False) -> dict[str, Any]:
+    return {
+        "name": f"minicluster_{role}",
+        "labels": {waiting.SPEC_LABEL: "new"},
+        "mode": {"Global": {}} if everywhere else {"Replicated": {"Replicas": 1}},
+        "task_template": {"RestartPolicy": {"Condition": "on-failure" if once else "any"}, "Placement": {}},
+    }
+
+
+def task(state: str, on: str = "a", digest: str = "new", role: str = "hub", **more: Any) -> dict[str, Any]:
+    labels = {"org.minicluster.name": f"minicluster_{role}", waiting.SPEC_LABEL: digest}
+    ended = state in ("failed", "rejected", "shutdown", "complete")
+    return {
+        "NodeID": on,
+        "DesiredState": "shutdown" if ended else "running",
+        "Spec": {"ContainerSpec": {"Labels": labels}},
+        "Status": {"State": state, **more},
+    }
+
+
+def test_only_tasks_of_exactly_this_specification_count() -> None:
+    assert waiting.standing(spec(), [task("running", digest="old")], NODES).done == 0
+    assert waiting.standing(spec(), [task("running", role="proxy")], NODES).done == 0
+    assert waiting.standing(spec(), [task("running")], NODES).reached == {"a"}
+
+
+def test_a_task_that_is_to_end_does_not_count() -> None:
+    ending = task("running") | {"DesiredState": "shutdown"}
+    assert waiting.standing(spec(), [ending], NODES).done == 0
+
+
+def test_nodes_that_are_down_are_not_waited_for() -> None:
+    now = waiting.standing(spec("relay", everywhere=True), [task("running", role="relay")], NODES)
+    assert (now.done, now.total) == (1, 2)
+
+
+def test_an_image_is_there_once_its_task_is_complete() -> None:
+    asked = spec("images", everywhere=True, once=True)
+    tasks = [task("complete", "a", role="images"), task("preparing", "b", role="images")]
+    now = waiting.standing(asked, tasks, NODES)
+    assert (now.reached, now.total, now.pulling) == ({"a"}, 2, True)
+
+
+def test_the_newest_trouble_is_told_until_its_node_is_reached() -> None:
+    tasks = [
+        task("rejected", Err="No such image: x", Timestamp="2026-01-01T00:00:02"),
+        task("failed", Err="older", Timestamp="2026-01-01T00:00:01"),
+    ]
+    now = waiting.standing(spec(), tasks, NODES)
+    assert (now.trouble, now.failures) == ("No such image: x", 2)
+    assert waiting.standing(spec(), [*tasks, task("running")], NODES).trouble == ""
+
+
+def test_what_is_told_of_a_stuck_service_names_it_its_trouble_a_remedy_and_the_next_step() -> None:
+    now = waiting.standing(spec(), [task("rejected", Err="No such image: x")], NODES)
+    text = waiting.stuck(spec(), now, 12.0, "last line")
+    for words in (
+        "minicluster_hub",
+        "No such image: x",
+        "its registry did not give it",
+        "last line",
+        "doctor",
+        "`up`",
+    ):
+        assert words in text
