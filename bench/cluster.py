@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import tempfile
 from collections import defaultdict
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster_lab import BenchCluster, lab_cluster
-from cluster_memory import JOBS, SERVERS, Memory, measure_memory
+from cluster_memory import JOBS, SERVERS, Memory, counted_mb, local_mb, measure_memory
 from cluster_start import Start, start_to_usable
 from cluster_wire import NODES, Wire, measure_wire
 from launch import STEP
-from notebook import Cluster, Notebook, running_cluster
+from notebook import Cluster, Notebook, Timing, running_cluster
 from targets import Target, close
 
 from minicluster_hub.launch.visitor import Visitor
@@ -32,35 +32,44 @@ KEEP_WARM_S = 3.0
 COLD_BOUND_S = 2.5
 WARM_BOUND_S = 0.15
 SENT_BOUND = 1.10
-# The issue gives no bounds for these: each is a bit above what was measured, so that a loss is seen.
+# What follows was bounded by nobody: each bound is a bit above what was measured, so that a loss is seen.
 START_BOUND = 2.0
-UP_BOUND_S = 20.0
-UP_AGAIN_BOUND_S = 8.0
+UP_BOUND_S = 15.0
+UP_AGAIN_BOUND_S = 6.0
 STEP_BOUND = 1.5
 MEMORY_BOUND_MB = 300.0
+GROWTH_BOUND_MB = 30.0
+EMPTY, FULL = "three hosts, one server", f"with {SERVERS} servers, {JOBS} jobs"
 PLACES = {"local": "one machine (./run)", "swarm": "three Docker hosts"}
 
 
 @dataclass
 class Figures:
-    """All that one run found. starts, cold, warm: by place, one per round."""
+    """All that one run found. starts: by place; cells: by place, "cold" or "warm"; one per round."""
 
     up_s: float = 0.0
     up_again_s: float = 0.0
+    up_said: list[str] = field(default_factory=list)
     starts: dict[str, list[Start]] = field(default_factory=lambda: defaultdict(list))
-    cold: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    warm: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    stories: dict[str, list[str]] = field(default_factory=dict)
+    cells: dict[tuple[str, str], list[Timing]] = field(default_factory=lambda: defaultdict(list))
     wire: Wire | None = None
-    memory: tuple[Memory, Memory] | None = None
+    memory: dict[str, Memory] = field(default_factory=dict)
+
+    def cell_s(self, place: str, kind: str) -> list[float]:
+        return [cell.done_s for cell in self.cells[place, kind]]
 
     def above_local_s(self, kind: str) -> float:
         """Return how much longer a cell takes here than on one machine."""
-        times: dict[str, list[float]] = getattr(self, kind)
-        return statistics.median(times["swarm"]) - statistics.median(times["local"])
+        return statistics.median(self.cell_s("swarm", kind)) - statistics.median(self.cell_s("local", kind))
 
-    def start_s(self, place: str) -> float:
-        return statistics.median(start.kernel_s for start in self.starts[place])
+    def page_s(self, place: str) -> list[float]:
+        return [start.page_s for start in self.starts[place]]
+
+    def start_s(self, place: str) -> list[float]:
+        return [start.kernel_s for start in self.starts[place]]
+
+    def start_ratio(self) -> float:
+        return statistics.median(self.start_s("swarm")) / statistics.median(self.start_s("local"))
 
 
 def main() -> None:
@@ -71,6 +80,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     figures = Figures()
+    load_before = os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder,
         lab_cluster(options.lab, Path(folder), KEEP_WARM_S) as cluster,
@@ -79,9 +89,12 @@ def main() -> None:
         with running_cluster(Path(folder), (f"--keep-warm-s={KEEP_WARM_S:g}",)) as local:
             asyncio.run(in_turn(cluster, local, options.rounds, figures))
         asyncio.run(alone(cluster, figures))
+    print(f"load before: {load_before:.1f}; what shares the cores in between falls on single rounds\n")
     print(table(figures))
-    for title, lines in figures.stories.items():
-        print(f"\n{title}", *lines, sep="\n  ")
+    print(f"\nWhere the time of `up` goes ({figures.up_s:.1f} s)", *figures.up_said, sep="\n  ")
+    for (place, kind), cells in figures.cells.items():
+        title = f"\nWhere the time goes, {PLACES[place]}, {kind} (ms since the cell was sent)"
+        print(title, *cells[-1].story, sep="\n  ")
     print()
     close(targets(figures))
 
@@ -89,8 +102,7 @@ def main() -> None:
 def make(cluster: BenchCluster, figures: Figures) -> None:
     """Make the cluster, make it again, and let the other machines join."""
     figures.up_s, said = cluster.timed_up()
-    steps = said.partition("\n\n")[0].splitlines()
-    figures.stories[f"Where the time of `up` goes ({figures.up_s:.1f} s)"] = [line.strip() for line in steps]
+    figures.up_said = [line.strip() for line in said.partition("\n\n")[0].splitlines()]
     figures.up_again_s, said = cluster.timed_up()
     if "nothing was changed" not in said:
         raise SystemExit(f"a second `up` changed something:\n{said}")
@@ -99,83 +111,79 @@ def make(cluster: BenchCluster, figures: Figures) -> None:
 
 async def in_turn(cluster: BenchCluster, local: Cluster, rounds: int, figures: Figures) -> None:
     """Measure starts and cells at both places in turn."""
-    async with AsyncExitStack() as opened:
-        visitors = {
-            "local": await opened.enter_async_context(Visitor(local.hub.settings.url, FIRST_USER)),
-            "swarm": await opened.enter_async_context(Visitor(cluster.url, FIRST_USER, verify=False)),
-        }
-        passwords = {"local": local.password, "swarm": cluster.password}
-        for place, visitor in visitors.items():
-            await visitor.log_in(passwords[place])
-            await start_to_usable(visitor)  # the first one makes the home
-        for _ in range(rounds):
-            for place, visitor in visitors.items():
-                figures.starts[place].append(await start_to_usable(visitor))
+    async with (
+        Visitor(local.hub.settings.url, FIRST_USER) as one,
+        Visitor(cluster.url, FIRST_USER, verify=False) as three,
+    ):
+        await one.log_in(local.password)
+        await three.log_in(cluster.password)
+        for number in range(1 + rounds):
+            for place, visitor in (("local", one), ("swarm", three)):
+                start = await start_to_usable(visitor)
+                if number:  # the first one makes the home
+                    figures.starts[place].append(start)
     async with local.notebook() as one, cluster.notebook() as three:
-        notebooks = {"local": one, "swarm": three}
-        for place, notebook in notebooks.items():
-            await notebook.kernel.run("import torch")
-            await time_cells(place, notebook, Figures())  # files come from the disk for the first time
+        await one.kernel.run("import torch")
+        await three.kernel.run("import torch")
+        await cells(cluster, one, three, Figures())  # files come from the disk for the first time
         for _ in range(rounds):
-            for place, notebook in notebooks.items():
-                for other in notebooks.values():
-                    await other.until_idle()
-                await asyncio.to_thread(cluster.wait_no_tasks)
-                await time_cells(place, notebook, figures)
+            await cells(cluster, one, three, figures)
+        figures.memory["one machine"] = await local_mb(local)
 
 
-async def time_cells(place: str, notebook: Notebook, figures: Figures) -> None:
-    """Time a cold cell and the next one."""
-    await notebook.until_idle()
-    for kind, times in (("cold", figures.cold), ("warm", figures.warm)):
-        took = await notebook.time_cell(NODES, STEP)
-        times[place].append(took.done_s)
-        title = f"Where the time goes, {PLACES[place]}, {kind} (ms since the cell was sent)"
-        figures.stories[title] = took.story
+async def cells(cluster: BenchCluster, one: Notebook, three: Notebook, figures: Figures) -> None:
+    """Time a cold cell and the next one at both places, with no gang left of those before."""
+    for place, notebook in (("local", one), ("swarm", three)):
+        await one.until_idle()
+        await three.until_idle()
+        await asyncio.to_thread(cluster.wait_no_tasks)
+        for kind in ("cold", "warm"):
+            figures.cells[place, kind].append(await notebook.time_cell(NODES, STEP))
+    cold = figures.cells["swarm", "cold"][-1]
+    cold.story.extend(await asyncio.to_thread(cluster.container_story, cold.began))
+    cold.story.sort(key=lambda line: float(line.split()[0]))
 
 
 async def alone(cluster: BenchCluster, figures: Figures) -> None:
     """Measure what has no peer: bytes on the wire, and memory, last since it fills the house."""
     async with cluster.notebook() as notebook:
         figures.wire = await measure_wire(cluster.lab, notebook)
-        figures.memory = await measure_memory(cluster, notebook)
+        figures.memory[EMPTY], figures.memory[FULL] = await measure_memory(cluster, notebook)
 
 
 def table(figures: Figures) -> str:
     rows = [f"{'seconds (median; least to most)':44}{'one machine':>24}{'three hosts':>24}"]
-    for name, values in {
-        "click on start to JupyterLab's page": {
-            place: [start.page_s for start in starts] for place, starts in figures.starts.items()
-        },
-        "click on start to a kernel's answer": {
-            place: [start.kernel_s for start in starts] for place, starts in figures.starts.items()
-        },
-        "cell to first step on 3 nodes, cold": figures.cold,
-        "cell to first step on 3 nodes, warm": figures.warm,
+    for name, found in {
+        "click on start to JupyterLab's page": figures.page_s,
+        "click on start to a kernel's answer": figures.start_s,
+        "cell to first step on 3 nodes, cold": lambda place: figures.cell_s(place, "cold"),
+        "cell to first step on 3 nodes, warm": lambda place: figures.cell_s(place, "warm"),
     }.items():
-        cells = (
-            f"{statistics.median(each):.3f} ({min(each):.2f} to {max(each):.2f})"
-            for each in (values["local"], values["swarm"])
-        )
-        rows.append(f"{name:44}" + "".join(f"{cell:>24}" for cell in cells))
+        rows.append(f"{name:44}" + "".join(f"{spread(found(place)):>24}" for place in PLACES))
     rows += ["", *(figures.wire.lines() if figures.wire else ()), ""]
-    rows.append(f"{f'resident MB with {SERVERS} servers, {JOBS} jobs':44}{'with one, none':>24}{'then':>24}")
-    before, after = figures.memory or ({}, {})
-    rows += [f"{part:44}{before[part]:>24.1f}{after[part]:>24.1f}" for part in before]
+    rows.append(f"{'resident MB':20}" + "".join(f"{when:>32}" for when in figures.memory))
+    for part in figures.memory["one machine"]:
+        rows.append(f"{part:20}" + "".join(f"{memory[part]:>32.1f}" for memory in figures.memory.values()))
     return "\n".join(rows)
 
 
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.2f} to {max(values):.2f})"
+
+
 def targets(figures: Figures) -> list[Target]:
-    assert figures.wire and figures.memory
+    assert figures.wire
+    memory_mb = {when: counted_mb(memory) for when, memory in figures.memory.items()}
     return [
-        Target("cluster_start_ratio", figures.start_s("swarm") / figures.start_s("local"), START_BOUND),
+        Target("cluster_start_ratio", figures.start_ratio(), START_BOUND),
         Target("cluster_cold_above_local_s", figures.above_local_s("cold"), COLD_BOUND_S),
         Target("cluster_warm_above_local_s", figures.above_local_s("warm"), WARM_BOUND_S),
         Target("cluster_up_s", figures.up_s, UP_BOUND_S),
         Target("cluster_up_again_s", figures.up_again_s, UP_AGAIN_BOUND_S),
         Target("cluster_sent_ratio", figures.wire.sent_ratio, SENT_BOUND),
         Target("cluster_step_ratio", figures.wire.step_ratio, STEP_BOUND),
-        Target("cluster_memory_mb", sum(figures.memory[1].values()), MEMORY_BOUND_MB),
+        Target("cluster_memory_mb", memory_mb[FULL], MEMORY_BOUND_MB),
+        Target("cluster_memory_growth_mb", memory_mb[FULL] - memory_mb[EMPTY], GROWTH_BOUND_MB),
     ]
 
 

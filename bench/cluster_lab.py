@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from cluster_start import has_server
@@ -16,7 +18,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from tests.lab.cluster import SOCKET, UP_WITHIN_S, Images, LabCluster
-from tests.lab.machines import Lab
+from tests.lab.machines import Lab, Node
 from tests.lab.machines.builder import build_engine
 from tests.lab.machines.images import build_product, build_registry, push
 from tests.lab.machines.processes import wait_for
@@ -81,6 +83,22 @@ class BenchCluster(LabCluster):
         """Wait until nothing of a job is left in the Swarm."""
         wait_for(lambda: not any(self.remains().values()), "the last job's services to go", 60, 0.5)
 
+    def container_story(self, since: float) -> list[str]:
+        """Return when the gang that is there was made and started, in milliseconds since a time."""
+        times: dict[str, list[str]] = {"services made": [], "containers made": [], "containers run": []}
+        times["services made"] = self._tell("service", self.services("task"), ".CreatedAt", self.first)
+        for node in self.lab.nodes:
+            ids = self.docker("ps", "--quiet", "--filter=label=org.minicluster.role=task", node=node)
+            times["containers made"] += self._tell("container", ids, ".Created", node)
+            times["containers run"] += self._tell("container", ids, ".State.StartedAt", node)
+        return [
+            f"{(max(map(_seconds, told)) - since) * 1e3:6.0f}  {what}, the last one"
+            for what, told in times.items()
+        ]
+
+    def _tell(self, kind: str, names: list[str], field: str, node: Node) -> list[str]:
+        return self.docker(kind, "inspect", f"--format={{{{json {field}}}}}", *names, node=node)
+
     @asynccontextmanager
     async def notebook(self) -> AsyncIterator[Notebook]:
         async with self.person() as person:
@@ -110,6 +128,10 @@ def lab_cluster(name: str | None, folder: Path, keep_warm_s: float) -> Iterator[
     finally:
         if not name:
             lab.remove()
+
+
+def _seconds(told: str) -> float:
+    return datetime.fromisoformat(json.loads(told)).timestamp()
 
 
 def _bring(lab: Lab, built: tuple[str, ...]) -> Images:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import idle
 from cluster_lab import KNOWN, BenchCluster
-from notebook import Notebook
+from notebook import Cluster, Notebook
 
 SERVERS, JOBS = 50, 20
 AT_ONCE = 5
 SERVER_WITHIN_S = 180
 SETTLE_S = 15.0
-PARTS = ("hub", "proxy", "service")
+PARTS = {"hub": "hub", "service": "job service", "proxy": "proxy"}
+COUNTED = ("hub", "job service")
 LONG_JOB = "%%distribute --detach --nodes 3 --gpus-per-node 2 --pull none\nimport time; time.sleep(3600)"
 Memory = dict[str, float]
 
@@ -33,11 +35,22 @@ async def measure_memory(cluster: BenchCluster, notebook: Notebook) -> tuple[Mem
 def resident_mb(cluster: BenchCluster) -> Memory:
     """Return the resident memory of all processes in each part's container."""
     found = {}
-    for part in PARTS:
-        (container,) = cluster.docker("ps", "--quiet", f"--filter=label=org.minicluster.role={part}")
+    for role, part in PARTS.items():
+        (container,) = cluster.docker("ps", "--quiet", f"--filter=label=org.minicluster.role={role}")
         _, *lines = cluster.docker("top", container, "-o", "pid,rss")
         found[part] = sum(int(line.split()[1]) for line in lines) * 1024 / 1e6
     return found
+
+
+async def local_mb(local: Cluster) -> Memory:
+    """Return the resident memory of each part of the cluster on one machine."""
+    costs = await idle.measure(local.hub.settings.data_dir, window_s=0.5)
+    return {part: costs[part].rss_mb for part in PARTS.values()}
+
+
+def counted_mb(memory: Memory) -> float:
+    """Return hub and job service together; the proxy is Node.js's, and hardly grows."""
+    return sum(memory[part] for part in COUNTED)
 
 
 async def _start_servers(notebook: Notebook) -> None:

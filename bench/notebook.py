@@ -30,8 +30,12 @@ class CellFailed(SystemExit):
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds since a cell was sent: until `done` on all ranks, and until its names are back."""
+    """Seconds since a cell was sent: until `done` on all ranks, and until its names are back.
 
+    began: in seconds since the epoch. story: lines that begin with milliseconds since then.
+    """
+
+    began: float
     done_s: float
     back_s: float
     story: list[str]
@@ -65,7 +69,7 @@ class Notebook:
             f"{(done - began) * 1e3:6.0f}  done on all ranks",
             f"{(ended - began) * 1e3:6.0f}  names are back",
         ]
-        return Timing(done - began, ended - began, story)
+        return Timing(began, done - began, ended - began, story)
 
     async def until_idle(self) -> None:
         """Wait until no slot is held, by a warm gang neither."""

@@ -99,6 +99,7 @@ class ServerPlaces:
             until=place.until,
             shared_home=ask.shared_home,
             now=now,
+            given_up_home=ledger.home if ask.new_home else None,
         )
         what = f"slots {', '.join(map(str, place.slots)) or 'none'}, image {ask.image or 'not told'}"
         self._log.info("the server %r of %s is placed on %s: %s", name, owner, place.node, what)

@@ -120,7 +120,7 @@ class MiniclusterSpawner(SwarmConfig):
             await self._start(shared, choice)
         except (DockerError, LedgerError, Refused) as error:
             told = spawn_exception(error)
-            self._home_lost = told.reason == "home_lost"
+            self._home_lost = told.reason in ("home_lost", "home_node_down")
             raise told from error
         finally:
             self._starting = False
@@ -156,6 +156,7 @@ class MiniclusterSpawner(SwarmConfig):
             gpus=choice.gpus,
             gpu_s=choice.gpu_s,
             shared_home=bool(self.shared_homes),
+            new_home=choice.new_home,
         )
         place = await shared.ledger.place(self.user.name, self.name, ask)
         node = shared.node_named(place.node)

@@ -10,6 +10,7 @@ from typing import Any
 
 from minicluster_hub.engines.swarm.names import (
     CLUSTER_FILTER,
+    OWNER_LABEL,
     ROLE_LABEL,
     gang_network,
     server_name,
@@ -35,7 +36,7 @@ def query(cluster: LabCluster, *statements: str) -> list[list[list[Any]]]:
     return json.loads(said[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Container:
     """A running container of the cluster. gpus: those that Swarm gave it."""
 
@@ -47,6 +48,10 @@ class Container:
     @property
     def role(self) -> str:
         return self.labels[ROLE_LABEL]
+
+    @property
+    def owner(self) -> str:
+        return self.labels.get(OWNER_LABEL, "")
 
     @property
     def gpus(self) -> tuple[str, ...]:

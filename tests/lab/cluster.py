@@ -41,22 +41,29 @@ class LabCluster:
 
     def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
         """Run `docker run ... IMAGE words` on the first machine; return what it said."""
-        mount = f"{SOCKET}:{SOCKET}"
-        argv = ["docker", "run", "--rm", "-v", mount, self.images.hub, *words]
-        done = self.first.run(argv, check=check, within_s=within_s)
+        done = self.first.run(self.docker_run(*words), check=check, within_s=within_s)
         return done.stdout + done.stderr
 
-    def up(self, *options: str) -> str:
-        """Make the cluster for a place that reaches nothing outside but the lab's registry."""
-        said = self.command(
+    def docker_run(self, *words: str, name: str = "") -> list[str]:
+        """Return the documented command."""
+        named = ["--name", name] if name else []
+        return ["docker", "run", "--rm", *named, "-v", f"{SOCKET}:{SOCKET}", self.images.hub, *words]
+
+    @property
+    def up_words(self) -> list[str]:
+        """`up` for a place that reaches nothing outside but the lab's registry."""
+        return [
             "up",
             f"--notebook-image={self.images.notebook}",
             f"--registry-image={self.images.registry}",
             f"--upstream=http://{self.lab.registry.host}",
             f"--advertise-addr={self.first.address}",
             "--service-option=--SwarmEngine.verify_gpus=False",
-            *options,
-        )
+        ]
+
+    def up(self, *options: str) -> str:
+        """Make the cluster, or what is missing of it; return what was said."""
+        said = self.command(*self.up_words, *options)
         self.said = self.said or said
         return said
 
@@ -118,7 +125,9 @@ class Person:
         """Choose on the spawn page, and wait until JupyterLab is there."""
         name = self.visitor.name
         await self.visitor.http.get("/hub/home")
-        await self.visitor.call("POST", f"/hub/api/users/{name}/server", "/hub/", json=choices)
+        # Without the key, no choices would be those of the last time.
+        told = {"user_options": choices}
+        await self.visitor.call("POST", f"/hub/api/users/{name}/server", "/hub/", json=told)
         await self.visitor.wait_server()
         await self.visitor.http.get(SERVICE_PATH)
 

@@ -23,7 +23,7 @@ from .cluster import LabCluster
 from .machines import Node
 from .machines.processes import wait_for
 
-WITHIN_S = 240
+WITHIN_S = 100
 TERMINAL = ("succeeded", "failed", "stopped")
 _AWAY = (404, 429, 502, 503, 504, 599)
 """What the proxy says while hub, service or route are not there."""
@@ -96,8 +96,8 @@ class Jobs:
         while True:
             try:
                 answer = self.http.request(method, path, **arguments)
-                if answer.status_code not in _AWAY:
-                    break
+                if not (answer.status_code in _AWAY or answer.is_redirect):
+                    break  # without the route to the service, the hub would lead to its login
                 trouble = f"{answer.status_code} {answer.text[:300]}"
             except httpx.TransportError as error:
                 trouble = repr(error)

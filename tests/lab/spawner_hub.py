@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from .machines import Lab, Node
+from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE
 
 _TREE = Path(__file__).resolve().parents[2]
 _PACKAGES = "/opt/minicluster/lib/python3.11/site-packages"
@@ -21,22 +25,21 @@ _ROOMS = {
     "minicluster_spawner": "spawner/minicluster_spawner",
 }
 _PORT = 18000
+STANDING = "MINICLUSTER_LAB"
 NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
 
 
 class SpawnerHub:
-    """hub_image, notebook_image: in the outside registry. mount_tree: they are of an older tree."""
+    """The images are in the outside registry. mount_tree: they are of an older tree."""
 
-    def __init__(
-        self, lab: Lab, hub_image: str, notebook_image: str, *, mount_tree: bool, internal_ssl: bool = False
-    ) -> None:
+    def __init__(self, lab: Lab, *, mount_tree: bool, internal_ssl: bool = False) -> None:
         self.lab = lab
         self.first = lab.nodes[0]
-        self._image = hub_image
+        self._image = f"{lab.registry.host}/{HUB_IMAGE}"
         self._mounts = {str(_TREE / room): f"{_PACKAGES}/{name}" for name, room in _ROOMS.items()}
         self._mounts = self._mounts if mount_tree else {}
         self._told = {
-            "image": notebook_image,
+            "image": f"{lab.registry.host}/{NOTEBOOK_IMAGE}",
             "network": NETWORK,
             "internal_ssl": internal_ssl,
             "volumes": self._mounts,
@@ -83,7 +86,6 @@ class SpawnerHub:
 
     def remove(self) -> None:
         """Remove all of it, also what a failed test has left."""
-        self._http.close()
         label = "--filter=label=org.minicluster.role=server"
         for kind in ("service", "secret"):
             for left in self.docker(kind, "ls", label, "--quiet").split():
@@ -100,6 +102,9 @@ class SpawnerHub:
         """Remove the network; it is in use until the last server is off it."""
         self.first.run(["docker", "network", "rm", NETWORK], check=False)
         return NETWORK not in self.docker("network", "ls", "--format={{.Name}}").split()
+
+    def close(self) -> None:
+        self._http.close()
 
     def log(self) -> str:
         done = self.first.run(["docker", "logs", NAME], check=False)
@@ -183,6 +188,25 @@ class SpawnerHub:
             "secrets": self.docker("secret", "ls", label, "--format={{.Name}}").split(),
             "places": [(place["owner"], place["server"]) for place in self.places()],
         }
+
+
+@contextmanager
+def running_hub(request: pytest.FixtureRequest, *, internal_ssl: bool = False) -> Iterator[SpawnerHub]:
+    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's lab."""
+    standing = os.environ.get(STANDING)
+    lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("lab")
+    state = lab.nodes[0].run(["docker", "info", "--format={{.Swarm.LocalNodeState}}"]).stdout.strip()
+    if state != "active":
+        lab.form_swarm()
+    hub = SpawnerHub(lab, mount_tree=bool(standing), internal_ssl=internal_ssl)
+    hub.remove()
+    try:
+        hub.start()
+        yield hub
+    finally:
+        print(hub.log())
+        hub.remove()
+        hub.close()
 
 
 def wait(condition: Callable[[], Any], within_s: float, what: str) -> None:

@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from .machines import Lab
-from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE
-from .spawner_hub import SpawnerHub, wait
+from .machines.images import NOTEBOOK_IMAGE
+from .spawner_hub import SpawnerHub, running_hub, wait
 
 EMPTY = {"services": [], "secrets": [], "places": []}
-STANDING = "MINICLUSTER_LAB"
 
 
 @pytest.fixture(scope="module")
-def swarm(request: pytest.FixtureRequest) -> Lab:
-    """A lab that is a Swarm: $MINICLUSTER_LAB (one that stands, with its images), or a fresh one."""
-    if name := os.environ.get(STANDING):
-        return Lab.attach(name)
-    lab: Lab = request.getfixturevalue("lab")
-    lab.form_swarm()
-    return lab
-
-
-def _hub(lab: Lab, *, internal_ssl: bool = False) -> SpawnerHub:
-    images = [f"{lab.registry.host}/{image}" for image in (HUB_IMAGE, NOTEBOOK_IMAGE)]
-    return SpawnerHub(lab, images[0], images[1], mount_tree=STANDING in os.environ, internal_ssl=internal_ssl)
-
-
-@pytest.fixture(scope="module")
-def hub(swarm: Lab) -> Iterator[SpawnerHub]:
-    made = _hub(swarm)
-    made.remove()
-    made = _hub(swarm)
-    try:
-        made.start()
+def hub(request: pytest.FixtureRequest) -> Iterator[SpawnerHub]:
+    with running_hub(request) as made:
         yield made
-    finally:
-        print(made.log())
-        made.remove()
 
 
 @pytest.fixture
@@ -228,7 +203,7 @@ def test_a_new_hub_finds_the_servers_of_the_old_one(hub: SpawnerHub, user: str) 
     assert hub.ask_server(user, "GET", "api/status").status_code == 200
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.25, 0.6, 1.0])
+@pytest.mark.parametrize("after_s", [0.1, 0.6])
 def test_a_hub_killed_while_a_server_starts_loses_nothing(hub: SpawnerHub, user: str, after_s: float) -> None:
     with ThreadPoolExecutor(1) as pool:
         start = pool.submit(hub.start_server, user)

@@ -105,6 +105,13 @@ def test_each_refusal_has_a_name_and_a_sentence(how, code, words):
     assert words in found[1]
 
 
+def test_a_home_that_cannot_be_reached_may_be_given_up_and_no_other():
+    for home in ("node-3", "node-9"):
+        assert place(home=home, new_home=True).node in ("node-1", "node-2")
+    assert place(home="node-2", new_home=True).node == "node-2"
+    assert refusal(home="node-2", node="node-1", new_home=True)[0] == "home_elsewhere"
+
+
 def test_who_holds_the_gpus_is_said_and_until_when():
     code, message = refusal(
         by_job(2, 0), servers=(server(4, 1, 1), server(5, 2, 1, owner="eve", until=NOW - 1)), gpus=1

@@ -101,6 +101,7 @@ def test_gpu_slots_are_asked_of_swarm_and_others_see_no_gpu() -> None:
         {"DiscreteResourceSpec": {"Kind": "GPU", "Value": 2}}
     ]
     assert "MINICLUSTER_GPUS=2" in with_gpus["ContainerSpec"]["Env"]
+    assert "MINICLUSTER_NODE_SLOTS=3" in with_gpus["ContainerSpec"]["Env"]
     without = service_spec(LAUNCH, NODE, ("cpu", "cpu"), "s", SETTINGS)["task_template"]
     assert without["Resources"] == {}
     assert "NVIDIA_VISIBLE_DEVICES=void" in without["ContainerSpec"]["Env"]
@@ -233,6 +234,17 @@ def test_a_node_counts_once_its_relay_runs_and_without_relays_at_once() -> None:
     assert relayed([raw_task("running")]) is None
     assert relayed([relay("a", "running"), relay("b", "preparing")]) == {"a"}
     assert tasks_of([relay("a", "running"), raw_task("running")], "task").keys() == {task_name(12)}
+
+
+def test_no_user_gets_anothers_home_by_taking_the_name_that_was_made_for_it() -> None:
+    made = safe("Ada")
+    assert made.startswith("ada-x") and safe(made) != made
+    assert safe("xray") == "xray" and safe("x1") == "x1"
+
+
+def test_a_service_s_name_is_never_longer_than_swarm_takes() -> None:
+    longest = server_name("a" * 40, "b" * 30)
+    assert len(longest) <= 63 and longest != server_name("a" * 40, "b" * 29 + "c")
 
 
 def test_two_users_servers_never_share_a_name() -> None:

@@ -31,7 +31,7 @@ class StubDocker(Docker):
     """A Swarm of one node in a dictionary. `fault`: raised by every call while it is set."""
 
     def __init__(self) -> None:
-        super().__init__(client=SimpleNamespace(close=lambda: None), retry_s=0.0)
+        super().__init__(connect=lambda: SimpleNamespace(close=lambda: None), retry_s=0.0)
         self.fault: Exception | None = None
         self.services: dict[str, dict[str, Any]] = {}
         self.made_secrets: dict[str, dict[str, Any]] = {}

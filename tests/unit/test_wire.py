@@ -113,6 +113,7 @@ GOLDEN = {
         "gpus": 1,
         "gpu_s": 3600.0,
         "shared_home": False,
+        "new_home": False,
     },
     wire.ServerPlace: PLACE,
     wire.ServerList: {"servers": [PLACE]},

@@ -11,6 +11,8 @@ from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
 from minicluster_hub.engines.swarm.docker import DockerError
 from minicluster_hub.launch.messages import complain, new_password, say
 
+_ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "publisher")
+
 
 def do(given: argparse.Namespace) -> int:
     """Do a command; return the exit code."""
@@ -28,6 +30,11 @@ def do(given: argparse.Namespace) -> int:
         daemon = Daemon.connect()
         if given.command != "doctor":
             check_engine(daemon)
+        if given.command in _ON_A_CLUSTER and not daemon.call("info")["Swarm"].get("ControlAvailable"):
+            raise ClusterMissing(
+                "There is no cluster here: `up` makes one. Of another machine's cluster this is told on its "
+                "first machine."
+            )
         return commands[given.command](daemon, given)
     except ClusterError as error:
         complain(str(error))

@@ -105,7 +105,8 @@ def _candidates(owner: str, ask: PlaceServer, ledger: Ledger) -> list[NodeView]:
         there = ", ".join(sorted(nodes)) or "none"
         raise ServerRefused("no_such_node", f"there is no node {ask.node}", f"There are: {there}.")
     home = None if ask.shared_home else ledger.home
-    if home is not None:
+    given_up = ask.new_home and not (home in nodes and nodes[home].up)
+    if home is not None and not given_up:
         return [_home_node(owner, home, ask, nodes)]
     if ask.node is not None:
         if not nodes[ask.node].up:
@@ -124,7 +125,10 @@ def _home_node(owner: str, home: str, ask: PlaceServer, nodes: Mapping[str, Node
     if home not in nodes or not nodes[home].up:
         state = "is down" if home in nodes else "is not in this cluster any more"
         message = f"the home of {owner} is on node {home}, which {state}"
-        raise ServerRefused("home_node_down", message, "Wait until it is back, or tell who runs the cluster.")
+        hint = (
+            "Wait until it is back, or tell who runs the cluster; or start with a new, empty home elsewhere."
+        )
+        raise ServerRefused("home_node_down", message, hint)
     return nodes[home]
 
 

@@ -201,8 +201,11 @@ class Store:
         until: float | None,
         shared_home: bool,
         now: float,
+        given_up_home: str | None = None,
     ) -> ServerRecord:
         """Keep a server's place and take its slots; the first one is also where its home stays.
+
+        given_up_home: the node of a home that an empty one takes the place of.
 
         Raises SlotTaken (a slot is held, or the server has a place already) and HomeMoved, with
         nothing changed.
@@ -210,7 +213,7 @@ class Store:
         try:
             with self._database.write() as connection:
                 if not shared_home:
-                    servers.claim_home(connection, owner, place[0])
+                    servers.claim_home(connection, owner, place[0], given_up_home)
                 return servers.add(connection, owner, name, place, until, now)
         except IntegrityError as error:
             with self._database.read() as connection:

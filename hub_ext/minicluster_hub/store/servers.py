@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, insert, select, update
 
 from minicluster_hub.models import ServerRecord
 from minicluster_hub.store.errors import HomeMoved
@@ -54,9 +54,15 @@ def find(connection: Connection, owner: str, name: str) -> ServerRecord | None:
     return None if row is None else to_server(row)
 
 
-def claim_home(connection: Connection, owner: str, node: str) -> None:
-    """Keep where a home is made. Raises HomeMoved when it is elsewhere, IntegrityError when made just now."""
+def claim_home(connection: Connection, owner: str, node: str, given_up: str | None) -> None:
+    """Keep where a home is made; `given_up` is the node of a former one, which it takes the place of.
+
+    Raises HomeMoved when it is elsewhere, IntegrityError when it was made just now.
+    """
     home = home_of(connection, owner)
+    if home is not None and home == given_up:
+        connection.execute(update(HOMES).where(HOMES.c.owner == clean(owner)).values(node=node))
+        return
     if home is None:
         connection.execute(insert(HOMES).values({"owner": clean(owner), "node": node}))
     elif home != node:

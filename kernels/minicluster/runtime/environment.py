@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from minicluster.wire import RunOrder
 
 ATTEMPT = "MINICLUSTER_ATTEMPT"
 RECORDS_FD = "MINICLUSTER_RECORDS_FD"
 THREADS = "OMP_NUM_THREADS"
+SLOTS, NODE_SLOTS = "MINICLUSTER_SLOTS", "MINICLUSTER_NODE_SLOTS"
+"""The slots that the task holds, and how many its node has."""
 
 
 def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[str, str]:
@@ -39,9 +42,12 @@ def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[
     return {**order.env, **places}
 
 
-def fair_threads(order: RunOrder) -> int:
-    """Return the CPU threads of one rank: the cores divided by the ranks on this machine."""
+def fair_threads(order: RunOrder, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the CPU threads of one rank: its part of the cores that belong to the task's slots."""
     cores = len(os.sched_getaffinity(0))
-    # A loopback master means that all tasks of the gang are on this one machine.
-    neighbours = order.world_size if order.master_addr.startswith("127.") else order.local_world_size
-    return max(1, cores // neighbours)
+    if order.master_addr.startswith("127."):
+        # All tasks of the gang are on this one machine.
+        return max(1, cores // order.world_size)
+    slots = len(environ.get(SLOTS, "").split(","))
+    of_node = max(slots, int(environ.get(NODE_SLOTS) or 0))
+    return max(1, cores * slots // of_node // order.local_world_size)

@@ -13,6 +13,7 @@ class PlaceServer(Message):
     image: what the server runs; kept in the service's log only. node: None lets the service choose.
     gpus: slots of the kind "gpu" that it holds, for `gpu_s` at most (None: as long as allowed).
     shared_home: its home is reached from every node, so it need not go back to one.
+    new_home: where the home's node is down or gone, begin with an empty home on another one.
     """
 
     image: str | None = Field(default=None, min_length=1, max_length=512)
@@ -20,6 +21,7 @@ class PlaceServer(Message):
     gpus: int = Field(default=0, ge=0, le=64)
     gpu_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     shared_home: bool = False
+    new_home: bool = False
 
 
 class ServerPlace(Message):

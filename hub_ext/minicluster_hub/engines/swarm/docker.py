@@ -45,8 +45,10 @@ class DockerRefused(DockerError):
 class Docker:
     """One daemon. Its calls run in threads of their own, so that no slow one holds up the others."""
 
-    def __init__(self, client: Any, retry_s: float) -> None:
-        self._client = client
+    def __init__(self, connect: Callable[[], Any], retry_s: float) -> None:
+        self._connect = connect
+        self._connected: Any = None
+        self._connecting = threading.Lock()
         self._retry_s = retry_s
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="docker")
 
@@ -59,12 +61,10 @@ class Docker:
         from docker import APIClient
         from docker.utils import kwargs_from_env
 
-        environment = kwargs_from_env()
-        if url:
-            environment["base_url"] = url
-        # "auto" would ask the daemon for its version at once, and fail when it is away.
-        client = APIClient(**environment, version="1.41", timeout=_TIMEOUT_S, num_pools=_THREADS)
-        return cls(client, retry_s)
+        environment = kwargs_from_env() | ({"base_url": url} if url else {})
+        # The newest version that both sides know, asked of the daemon at the first call.
+        more = {"version": "auto", "timeout": _TIMEOUT_S, "num_pools": _THREADS}
+        return cls(lambda: APIClient(**environment, **more), retry_s)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of docker-py's APIClient. Raises DockerError.
@@ -84,7 +84,9 @@ class Docker:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _once(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        work = partial(getattr(self._client, method), *args, **kwargs)
+        def work() -> Any:
+            return getattr(self.client(), method)(*args, **kwargs)
+
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except Exception as error:
@@ -103,18 +105,26 @@ class Docker:
 
     def watch(self, kind: str, on_event: Callable[[], None]) -> Watch:
         """Call `on_event` in this event loop at each of the daemon's events of that kind."""
-        return Watch(self._client, kind, on_event)
+        return Watch(self.client, kind, on_event)
+
+    def client(self) -> Any:
+        """Return docker-py's client; blocks at the first call. Raises docker-py's errors."""
+        with self._connecting:
+            if self._connected is None:
+                self._connected = self._connect()
+            return self._connected
 
     def close(self) -> None:
         """Let go of the connections; calls under way are not waited for."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+        if self._connected is not None:
+            self._connected.close()
 
 
 class Watch:
     """The daemon's events, heard by a thread; after an interruption it listens again."""
 
-    def __init__(self, client: Any, kind: str, on_event: Callable[[], None]) -> None:
+    def __init__(self, client: Callable[[], Any], kind: str, on_event: Callable[[], None]) -> None:
         self._client = client
         self._kind = kind
         self._tell = partial(asyncio.get_running_loop().call_soon_threadsafe, on_event)
@@ -131,7 +141,7 @@ class Watch:
         while not self._over.is_set():
             # Whatever ends the stream (a restart of the daemon, close), the answer is to listen again.
             with suppress(Exception):
-                self._stream = self._client.events(filters={"type": [self._kind]})
+                self._stream = self._client().events(filters={"type": [self._kind]})
                 self._tell()  # of what happened while nobody listened
                 for _ in self._stream:
                     self._tell()

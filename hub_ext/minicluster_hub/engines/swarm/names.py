@@ -16,6 +16,9 @@ SLOTS_LABEL = f"{_PREFIX}slots"
 """On a node, set by an admin: how many jobs' tasks it takes at a time where it has no GPU."""
 
 CLUSTER_FILTER = {"label": [f"{CLUSTER_LABEL}={CLUSTER}"]}
+_LONGEST = 63
+"""Characters of a service's name, and of a label in DNS."""
+_MADE = re.compile(r"(^|-)x[0-9a-f]{12}$")
 _SAFE = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
@@ -48,15 +51,17 @@ def home_volume(owner: str) -> str:
 
 def server_name(owner: str, server: str) -> str:
     """Return the service's name of a notebook server; `server` is "" for the user's default one."""
-    return f"{CLUSTER}-server-{safe(owner)}" + (f"--{safe(server)}" if server else "")
+    name = f"{CLUSTER}-server-{safe(owner)}" + (f"--{safe(server)}" if server else "")
+    return name if len(name) <= _LONGEST else f"{CLUSTER}-server-{safe(f'{owner}/{server}')}"
 
 
 def safe(name: str) -> str:
     """Turn any name into one that Docker and DNS take; different names stay different.
 
-    At most 40 characters, so that the longest service name stays within the 63 characters of a DNS label.
+    At most 40 characters. A name that looks like one made here is never taken as it is: its bearer
+    would have another user's home.
     """
-    if _SAFE.fullmatch(name) and "--" not in name:
+    if _SAFE.fullmatch(name) and "--" not in name and not _MADE.search(name):
         return name
     readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:16]
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]

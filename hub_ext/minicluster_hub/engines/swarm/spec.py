@@ -61,7 +61,7 @@ def service_spec(
 
     slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
     """
-    gpus = sum(slot_kinds[slot] == "gpu" for slot in launch.slots)
+    gpus = _gpus(launch, slot_kinds)
     marks = task_labels(launch)
     network = HOST_NETWORK if settings.host_network else gang_network(launch.gang_id)
     return {
@@ -70,7 +70,7 @@ def service_spec(
         "mode": {"Replicated": {"Replicas": 1}},
         "endpoint_spec": {"Mode": "dnsrr"},
         "task_template": {
-            "ContainerSpec": _container(launch, node, gpus, secret_id, marks, settings),
+            "ContainerSpec": _container(launch, node, slot_kinds, secret_id, marks, settings),
             "Resources": {"Reservations": {"GenericResources": _generic(gpus)}} if gpus else {},
             "RestartPolicy": {"Condition": "none"},
             "Placement": {"Constraints": [f"node.id=={node.id}"]},
@@ -100,15 +100,16 @@ def _generic(gpus: int) -> list[dict[str, Any]]:
 def _container(
     launch: TaskLaunch,
     node: SwarmNode,
-    gpus: int,
+    slot_kinds: tuple[str, ...],
     secret_id: str,
     marks: dict[str, str],
     settings: TaskSettings,
 ) -> dict[str, Any]:
+    environment = _environment(launch, node, slot_kinds, settings)
     container: dict[str, Any] = {
         "Image": launch.image or settings.image,
         "Command": AGENT_COMMAND,
-        "Env": [f"{name}={value}" for name, value in _environment(launch, node, gpus, settings).items()],
+        "Env": [f"{name}={value}" for name, value in environment.items()],
         "User": settings.user,
         "Labels": marks,
         "Init": True,
@@ -128,7 +129,14 @@ def host_name(task_id: int) -> str:
     return f"task-{task_id}"
 
 
-def _environment(launch: TaskLaunch, node: SwarmNode, gpus: int, settings: TaskSettings) -> dict[str, str]:
+def _gpus(launch: TaskLaunch, slot_kinds: tuple[str, ...]) -> int:
+    return sum(slot_kinds[slot] == "gpu" for slot in launch.slots)
+
+
+def _environment(
+    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], settings: TaskSettings
+) -> dict[str, str]:
+    gpus = _gpus(launch, slot_kinds)
     environment = {
         "MINICLUSTER_SERVICE_URL": launch.service_url,
         "MINICLUSTER_TOKEN_FILE": f"/run/secrets/{TOKEN_FILE}",
@@ -138,6 +146,7 @@ def _environment(launch: TaskLaunch, node: SwarmNode, gpus: int, settings: TaskS
         "MINICLUSTER_TASK": str(launch.task_id),
         "MINICLUSTER_SCRATCH": SCRATCH,
         "MINICLUSTER_GPUS": str(gpus),
+        "MINICLUSTER_NODE_SLOTS": str(len(slot_kinds)),
     }
     if not gpus:
         # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.

@@ -1,0 +1,146 @@
+"""Machines leave, come back, are drained or restarted, while jobs run on them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from collections.abc import Iterator
+
+from .cluster import LabCluster
+from .faults import WITHIN_S, Jobs, counted, counting, jobs, kill, on_node, other_image, ready, task_containers
+from .machines import Node
+from .machines.processes import wait_for
+
+__all__ = ["jobs", "other_image", "ready"]  # fixtures
+STEPS = 150
+FOREVER = "import time\nprint('step 0', flush=True)\nwhile True: time.sleep(0.1)\n"
+
+
+def is_up(jobs: Jobs, node: Node) -> bool:
+    return bool(jobs.nodes()[node.name]["up"])
+
+
+@contextmanager
+def cut_off(node: Node) -> Iterator[None]:
+    node.cut()
+    try:
+        yield
+    finally:
+        node.plug()
+
+
+def holders(jobs: Jobs, node: Node) -> set[int]:
+    """Return the jobs that hold slots of a node."""
+    return {slot["job_id"] for slot in jobs.nodes()[node.name]["slots"] if slot.get("job_id")}
+
+
+def test_a_node_that_is_cut_off_loses_its_tasks_and_comes_back_clean(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[2]
+    job = jobs.submit(FOREVER, nodes=3)
+    jobs.wait_log(job, "step 0", rank=2)
+    with cut_off(node):
+        # The other two cannot run a job of three, so it waits for the node.
+        waiting = jobs.wait(job, "queued")
+        assert waiting["state"] == "queued", waiting
+        wait_for(lambda: not is_up(jobs, node), f"{node.name} to be down", WITHIN_S, 0.5)
+        assert not holders(jobs, node)
+        smaller = jobs.submit(counting(5), nodes=2)
+        done = jobs.wait(smaller)
+        assert done["state"] == "succeeded" and node.name not in done["nodes"], done
+    again = jobs.wait(job, "running")
+    assert (again["state"], again["attempt"]) == ("running", 2), jobs.story(job)
+    assert len(task_containers(ready, node)) == 1 and len(on_node(ready, node)) == 2
+    jobs.stop(job)
+    assert jobs.wait(job)["state"] == "stopped"
+
+
+def test_a_job_is_stopped_while_its_node_is_away(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[1]
+    job = jobs.submit(FOREVER, nodes=3)
+    jobs.wait_log(job, "step 0")
+    with cut_off(node):
+        jobs.stop(job)
+        assert jobs.wait(job)["state"] == "stopped"
+        assert not holders(jobs, node)
+
+
+def test_a_node_that_is_cut_off_while_a_job_starts_is_waited_for(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[2]
+    job = jobs.submit(counting(10), nodes=3)
+    with cut_off(node):
+        assert jobs.wait(job, "queued")["state"] == "queued"
+        wait_for(lambda: not is_up(jobs, node), f"{node.name} to be down", WITHIN_S, 0.5)
+    done = jobs.wait(job)
+    assert done["state"] == "succeeded", (done, jobs.story(job))
+
+
+def test_a_frozen_node_is_taken_for_lost_and_goes_on_when_it_thaws(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[2]
+    job = jobs.submit(FOREVER, nodes=3)
+    jobs.wait_log(job, "step 0", rank=2)
+    node.freeze()
+    try:
+        assert jobs.wait(job, "queued")["state"] == "queued"
+    finally:
+        node.thaw()
+    again = jobs.wait(job, "running")
+    assert (again["state"], again["attempt"]) == ("running", 2), jobs.story(job)
+    jobs.stop(job)
+    assert jobs.wait(job)["state"] == "stopped"
+
+
+def test_a_drained_node_gives_its_tasks_up_and_takes_none(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[2]
+    job = jobs.submit(FOREVER, nodes=3)
+    jobs.wait_log(job, "step 0", rank=2)
+    ready.docker("node", "update", "--availability", "drain", node.name)
+    try:
+        assert jobs.wait(job, "queued")["state"] == "queued"
+        smaller = jobs.submit(counting(5), nodes=2)
+        done = jobs.wait(smaller)
+        assert done["state"] == "succeeded" and node.name not in done["nodes"], done
+    finally:
+        ready.docker("node", "update", "--availability", "active", node.name)
+    again = jobs.wait(job, "running")
+    assert (again["state"], again["attempt"]) == ("running", 2), jobs.story(job)
+    jobs.stop(job)
+    assert jobs.wait(job)["state"] == "stopped"
+
+
+def test_a_node_that_leaves_the_swarm_is_forgotten_and_may_join_again(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[2]
+    job = jobs.submit(FOREVER, nodes=3)
+    jobs.wait_log(job, "step 0", rank=2)
+    ready.docker("swarm", "leave", node=node)
+    try:
+        assert jobs.wait(job, "queued")["state"] == "queued"
+        wait_for(lambda: not is_up(jobs, node), f"{node.name} to be down", WITHIN_S, 0.5)
+        ready.docker("node", "rm", node.name)
+        wait_for(lambda: node.name not in jobs.nodes(), f"{node.name} to be forgotten", WITHIN_S, 0.5)
+    finally:
+        ready.lab.join(node, ready.join_command)
+    again = jobs.wait(job, "running")
+    assert (again["state"], again["attempt"]) == ("running", 2), jobs.story(job)
+    jobs.stop(job)
+    assert jobs.wait(job)["state"] == "stopped"
+
+
+def test_a_killed_agent_s_attempt_is_started_again(jobs: Jobs, ready: LabCluster) -> None:
+    job = jobs.submit(FOREVER, nodes=3)
+    jobs.wait_log(job, "step 0")
+    (container,) = task_containers(ready, ready.lab.nodes[1])
+    ready.docker("kill", container, node=ready.lab.nodes[1])
+    wait_for(lambda: jobs.job(job)["attempt"] == 2, "a second attempt", WITHIN_S, 0.5)
+    assert jobs.wait(job, "running")["state"] == "running", jobs.story(job)
+    jobs.stop(job)
+    assert jobs.wait(job)["state"] == "stopped"
+
+
+def test_the_manager_s_daemon_restarts_while_a_job_runs(jobs: Jobs, ready: LabCluster) -> None:
+    """Hub, service and proxy end with it; the job has a task there, so it is started once again."""
+    everywhere = jobs.submit(counting(STEPS), nodes=3)
+    jobs.wait_log(everywhere, "step 5")
+    ready.first.restart_daemon()
+    done = jobs.wait(everywhere)
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), jobs.story(everywhere)
+    for rank in range(3):
+        assert counted(jobs.log(everywhere, rank)) == list(range(STEPS))

@@ -1,0 +1,131 @@
+"""What an administrator does, on fresh engines: up, again, interrupted, changed, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .cluster import LABEL, Images, LabCluster
+from .machines import Lab, LabError, Node
+from .machines.images import push
+
+KINDS = ("service", "network", "secret", "config", "volume")
+
+
+@pytest.fixture
+def fresh(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
+    """Three engines without a Swarm; the first one has the images of the platform."""
+    say("fresh engines")
+    with Lab.fresh() as lab:
+        hub, notebook, registry = images
+        names = Images(
+            lab.load(hub, [lab.nodes[0]]), push(notebook, lab.registry), lab.load(registry, [lab.nodes[0]])
+        )
+        yield LabCluster(lab, names)
+
+
+def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
+    """Return the names of all that carries the cluster's label."""
+    return {
+        f"{kind} on {node.name}": cluster.docker(
+            kind, "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}", node=node
+        )
+        for node in nodes or (cluster.first,)
+        for kind in (KINDS if node is cluster.first else ("volume",))
+    }
+
+
+def versions(cluster: LabCluster) -> dict[str, int]:
+    """Return how often each of the platform's services has been changed."""
+    found = json.loads("".join(cluster.docker("service", "inspect", *cluster.services())))
+    return {one["Spec"]["Name"]: one["Version"]["Index"] for one in found}
+
+
+def containers(cluster: LabCluster) -> list[str]:
+    return sorted(cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}"))
+
+
+async def logs_in(cluster: LabCluster) -> bool:
+    async with cluster.person() as admin:
+        found = await admin.visitor.http.get("/hub/api/user")
+        return found.status_code == 200 and found.json()["name"] == "admin"
+
+
+def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fresh: LabCluster) -> None:
+    for words, sentence in (
+        (("up", "--port=0"), "a port is a number from 1 to 65535"),
+        (("up", "--tls-cert=/none.pem", "--tls-key=/none.key"), "/none.pem"),
+        (("down", "--data"), "manages no Swarm"),
+        (("upgrade",), "There is no cluster here"),
+        (("adduser", "ada"), "There is no cluster here"),
+        (("status",), "manages no Swarm"),
+        (("up", "--notebook-image=nobody/has:it"), "registry:3 is not on this machine and cannot be pulled"),
+        (
+            ("up", "--notebook-image=nobody/has:it", f"--registry-image={fresh.images.registry}"),
+            "nobody/has:it",
+        ),
+    ):
+        assert sentence in fresh.command(*words, check=False), words
+    assert not any(fresh.services())
+
+
+async def test_up_from_nothing_again_changed_and_down(fresh: LabCluster) -> None:
+    said = fresh.up()
+    assert await logs_in(fresh)
+    assert said.count(fresh.password) == 1
+
+    fresh.join()
+    assert fresh.command("status").count("ready") == 3
+    with pytest.raises(LabError, match=fresh.first.address):
+        fresh.lab.nodes[1].run(fresh.docker_run("up"))
+
+    before, running = versions(fresh), containers(fresh)
+    again = fresh.up()
+    assert "nothing was changed" in again and fresh.password not in again
+    assert versions(fresh) == before and set(running) <= set(containers(fresh))
+
+    fresh.command("up", "--port=8443")
+    changed = {name for name, version in versions(fresh).items() if version != before[name]}
+    assert "minicluster_proxy" in changed
+    assert not changed & {"minicluster_service", "minicluster_registry", "minicluster_relay"}
+    fresh.said = fresh.said.replace(fresh.url, f"https://{fresh.first.address}:8443")
+    assert await logs_in(fresh)
+
+    fresh.command("down")
+    left = everything(fresh, *fresh.lab.nodes)
+    assert [name for names in left.values() for name in names if "record" not in name] == left[
+        "volume on node1"
+    ]
+    assert {"minicluster_hub", "minicluster_service"} <= set(left["volume on node1"])
+
+    assert "as before" in fresh.command("up")
+    assert await logs_in(fresh)
+    fresh.command("down", "--data", "--yes", "--leave")
+    assert not any(fresh.docker("volume", "ls", "--quiet", node=node) for node in fresh.lab.nodes)
+    assert fresh.docker("info", "--format", "{{.Swarm.LocalNodeState}}") == ["inactive"]
+
+
+async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh: LabCluster) -> None:
+    """Each attempt lives until its next step has been said, so that every step is cut off once."""
+    for step in ("swarm", "secrets", "registry", "relay", "service", "hub", "proxy"):
+        cut_off(fresh, step)
+    fresh.up()
+    assert await logs_in(fresh)
+    assert "nothing was changed" in fresh.up()
+
+
+def cut_off(cluster: LabCluster, step: str) -> None:
+    """Run `up` and kill its container at the first line about a step."""
+    name = f"cut-{step}"
+    command = cluster.first.machine.inside(*cluster.docker_run(*cluster.up_words, name=name))
+    environment = {**os.environ, **cluster.first.engine.environment()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip().startswith(step):
+                cluster.first.run(["docker", "kill", name], check=False)
+                break

@@ -1,0 +1,193 @@
+"""Two users at once on three real hosts: each has a server, a home, jobs and secrets of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from nbformat import NotebookNode
+
+from minicluster_hub.launch.demo import SERVICE_PATH
+from minicluster_hub.launch.errors import VisitFailed
+from minicluster_hub.launch.kernel import Kernel
+
+from .behind import check_nothing_left, containers, wait_until
+from .cluster import LabCluster, Person
+from .secrecy import environments, inspections, secrets
+
+# Both GPUs of each node: there is room for one of them at a time.
+ALL_SLOTS = "--nodes 3 --gpus-per-node 2 --ranks-per-node 1"
+TRAIN = """%%distribute {options} --name {name} --pull weight,ranks
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+x = torch.arange(dist.get_rank(), 12, 3).unsqueeze(1) / 12
+for step in range(200):
+    loss = ((model(x) - {slope} * x) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+weight, ranks = model.module.weight.item(), dist.get_world_size()
+"""
+LATER = "%%distribute {options} --detach --name {name}\nimport time\ntime.sleep({last_s})\n"
+
+
+@pytest.fixture(scope="module")
+def passwords(cluster: LabCluster) -> dict[str, str]:
+    return {name: cluster.add_user(name) for name in ("ada", "grace")}
+
+
+def text(outputs: list[NotebookNode]) -> str:
+    """Return what a cell said; what it raised is an error here, too."""
+    for output in outputs:
+        assert output.output_type != "error", "\n".join(output.traceback)
+    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+
+
+@asynccontextmanager
+async def at_work(cluster: LabCluster, name: str, passwords: dict[str, str]) -> AsyncIterator[Person]:
+    """A user whose notebook server runs, until the end."""
+    async with cluster.person(name, passwords[name]) as person:
+        await person.start_server()
+        try:
+            yield person
+        finally:
+            await person.stop_server()
+
+
+async def jobs_of(person: Person) -> list[dict[str, Any]]:
+    return (await person.ask("api/jobs"))["jobs"]
+
+
+async def refusal(person: Person, method: str, path: str, under: str) -> str:
+    """Ask for what one must not have; return the answer."""
+    with pytest.raises(VisitFailed) as refused:
+        await person.visitor.call(method, path, under)
+    return str(refused.value)
+
+
+async def test_two_users_train_at_once_and_see_nothing_of_each_other(
+    cluster: LabCluster, passwords: dict[str, str]
+) -> None:
+    async with (
+        at_work(cluster, "ada", passwords) as ada,
+        at_work(cluster, "grace", passwords) as grace,
+    ):
+        async with ada.kernel() as hers, grace.kernel() as other:
+            await asyncio.gather(train(hers, "of-ada", 2), train(other, "of-grace", 5))
+            await the_queue_is_fair(ada, grace, hers, other)
+        (her_job, *_), (other_job, *_) = await jobs_of(ada), await jobs_of(grace)
+        await sees_nothing(ada, "grace", other_job["id"])
+        await sees_nothing(grace, "ada", her_job["id"])
+    check_nothing_left(cluster)
+
+
+async def train(kernel: Kernel, name: str, slope: int) -> None:
+    """Fit a line on all three nodes; the right slope comes back."""
+    text(await kernel.run(TRAIN.format(options="--nodes 3", name=name, slope=slope)))
+    assert abs(float(await kernel.ask("weight")) - slope) < 0.1
+    assert await kernel.ask("ranks") == "3"
+
+
+async def the_queue_is_fair(ada: Person, grace: Person, hers: Kernel, other: Kernel) -> None:
+    """Ada's second job does not overtake Grace's, although Ada's gang is warm."""
+    first = await send(ada, hers, "first", 3600)
+    await ended(ada, first, "started_at")
+    second, third = await send(grace, other, "second", 0), await send(ada, hers, "third", 0)
+    waiting = await grace.ask(f"api/jobs/{second}")
+    assert (waiting["state"], waiting["queue_position"]) == ("queued", 1)
+    assert f"job {first} ends" in waiting["reason"], waiting["reason"]
+    assert (await ada.ask(f"api/jobs/{third}"))["queue_position"] == 2
+    await ada.visitor.call("POST", f"{SERVICE_PATH}api/jobs/{first}/stop", SERVICE_PATH)
+    jobs = [await ended(ada, first), await ended(grace, second), await ended(ada, third)]
+    assert [job["state"] for job in jobs] == ["stopped", "succeeded", "succeeded"]
+    assert jobs[0]["ended_at"] <= jobs[1]["started_at"] <= jobs[1]["ended_at"] <= jobs[2]["started_at"]
+
+
+async def send(person: Person, kernel: Kernel, name: str, last_s: float) -> int:
+    """Send a job that takes all slots; return its number."""
+    text(await kernel.run(LATER.format(options=ALL_SLOTS, name=name, last_s=last_s)))
+    return next(job["id"] for job in await jobs_of(person) if job["name"] == name)
+
+
+async def ended(person: Person, job: int, mark: str = "ended_at") -> dict[str, Any]:
+    """Return a job as soon as it has that mark."""
+    while not (found := await person.ask(f"api/jobs/{job}"))[mark]:
+        assert mark == "ended_at" or not found["ended_at"], found
+        await asyncio.sleep(0.3)
+    return found
+
+
+async def sees_nothing(person: Person, other: str, job: int) -> None:
+    """Neither the other's jobs nor the other's server are there for this user."""
+    assert {seen["owner"] for seen in await jobs_of(person)} == {person.visitor.name}
+    for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/log?rank=0"), ("POST", "/stop")):
+        address = f"{SERVICE_PATH}api/jobs/{job}{path}"
+        assert "answers 404" in await refusal(person, method, address, SERVICE_PATH)
+    for path in (f"/user/{other}/api/status", f"/user/{other}/lab"):
+        answer = await person.visitor.http.get(path)
+        assert answer.status_code in (403, 404), f"{path}: {answer.status_code}"
+    assert "answers 404" in await refusal(person, "GET", f"/hub/api/users/{other}", "/hub/")
+    assert "answers 404" in await refusal(person, "DELETE", f"/hub/api/users/{other}/server", "/hub/")
+
+
+async def test_a_home_is_found_again_on_its_node_and_nowhere_else(
+    cluster: LabCluster, passwords: dict[str, str]
+) -> None:
+    async with at_work(cluster, "ada", passwords) as ada:
+        node = node_of_server(cluster, "ada")
+        async with ada.kernel() as kernel:
+            await kernel.run("from pathlib import Path; Path('~/kept.txt').expanduser().write_text('mine')")
+        await ada.stop_server()
+        wait_until(lambda: not cluster.services("server"), "the server is gone")
+        elsewhere = next(name for name in ("node1", "node2", "node3") if name != node)
+        with pytest.raises(VisitFailed) as refused:
+            await ada.start_server(node=elsewhere)
+        assert f"The home of ada is on node {node}" in str(refused.value)
+        assert f"Choose {node}, or no node at all." in str(refused.value)
+        assert not cluster.services("server")
+        await ada.start_server()
+        assert node_of_server(cluster, "ada") == node
+        async with ada.kernel() as kernel:
+            assert await kernel.ask("open('/home/mini/kept.txt').read()") == "'mine'"
+    check_nothing_left(cluster)
+
+
+def node_of_server(cluster: LabCluster, owner: str) -> str:
+    (found,) = (
+        container
+        for container in containers(cluster.lab)
+        if container.role == "server" and container.owner == owner
+    )
+    return found.node
+
+
+async def test_no_inspection_and_no_environment_shows_a_token(
+    cluster: LabCluster, passwords: dict[str, str]
+) -> None:
+    async with at_work(cluster, "grace", passwords) as grace:
+        async with grace.kernel() as kernel:
+            told = text(await kernel.run("%%distribute --nodes 3\nimport os\nprint(dict(os.environ))"))
+            token = await kernel.ask("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
+        assert "'WORLD_SIZE': '3'" in told
+        known = secrets(cluster)
+        roles = {container.role for container in known}
+        assert {"hub", "proxy", "service", "relay", "registry", "server", "task"} <= roles
+        tokens = {token.strip("'")}.union(*known.values())
+        shown = json.dumps(inspections(cluster))
+        assert not [value for value in tokens if value in shown or value in told]
+        tasks = [container for container in known if container.role == "task"]
+        assert len(tasks) == 3
+        for task in tasks:
+            environment = environments(cluster, task)
+            assert "MINICLUSTER_TASK=" in environment
+            assert not [value for value in known[task] if value in environment]
+    check_nothing_left(cluster)
