@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
@@ -16,69 +17,140 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
 from ..hub.jobs import submit
-from .behind import Container, check_nothing_left, containers, query
+from .behind import Container, check_nothing_left, containers, query, wait_until
 from .cluster import LabCluster
 from .conftest import GPUS_PER_NODE
 
-OWNERS = [f"owner{number}" for number in range(16)]
-JOBS_PER_OWNER = 2
-TWICE = [f"owner{number}" for number in range(2)]
-NODES_OF_JOBS = (1, 2, 3)
+OWNERS = [f"owner{number}" for number in range(12)]
+JOBS = 38
 JOB = "import os, time\nassert os.environ['DOCKER_RESOURCE_GPU']\ntime.sleep(0.5)\n"
-REFUSED = re.compile(r"GPU.*(job \d+ of owner\d+|notebook server of owner\d+).*Try again later", re.DOTALL)
-BUSY = {httpx.codes.TOO_MANY_REQUESTS}
-SLOTS = "SELECT node, slot, task_id, server_id FROM leases"
+REFUSED = re.compile(
+    r"no node has 1 GPU free: \d GPUs? .* held by .*Try again later|were not given back", re.I
+)
+HELD = """SELECT 'task ' || id, node, slots FROM tasks WHERE state != 'ended'
+UNION ALL SELECT 'server of ' || owner, node, slots FROM servers"""
+STATES = "SELECT state FROM jobs WHERE owner LIKE 'owner%'"
 LOOK_S = 0.5
+USE_S = 3.0
 
 
+@pytest.fixture
+def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
+    """Servers may have a GPU and gangs do not stay warm, as a second `up` says; a third takes it back."""
+    said = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
+    assert re.search(r"service .*\(changed\)", said) and re.search(r"registry .*\(unchanged\)", said), said
+    yield cluster
+    cluster.up("--server-gpus=0")
+
+
+@dataclass
 class Watch:
-    """Looks again and again at what the engines gave out and at what the ledger says."""
+    """Looks again and again at what the engines gave out, and at what the ledger says."""
 
-    def __init__(self, cluster: LabCluster) -> None:
-        self._cluster = cluster
-        self.most_at_once = 0
-        self.roles: set[str] = set()
+    cluster: LabCluster
+    most_at_once: int = 0
+    roles: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         while True:
             await asyncio.to_thread(self.look)
             await asyncio.sleep(LOOK_S)
 
-    def look(self) -> list[Container]:
-        """Check that no GPU and no slot has two holders just now; return who holds GPUs."""
-        holders = [container for container in containers(self._cluster.lab) if container.gpus]
+    def look(self) -> None:
+        """Check that no GPU and no slot has two holders just now."""
+        holders = [container for container in containers(self.cluster.lab) if container.gpus]
         given = Counter(gpu for container in holders for gpu in container.gpus)
-        assert not [gpu for gpu, count in given.items() if count > 1], describe(holders)
-        (leases,) = query(self._cluster, SLOTS)
-        held = Counter((node, slot) for node, slot, *_ in leases)
-        assert max(held.values(), default=1) == 1, leases
-        assert all(0 <= slot < GPUS_PER_NODE for _, slot in held), leases
+        assert not given or max(given.values()) == 1, describe(holders)
+        rows = query(self.cluster, HELD)[0]
+        held = Counter((node, slot) for _, node, slots in rows for slot in json.loads(slots))
+        assert not held or max(held.values()) == 1, rows
+        assert all(0 <= slot < GPUS_PER_NODE for _, slot in held), rows
         self.most_at_once = max(self.most_at_once, len(given))
         self.roles |= {container.role for container in holders}
-        return holders
 
 
 def describe(holders: list[Container]) -> str:
     return "\n".join(f"{one.node} {one.role} {one.owner}: {', '.join(one.gpus)}" for one in holders)
 
 
-@pytest.fixture
-def with_gpus(cluster: LabCluster) -> AsyncIterator[None]:
-    """Notebook servers may have a GPU, as an option of a second `up` says; a third one takes it back."""
-    said = cluster.up("--server-gpus", "1")
-    assert re.search(r"service .*\(changed\)", said) and re.search(r"registry .*unchanged", said), said
-    yield
-    cluster.up("--server-gpus", "0")
+@dataclass(frozen=True)
+class Owner:
+    """A user of the cluster who asks by REST, with a token of the hub's token page."""
 
+    name: str
+    http: httpx.AsyncClient
 
-@asynccontextmanager
-async def tokens(cluster: LabCluster) -> AsyncIterator[dict[str, str]]:
-    """A token of each owner, for the hub and for the job service; they are users of the cluster."""
-    found: dict[str, str] = {}
-    for name in OWNERS:
-        password = cluster.add_user(name)
+    @classmethod
+    async def new(cls, cluster: LabCluster, name: str) -> Owner:
+        password = await asyncio.to_thread(cluster.add_user, name)
         async with Visitor(cluster.url, name, verify=False) as visitor:
             await visitor.log_in(password)
             made = await visitor.call("POST", f"/hub/api/users/{name}/tokens", "/hub/", json={})
-            found[name] = made["token"]
-    yield found
+        headers = {"Authorization": f"token {made['token']}"}
+        http = httpx.AsyncClient(
+            base_url=cluster.url + SERVICE_PATH, headers=headers, verify=False, trust_env=False, timeout=120
+        )
+        return cls(name, http)
+
+    @property
+    def _server(self) -> str:
+        return f"/hub/api/users/{self.name}/server"
+
+    async def use_server(self) -> str:
+        """Start a server with a GPU, use and stop it; return "used", or why there was none."""
+        refusal = await self._start_server()
+        if refusal:
+            return refusal
+        await asyncio.sleep(USE_S)
+        assert (await self.hub("DELETE", self._server)).status_code in (202, 204)
+        return "used"
+
+    async def _start_server(self) -> str:
+        while True:
+            answer = await self.hub("POST", self._server, json={"user_options": {"gpus": 1}})
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:  # the hub starts ten at a time
+                break
+            await asyncio.sleep(1)
+        if answer.status_code != httpx.codes.ACCEPTED:
+            return "" if answer.status_code == httpx.codes.CREATED else answer.json()["message"]
+        followed = await self.hub("GET", f"{self._server}/progress")
+        last = [json.loads(line[5:]) for line in followed.text.splitlines() if line.startswith("data:")][-1]
+        return "" if last.get("ready") else last["message"]
+
+    async def hub(self, method: str, path: str, **more: object) -> httpx.Response:
+        url = self.http.base_url.copy_with(path=path)
+        return await self.http.request(method, url, **more)  # pyright: ignore[reportArgumentType]
+
+    async def send_job(self, nodes: int) -> int:
+        return (await submit(self.http, JOB, nodes)).status_code
+
+
+async def test_no_gpu_is_given_twice_under_fifty_requests_at_once(with_gpus: LabCluster) -> None:
+    cluster, watch = with_gpus, Watch(with_gpus)
+    owners = [await Owner.new(cluster, name) for name in OWNERS]
+    watching = asyncio.create_task(watch.run())
+    servers = asyncio.gather(*(owner.use_server() for owner in owners))
+    jobs = asyncio.gather(*(owners[n % len(owners)].send_job(1 + n % 3) for n in range(JOBS)))
+    assert await jobs == [httpx.codes.CREATED] * JOBS
+    told = await servers
+    while await asyncio.to_thread(open_jobs, cluster):
+        assert not watching.done(), watching.exception()
+        await asyncio.sleep(LOOK_S)
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    print(Counter(told), watch)
+    assert not [words for words in told if words != "used" and not REFUSED.search(words)], told
+    assert Counter(state for (state,) in query(cluster, STATES)[0]) == {"succeeded": JOBS}
+    assert watch.roles == {"server", "task"} and "used" in told
+    assert watch.most_at_once == GPUS_PER_NODE * len(cluster.lab.nodes)
+    wait_until(lambda: not query(cluster, HELD)[0], "all slots are free")
+    check_nothing_left(cluster)
+    assert cluster.remains() == {"service": [], "secret": [], "network": []}
+    for owner in owners:
+        await owner.http.aclose()
+
+
+def open_jobs(cluster: LabCluster) -> bool:
+    over = {"succeeded", "failed", "stopped"}
+    return any(state not in over for (state,) in query(cluster, STATES)[0])
