@@ -11,16 +11,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import statistics
+import sys
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster_lab import BenchCluster, lab_cluster
+from cluster_lab import BenchCluster, lab_cluster, stage
 from cluster_memory import JOBS, SERVERS, Memory, counted_mb, local_mb, measure_memory
 from cluster_start import Start, start_to_usable
-from cluster_wire import NODES, Wire, measure_wire
+from cluster_wire import LINK_MBIT, NODES, Wire, measure_wire
 from launch import STEP
 from notebook import Cluster, Notebook, Timing, running_cluster
 from targets import Target, close
@@ -47,6 +49,7 @@ PLACES = {"local": "one machine (./run)", "swarm": "three Docker hosts"}
 class Figures:
     """All that one run found. starts: by place; cells: by place, "cold" or "warm"; one per round."""
 
+    load: float = 0.0
     up_s: float = 0.0
     up_again_s: float = 0.0
     up_said: list[str] = field(default_factory=list)
@@ -79,28 +82,35 @@ def main() -> None:
         "--lab", metavar="NAME", help="a standing lab without a Swarm, instead of one of its own"
     )
     options = parser.parse_args()
+    # A lab's hosts outlive their maker, unless it ends in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     figures = Figures()
-    load_before = os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder,
         lab_cluster(options.lab, Path(folder), KEEP_WARM_S) as cluster,
     ):
+        figures.load = os.getloadavg()[0]
         make(cluster, figures)
         with running_cluster(Path(folder), (f"--keep-warm-s={KEEP_WARM_S:g}",)) as local:
             asyncio.run(in_turn(cluster, local, options.rounds, figures))
         asyncio.run(alone(cluster, figures))
-    print(f"load before: {load_before:.1f}; what shares the cores in between falls on single rounds\n")
-    print(table(figures))
-    print(f"\nWhere the time of `up` goes ({figures.up_s:.1f} s)", *figures.up_said, sep="\n  ")
-    for (place, kind), cells in figures.cells.items():
-        title = f"\nWhere the time goes, {PLACES[place]}, {kind} (ms since the cell was sent)"
-        print(title, *cells[-1].story, sep="\n  ")
-    print()
+        show(figures)
     close(targets(figures))
+
+
+def show(figures: Figures) -> None:
+    """Print all but the targets."""
+    print(f"load before: {figures.load:.1f}\n\n{table(figures)}")
+    print(f"\nWhere the time of `up` goes ({figures.up_s:.1f} s)", *figures.up_said, sep="\n  ")
+    for (place, kind), measured in figures.cells.items():
+        title = f"\nWhere the time goes, {PLACES[place]}, {kind} (ms since the cell was sent)"
+        print(title, *measured[-1].story, sep="\n  ")
+    print(flush=True)
 
 
 def make(cluster: BenchCluster, figures: Figures) -> None:
     """Make the cluster, make it again, and let the other machines join."""
+    stage("up, and up again")
     figures.up_s, said = cluster.timed_up()
     figures.up_said = [line.strip() for line in said.partition("\n\n")[0].splitlines()]
     figures.up_again_s, said = cluster.timed_up()
@@ -117,12 +127,14 @@ async def in_turn(cluster: BenchCluster, local: Cluster, rounds: int, figures: F
     ):
         await one.log_in(local.password)
         await three.log_in(cluster.password)
+        stage("starts of notebook servers")
         for number in range(1 + rounds):
             for place, visitor in (("local", one), ("swarm", three)):
                 start = await start_to_usable(visitor)
                 if number:  # the first one makes the home
                     figures.starts[place].append(start)
     async with local.notebook() as one, cluster.notebook() as three:
+        stage("cells, cold and warm")
         await one.kernel.run("import torch")
         await three.kernel.run("import torch")
         await cells(cluster, one, three, Figures())  # files come from the disk for the first time
@@ -147,7 +159,9 @@ async def cells(cluster: BenchCluster, one: Notebook, three: Notebook, figures: 
 async def alone(cluster: BenchCluster, figures: Figures) -> None:
     """Measure what has no peer: bytes on the wire, and memory, last since it fills the house."""
     async with cluster.notebook() as notebook:
+        stage(f"training on links of {LINK_MBIT} Mbit/s")
         figures.wire = await measure_wire(cluster.lab, notebook)
+        stage(f"{SERVERS} notebook servers and {JOBS} jobs")
         figures.memory[EMPTY], figures.memory[FULL] = await measure_memory(cluster, notebook)
 
 

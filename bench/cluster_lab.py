@@ -21,12 +21,13 @@ from tests.lab.cluster import SOCKET, UP_WITHIN_S, Images, LabCluster
 from tests.lab.machines import Lab, Node
 from tests.lab.machines.builder import build_engine
 from tests.lab.machines.images import build_product, build_registry, push
+from tests.lab.machines.packages import missing
 from tests.lab.machines.processes import wait_for
 
 TAG = "bench"
 GPUS_PER_NODE = 2
 KNOWN = "known-"
-HERE = "/here"
+HERE, CONFIG_NAME = "/here", "three_hosts.py"
 CONFIG = f'''\
 import sys
 from minicluster_hub.configure import configure
@@ -55,6 +56,11 @@ c.Spawner.pre_spawn_hook = stub
 '''
 
 
+def stage(what: str) -> None:
+    """Tell whoever waits."""
+    print(f"{time.strftime('%X')}  {what}", file=sys.stderr, flush=True)
+
+
 class BenchCluster(LabCluster):
     """The administrator's command, with a hub configuration that knows pretended notebook servers."""
 
@@ -62,7 +68,7 @@ class BenchCluster(LabCluster):
         super().__init__(lab, images)
         self._folder = folder
         self._keep_warm_s = keep_warm_s
-        (folder / "config.py").write_text(CONFIG)
+        (folder / CONFIG_NAME).write_text(CONFIG)
 
     def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
         mounts = [f"--volume={SOCKET}:{SOCKET}", f"--volume={self._folder}:{HERE}:ro"]
@@ -74,7 +80,7 @@ class BenchCluster(LabCluster):
         """Return how long `up` takes, the container of the command with it, and what it said."""
         began = time.monotonic()
         said = self.up(
-            f"--config={HERE}/config.py",
+            f"--config={HERE}/{CONFIG_NAME}",
             f"--service-option=--MiniclusterHub.keep_warm_s={self._keep_warm_s:g}",
         )
         return time.monotonic() - began, said
@@ -116,6 +122,9 @@ def lab_cluster(name: str | None, folder: Path, keep_warm_s: float) -> Iterator[
 
     A standing lab must have none of our cluster; it is given back like that.
     """
+    if lacking := missing():
+        raise SystemExit(lacking)
+    stage("the images of this tree, and three hosts that have them")
     built = (*build_product(), build_registry())
     lab = Lab.attach(name) if name else Lab.fresh(gpus=GPUS_PER_NODE)
     try:

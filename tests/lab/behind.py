@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,16 +98,13 @@ def _named(cluster: LabCluster, kind: str, role: str) -> set[str]:
 
 def check_nothing_left(cluster: LabCluster) -> None:
     """All jobs are over; nothing is in the Swarm without its row, and no row without its thing."""
-    wait_until(lambda: not open_jobs(cluster), f"all jobs are over: {open_jobs(cluster)}")
-    wait_until(lambda: not unmatched(cluster), f"what is there has rows: {unmatched(cluster)}")
+    wait_none(lambda: query(cluster, _OPEN_JOBS)[0], "jobs are not over")
+    wait_none(lambda: unmatched(cluster), "what is there and the rows differ")
 
 
-def open_jobs(cluster: LabCluster) -> list[list[Any]]:
-    return query(cluster, _OPEN_JOBS)[0]
-
-
-def wait_until(condition: Callable[[], object], what: str, within_s: float = _SETTLED_S) -> None:
+def wait_none(left: Callable[[], Sequence[object]], what: str, within_s: float = _SETTLED_S) -> None:
+    """Wait until nothing is left."""
     until = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {within_s:g} s in vain until {what}"
+    while found := left():
+        assert time.monotonic() < until, f"{what}, after {within_s:g} s: {found}"
         time.sleep(0.3)

@@ -23,7 +23,7 @@ from .cluster import LabCluster
 from .machines import Node
 from .machines.processes import wait_for
 
-WITHIN_S = 100
+WITHIN_S = 240
 TERMINAL = ("succeeded", "failed", "stopped")
 _AWAY = (404, 429, 502, 503, 504, 599)
 """What the proxy says while hub, service or route are not there."""
@@ -34,7 +34,8 @@ NO_IMAGE = f"127.0.0.1:5101/minicluster/nothing@sha256:{'0' * 64}"
 
 def counting(steps: int, pause_s: float = 0.1) -> str:
     """Return a cell whose ranks count aloud, so that what is lost or doubled shows in the log."""
-    return f"import time\nfor step in range({steps}):\n    print('step', step, flush=True); time.sleep({pause_s})\n"
+    body = f"    print('step', step, flush=True)\n    time.sleep({pause_s})\n"
+    return f"import time\nfor step in range({steps}):\n{body}"
 
 
 def counted(log: str) -> list[int]:
@@ -48,11 +49,13 @@ class Jobs:
     cluster: LabCluster
     http: httpx.Client
 
-    def submit(self, source: str, nodes: int = 1, **spec: Any) -> int:
+    def submit(self, source: str, nodes: int | dict[str, int] = 1, **spec: Any) -> int:
+        """Send a cell; nodes: how many, or {"min": ..., "max": ...}."""
         body = payload(source)
         digest = hashlib.sha256(body).hexdigest()
         self._ask("PUT", f"api/blobs/{digest}", content=body)
-        spec = {"payload_sha256": digest, "nodes": {"min": nodes, "max": nodes}, **spec}
+        between = nodes if isinstance(nodes, dict) else {"min": nodes, "max": nodes}
+        spec = {"payload_sha256": digest, "nodes": between, **spec}
         sent = {"idempotency_key": uuid.uuid4().hex, "spec": spec}
         return self._ask("POST", "api/jobs", json=sent).json()["id"]
 
@@ -72,6 +75,11 @@ class Jobs:
 
     def stop(self, job_id: int) -> None:
         self._ask("POST", f"api/jobs/{job_id}/stop")
+
+    def stop_all(self) -> None:
+        """Stop what a failed test left."""
+        for job in self._ask("GET", "api/jobs", params={"state": "open"}).json()["jobs"]:
+            self.stop(job["id"])
 
     def log(self, job_id: int, rank: int = 0) -> str:
         return self._ask("GET", f"api/jobs/{job_id}/log", params={"rank": rank}).text
@@ -133,9 +141,9 @@ def other_image(cluster: LabCluster) -> str:
 @pytest.fixture(scope="module")
 def ready(cluster: LabCluster, other_image: str) -> Iterator[LabCluster]:
     """The cluster with images that jobs may ask for, and with gangs that are not kept warm for long."""
-    images = [other_image, NO_IMAGE]
     cluster.up(
-        f"--service-option=--SwarmEngine.images={images}",
+        f"--service-option=--SwarmEngine.images={other_image}",
+        f"--service-option=--SwarmEngine.images={NO_IMAGE}",
         "--service-option=--MiniclusterHub.keep_warm_s=1",
     )
     yield cluster
@@ -151,8 +159,10 @@ def jobs(ready: LabCluster) -> Iterator[Jobs]:
         base_url=f"{ready.url}{SERVICE_PATH}", headers=headers, verify=False, trust_env=False, timeout=30
     ) as http:
         found = Jobs(ready, http)
+        found.stop_all()
         wait_for(found.is_idle, "three idle nodes", WITHIN_S, 0.5)
         yield found
+        found.stop_all()
         wait_for(found.is_idle, f"all slots to be free again: {found.nodes()}", WITHIN_S, 0.5)
         check_nothing_of_jobs_left(ready)
 

@@ -20,7 +20,7 @@ def check_complete(jobs: Jobs, job_id: int, steps: int = STEPS, nodes: int = 3) 
         assert counted(jobs.log(job_id, rank)) == list(range(steps)), jobs.log(job_id, rank)
 
 
-def test_a_killed_hub_touches_no_job_and_no_server(jobs: Jobs, ready: LabCluster) -> None:
+def test_a_killed_hub_touches_no_job(jobs: Jobs, ready: LabCluster) -> None:
     job = jobs.submit(counting(STEPS), nodes=3)
     jobs.wait_log(job, "step 5")
     killed = kill(ready, "hub")

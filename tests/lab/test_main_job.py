@@ -19,6 +19,7 @@ from ..browser.lab import (
     run_all,
     wait_ran,
 )
+from .behind import check_nothing_left
 from .cluster import LabCluster
 
 USER = "maria"
@@ -52,6 +53,9 @@ def test_a_new_user_trains_over_three_hosts(cluster: LabCluster, page: Page, sho
     open_jobs(page, cluster.url)
     look_at_job(page)
     look_at_nodes(page, cluster.url, shots)
+    stop_server(page, cluster.url)
+    check_nothing_left(cluster)
+    assert not cluster.services("server")
 
 
 def log_in(page: Page, url: str, password: str) -> None:
@@ -128,3 +132,10 @@ def look_at_nodes(page: Page, url: str, shots: Path) -> None:
         expect(card).to_contain_text(f"kept warm for {USER}")
         expect(card.locator("li")).to_have_count(2)
     page.screenshot(path=shots / "nodes-three-hosts.png")
+
+
+def stop_server(page: Page, url: str) -> None:
+    """Press Stop on the hub's home page."""
+    page.goto(f"{url}/hub/home")
+    page.get_by_role("button", name="Stop My Server").click()
+    expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)

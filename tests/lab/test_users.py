@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from nbformat import NotebookNode
 
+from minicluster_hub.engines.swarm.names import server_name
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import Kernel
 
-from .behind import check_nothing_left, containers, wait_until
+from .behind import check_nothing_left, containers, wait_none
 from .cluster import LabCluster, Person
 from .secrecy import environments, inspections, secrets
 
@@ -147,13 +148,13 @@ async def test_a_home_is_found_again_on_its_node_and_nowhere_else(
         async with ada.kernel() as kernel:
             await kernel.run("from pathlib import Path; Path('~/kept.txt').expanduser().write_text('mine')")
         await ada.stop_server()
-        wait_until(lambda: not cluster.services("server"), "the server is gone")
+        wait_none(lambda: servers_of(cluster, "ada"), "the server is there")
         elsewhere = next(name for name in ("node1", "node2", "node3") if name != node)
         with pytest.raises(VisitFailed) as refused:
             await ada.start_server(node=elsewhere)
         assert f"The home of ada is on node {node}" in str(refused.value)
         assert f"Choose {node}, or no node at all." in str(refused.value)
-        assert not cluster.services("server")
+        assert not servers_of(cluster, "ada")
         await ada.start_server()
         assert node_of_server(cluster, "ada") == node
         async with ada.kernel() as kernel:
@@ -161,13 +162,14 @@ async def test_a_home_is_found_again_on_its_node_and_nowhere_else(
     check_nothing_left(cluster)
 
 
+def servers_of(cluster: LabCluster, owner: str) -> list[str]:
+    return [name for name in cluster.services("server") if name == server_name(owner, "")]
+
+
 def node_of_server(cluster: LabCluster, owner: str) -> str:
-    (found,) = (
-        container
-        for container in containers(cluster.lab)
-        if container.role == "server" and container.owner == owner
-    )
-    return found.node
+    found = [one for one in containers(cluster.lab) if (one.role, one.owner) == ("server", owner)]
+    assert len(found) == 1, found
+    return found[0].node
 
 
 async def test_no_inspection_and_no_environment_shows_a_token(

@@ -170,6 +170,23 @@ def test_an_agent_that_dies_at_start_is_a_failure_with_its_last_words():
     assert seen.error.traceback == "last words"
 
 
+def test_a_task_that_goes_with_its_node_at_start_starts_the_job_again():
+    here = world(job(JobState.STARTING), (task(0, TaskState.STARTED), task(1)), (RankState.PENDING,) * 2)
+    gone = Sight({30: TaskView(30, alive=False, node_lost=True), 31: TaskView(31, alive=True)}, {}, NOW)
+    assert events(acts(here, gone)) == [JobEvent.TASK_LOST]
+    assert events(acts(here, sight(silent=(30,)))) == [JobEvent.TASK_LOST]
+
+
+def test_the_time_to_start_begins_when_the_last_node_has_the_image():
+    new = (task(0, TaskState.NEW, state_since=4000.0), task(1, state_since=4000.0))
+    here = world(job(JobState.STARTING, state_since=4000.0), new, (RankState.PENDING,) * 2)
+    pulling = Sight({30: TaskView(30, alive=True, starting=True), 31: TaskView(31, alive=True)}, {}, NOW)
+    assert acts(here, pulling) == ()
+    assert events(acts(here)) == [JobEvent.FAILURE_SEEN]
+    come = (task(0, TaskState.STARTED, state_since=NOW - 1), task(1, state_since=4000.0))
+    assert acts(world(job(JobState.STARTING, state_since=4000.0), come, (RankState.PENDING,) * 2)) == ()
+
+
 def test_an_agents_own_failure_is_told_with_its_node():
     failure = JobError(kind=ErrorKind.START, message="torch does not import")
     here = world(job(JobState.STARTING), (task(0, failure=failure), task(1)), (RankState.PENDING,) * 2)

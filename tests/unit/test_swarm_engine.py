@@ -135,6 +135,13 @@ def test_what_has_ended_is_not_alive(state: str) -> None:
     assert not tasks_of([raw_task(state)], "task")[task_name(12)].alive
 
 
+@pytest.mark.parametrize("desired", ["shutdown", "remove"])
+def test_what_the_swarm_gave_up_before_it_ran_is_not_starting_any_more(desired: str) -> None:
+    task = tasks_of([raw_task("preparing", desired=desired)], "task")[task_name(12)]
+    assert task.given_up and not task.starting and not task.alive
+    assert in_words(task) == "its node went away while it started"
+
+
 def test_of_two_tasks_of_a_service_the_living_one_counts() -> None:
     old, new = raw_task("running", "2026-01-01"), raw_task("failed", "2026-01-02")
     assert tasks_of([new, old], "task")[task_name(12)].running
