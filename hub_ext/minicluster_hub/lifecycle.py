@@ -165,6 +165,12 @@ def _overdue(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happ
         message = f"the tasks were not ready after {limits.start_timeout_s:.0f} s"
         error = JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")
         return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
+    if job.state is JobState.STARTING and sight.now - job.state_since > limits.pull_timeout_s:
+        message = f"the nodes did not get the image within {limits.pull_timeout_s / 60:.0f} minutes"
+        error = JobError(
+            kind=ErrorKind.START, message=message, hint="An admin's `doctor` tells which link is slow."
+        )
+        return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
     limit = job.spec.timeout_s
     if job.state is JobState.RUNNING and limit and sight.now - job.state_since > limit:
         message = f"the job ran longer than its time limit of {limit:g} s"

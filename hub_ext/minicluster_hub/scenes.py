@@ -19,6 +19,7 @@ class Limits:
 
     heartbeat_timeout_s: float = 10.0
     start_timeout_s: float = 300.0
+    pull_timeout_s: float = 3600.0
     stop_patience_s: float = 10.8
     keep_warm_s: float = 120.0
     max_attempts: int = 3
