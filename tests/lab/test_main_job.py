@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
 
 from ..browser import chromium
 from ..browser.lab import (
@@ -22,7 +22,7 @@ from ..browser.lab import (
 from .behind import check_nothing_left
 from .cluster import LabCluster
 
-USER = "maria"
+USER = "mara"
 # Several labs may share a machine with two cores.
 WAIT_MS = 180_000
 NODES = ("node1", "node2", "node3")
@@ -73,10 +73,11 @@ def start_server(page: Page, shots: Path) -> None:
     expect(node.locator("option")).to_have_text(["Automatic", *NODES])
     expect(node).to_have_value("")
     expect(page.get_by_label("GPUs for the notebook")).to_have_count(0)
-    page.screenshot(path=shots / "spawn.png")
+    page.screenshot(path=shots / "spawn.png", clip=top(360))
     page.get_by_role("button", name="Start").click()
     expect(page.locator("#progress-message")).to_contain_text(re.compile("node[123]"))
-    page.screenshot(path=shots / "progress.png")
+    page.get_by_text("Event log").click()
+    page.screenshot(path=shots / "progress.png", clip=top(420))
     page.wait_for_url(f"**/user/{USER}/lab**", timeout=WAIT_MS)
     expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=WAIT_MS)
 
@@ -99,6 +100,11 @@ def train(page: Page, shots: Path) -> None:
     said = re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", output_of(cell(page, 3)).inner_text())
     assert said and float(said.group(1)) >= 0.97
     picture(page, training, shots / "trained-three-hosts.png")
+
+
+def top(height: float) -> FloatRect:
+    """The part of a page that has something in it."""
+    return {"x": 0, "y": 0, "width": 1280, "height": height}
 
 
 def picture(page: Page, training: Locator, path: Path) -> None:
@@ -131,7 +137,7 @@ def look_at_nodes(page: Page, url: str, shots: Path) -> None:
         expect(card).to_contain_text("up")
         expect(card).to_contain_text(f"kept warm for {USER}")
         expect(card.locator("li")).to_have_count(2)
-    page.screenshot(path=shots / "nodes-three-hosts.png")
+    page.screenshot(path=shots / "nodes-three-hosts.png", clip=top(280))
 
 
 def stop_server(page: Page, url: str) -> None:
