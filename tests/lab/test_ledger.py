@@ -21,7 +21,7 @@ from .behind import Container, check_nothing_left, containers, query, wait_none
 from .cluster import LabCluster
 from .conftest import GPUS_PER_NODE
 
-OWNERS = [f"dev{number}" for number in range(12)]
+OWNERS = [f"owner{number}" for number in range(12)]
 JOBS = 38
 NODES = (1, 2, 3, 1)
 """Of the jobs, in turn; each of four owners has jobs of one size, so that some find their gang warm."""
@@ -31,7 +31,7 @@ REFUSED = re.compile(
 )
 HELD = """SELECT 'task ' || id, node, slots FROM tasks WHERE state != 'ended'
 UNION ALL SELECT 'server of ' || owner, node, slots FROM servers"""
-STATES = "SELECT state FROM jobs WHERE owner LIKE 'dev%'"
+STATES = "SELECT state FROM jobs WHERE owner LIKE 'owner%'"
 LOOK_S = 0.5
 USE_S = 3.0
 

@@ -22,7 +22,7 @@ from ..browser.lab import (
 from .behind import check_nothing_left
 from .cluster import LabCluster
 
-USER = "mara"
+USER = "maria"
 # Several labs may share a machine with two cores.
 WAIT_MS = 180_000
 NODES = ("node1", "node2", "node3")
