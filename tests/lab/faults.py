@@ -126,9 +126,10 @@ async def _token(cluster: LabCluster) -> str:
 def other_image(cluster: LabCluster) -> str:
     """The notebook image under a name that no node has: its layers are there, its manifest is not."""
     from .machines.builder import build_engine
+    from .machines.images import NOTEBOOK_IMAGE
 
     engine, name = build_engine(), f"{cluster.lab.registry.host}/{OTHER_IMAGE}"
-    engine.docker("tag", cluster.images.notebook, name)
+    engine.docker("tag", NOTEBOOK_IMAGE, name)
     engine.docker("push", "--quiet", name)
     (digest,) = {
         one.partition("@")[2]
