@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,15 +152,20 @@ def ready(cluster: LabCluster, other_image: str) -> Iterator[LabCluster]:
     cluster.up()
 
 
+@contextmanager
+def administrator(cluster: LabCluster) -> Iterator[Jobs]:
+    """An administrator's jobs."""
+    headers = {"Authorization": f"token {asyncio.run(_token(cluster))}"}
+    with httpx.Client(
+        base_url=f"{cluster.url}{SERVICE_PATH}", headers=headers, verify=False, trust_env=False, timeout=30
+    ) as http:
+        yield Jobs(cluster, http)
+
+
 @pytest.fixture
 def jobs(ready: LabCluster) -> Iterator[Jobs]:
     """An administrator's jobs; afterwards the cluster is as it was before: all nodes up, nothing left."""
-    token = asyncio.run(_token(ready))
-    headers = {"Authorization": f"token {token}"}
-    with httpx.Client(
-        base_url=f"{ready.url}{SERVICE_PATH}", headers=headers, verify=False, trust_env=False, timeout=30
-    ) as http:
-        found = Jobs(ready, http)
+    with administrator(ready) as found:
         found.stop_all()
         wait_for(found.is_idle, "three idle nodes", WITHIN_S, 0.5)
         yield found

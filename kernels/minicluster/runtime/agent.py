@@ -15,7 +15,7 @@ import time
 
 from minicluster.wire import ErrorKind, JobError, ReportAnswer, RunOrder, StopMode, TaskOrders, TaskReport
 
-from . import gpus, processes, system
+from . import gpus, processes, room, system
 from .attempt import Attempt, Surroundings
 from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
 from .parent import Parent
@@ -38,7 +38,7 @@ class Agent:
         self._attempt: Attempt | None = None
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
-        self._gpu_trouble = ""
+        self._trouble = ""
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
@@ -54,8 +54,8 @@ class Agent:
             await self._end_all()
 
     async def _open(self) -> None:
-        self._gpu_trouble = await gpus.trouble()
-        if self._gpu_trouble:
+        self._trouble = room.trouble(self._settings.scratch) or await gpus.trouble()
+        if self._trouble:
             self._reporter.state_changed()
             return
         await self._parent.usable()
@@ -143,8 +143,8 @@ class Agent:
             self._reporter.state_changed()
 
     def _failure(self) -> JobError | None:
-        if self._gpu_trouble:
-            message = f"Ranks cannot start on {self._settings.node}: {self._gpu_trouble}."
+        if self._trouble:
+            message = f"Ranks cannot start on {self._settings.node}: {self._trouble}."
             hint = "An admin's `doctor` tells what the node lacks."
             return JobError(kind=ErrorKind.START, message=message, hint=hint, at=time.time())
         if not self._parent.broken:
