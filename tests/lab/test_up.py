@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from .cluster import LABEL, Images, LabCluster
+from minicluster_hub.launch.demo import SERVICE_PATH
+
+from .cluster import LABEL, Images, LabCluster, Person
 from .machines import Lab, LabError, Node
-from .machines.images import push
+from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE, build, push
 
 KINDS = ("service", "network", "secret", "config", "volume")
 
@@ -129,3 +134,37 @@ def cut_off(cluster: LabCluster, step: str) -> None:
             if line.strip().startswith(step):
                 cluster.first.run(["docker", "kill", name], check=False)
                 break
+
+
+async def test_an_upgrade_keeps_data_and_the_servers_that_run(fresh: LabCluster) -> None:
+    fresh.up()
+    newer = [publish_newer(name, fresh.lab) for name in (HUB_IMAGE, NOTEBOOK_IMAGE)]
+    async with fresh.person() as admin:
+        await admin.start_server()
+        assert "ran" in await a_cell(admin)
+        fresh.images = dataclasses.replace(fresh.images, hub=newer[0])
+        fresh.command("upgrade", f"--notebook-image={newer[1]}")
+    async with fresh.person() as admin:
+        await admin.visitor.wait_server()
+        await admin.visitor.http.get(SERVICE_PATH)
+        assert "ran" in await a_cell(admin), "a server of before the upgrade can still send jobs"
+        assert len((await admin.ask("api/jobs"))["jobs"]) == 2
+
+
+def publish_newer(name: str, lab: Lab) -> str:
+    """Make another image of the same content, as a next release; return its name in the outside registry."""
+    newer = f"{name.partition(':')[0]}:next"
+    with tempfile.TemporaryDirectory() as folder:
+        dockerfile = Path(folder, "Dockerfile")
+        dockerfile.write_text(f"FROM {name}\nLABEL release=next\n")
+        build(dockerfile, newer, Path(folder), {})
+    return push(newer, lab.registry)
+
+
+async def a_cell(person: Person) -> str:
+    """Run a cell as a job of one rank; return what its rank printed."""
+    async with person.kernel() as kernel:
+        await kernel.run("%%distribute --nodes 1 --name upgrade\nprint('r' + 'an')")
+        job = (await person.ask("api/jobs"))["jobs"][0]
+    log = await person.visitor.http.get(f"{SERVICE_PATH}api/jobs/{job['id']}/log")
+    return log.text

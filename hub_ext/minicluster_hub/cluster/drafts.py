@@ -31,13 +31,17 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the plan needs to know of the place. sealed, configs: by the names that services use."""
+    """What the plan needs to know of the place. sealed, configs: by the names that services use.
+
+    former_notebook: the image before the last upgrade: servers that run it still send jobs.
+    """
 
     manager_id: str
     manager_address: str
     socket_path: str
     socket_gid: int
     images: Images
+    former_notebook: str = ""
     upstream: str | None = None
     sealed: Mapping[str, Kept] = field(default_factory=dict)
     configs: Mapping[str, Kept] = field(default_factory=dict)
@@ -123,6 +127,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         "--engine=swarm",
         f"--data-dir={DATA_DIR}",
         f"--SwarmEngine.image={facts.images.notebook}",
+        *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
         f"--MiniclusterHub.server_gpus={choices.server_gpus}",
         f"--MiniclusterHub.task_url=http://{_host(facts.manager_address)}:{SERVICE_PORT}{SERVICE_PREFIX}",
         *choices.service_options,

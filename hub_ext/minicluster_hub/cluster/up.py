@@ -175,11 +175,16 @@ class Up:
             socket_path=socket_path,
             socket_gid=socket_gid,
             images=self.record.images,
+            former_notebook=self._former_notebook(),
             upstream=self._upstream(),
             sealed=self.sealed,
             configs=self.configs,
         )
         return plan.services(self.record.choices, facts)
+
+    def _former_notebook(self) -> str:
+        former = self.record.former
+        return former.notebook if former and former.notebook != self.record.images.notebook else ""
 
     def _ensure_services(self) -> None:
         """Make or change one service after the other, and wait for each that something leans on."""
