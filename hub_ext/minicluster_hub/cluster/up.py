@@ -136,7 +136,13 @@ class Up:
 
     def _cached(self, name: str) -> str:
         """Return how nodes pull the notebook image through the cache; "" if it has to be published first."""
-        return images.through_cache(self.daemon, name, self._upstream()) or ""
+        found = images.through_cache(self.daemon, name, self._upstream())
+        if not found:
+            # Missing, it had better be told before anything is made.
+            with self.steps.step("notebook image") as step:
+                images.ensure_local(self.daemon, name, step.tell)
+                step.end(f"{name}, on this machine")
+        return found or ""
 
     def _publish_notebook(self) -> str:
         """Bring the notebook image into the cluster's own registry."""
