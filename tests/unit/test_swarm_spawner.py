@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from jupyterhub.spawner import SpawnException
-from tornado.httpserver import HTTPServer
-from tornado.testing import bind_unused_port
-from tornado.web import Application, RequestHandler
 
 from minicluster.wire import PlaceServer, ServerPlace
 from minicluster_hub.engines.swarm.docker import Docker, DockerAway, DockerMissing
-from minicluster_spawner.ledger import Ledger, LedgerAway, PlaceRefused
 from minicluster_spawner.shared import ServerKey, SharedSwarm
 from minicluster_spawner.swarm import MiniclusterSpawner
 
@@ -299,81 +294,3 @@ async def test_what_cannot_be_removed_now_is_removed_later(bench: Bench) -> None
 
 
 # --- the ledger's client against a real HTTP server ----------------------------------------------
-
-
-class Service:
-    """Answers with the next of `answers`, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, Any]] = []
-        self.asked: list[str] = []
-        socket, self.port = bind_unused_port()
-        outer = self
-
-        class Handler(RequestHandler):
-            def prepare(self) -> None:
-                outer.asked.append(f"{self.request.method} {self.request.path}")
-                status, body = outer.answers.pop(0)
-                self.set_status(status)
-                self.finish(body or None)
-
-        self.server = HTTPServer(Application([(r".*", Handler)]))
-        self.server.add_socket(socket)
-
-
-@pytest_asyncio.fixture
-async def service() -> AsyncIterator[Service]:
-    made = Service()
-    yield made
-    made.server.stop()
-
-
-PLACE = {"owner": "ada", "server": "", "node": "pc-1"}
-
-
-def refused(code: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": "the home is on pc-1, which is down", "hint": "Wait."}}
-
-
-async def test_a_place_is_asked_for_again_while_the_service_is_away(service: Service) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/base/", "token", LOG)
-    service.answers = [(503, {}), (502, {}), (200, PLACE)]
-    place = await ledger.place("ada@lab/x", "", PlaceServer())
-    assert place.node == "pc-1" and service.asked == ["PUT /base/api/servers/ada%40lab%2Fx/-"] * 3
-    await ledger.close()
-
-
-async def test_a_refusal_is_told_in_sentences(service: Service) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG)
-    service.answers = [(409, refused("home_node_down"))]
-    with pytest.raises(PlaceRefused, match=re.escape("The home is on pc-1, which is down. Wait.")) as caught:
-        await ledger.place("ada", "", PlaceServer())
-    assert caught.value.code == "home_node_down"
-    await ledger.close()
-
-
-@pytest.mark.parametrize("first", [(409, refused("place_differs")), (200, {**PLACE, "expired": True})])
-async def test_what_an_earlier_server_left_in_the_ledger_is_given_back(
-    service: Service, first: tuple[int, Any]
-) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG)
-    service.answers = [first, (204, None), (200, PLACE)]
-    assert (await ledger.place("ada", "", PlaceServer())).node == "pc-1"
-    assert [asked.split()[0] for asked in service.asked] == ["PUT", "DELETE", "PUT"]
-    await ledger.close()
-
-
-async def test_a_place_that_cannot_be_given_back_is_a_debt(service: Service) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG, patience_s=0.0)
-    service.answers = [(503, {}), (204, None), (200, PLACE)]
-    await ledger.free("ada", "")
-    await ledger.place("ada", "", PlaceServer())
-    assert [asked.split()[0] for asked in service.asked] == ["DELETE", "DELETE", "PUT"]
-    await ledger.close()
-
-
-async def test_a_service_that_stays_away_is_told() -> None:
-    ledger = Ledger("http://127.0.0.1:1/", "token", LOG, patience_s=0.2)
-    with pytest.raises(LedgerAway, match="does not answer"):
-        await ledger.place("ada", "", PlaceServer())
-    await ledger.close()
