@@ -9,7 +9,7 @@ from minicluster_hub.engines.swarm.view import SwarmNode
 
 
 def node(number: int) -> SwarmNode:
-    made = SwarmNode(
+    return SwarmNode(
         id=f"id{number}",
         name=f"node{number}",
         address=f"10.0.0.{number}",
@@ -22,7 +22,6 @@ def node(number: int) -> SwarmNode:
         memory_bytes=64 * 10**9,
         cpus=16.0,
     )
-    return made
 
 
 def test_the_probe_has_no_socket_no_rights_and_a_bound() -> None:
