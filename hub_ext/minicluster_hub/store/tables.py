@@ -46,6 +46,8 @@ JOBS = Table(
     Column("ended_at", Float),
     Column("state_since", Float, nullable=False),
     Column("attempts", Integer, nullable=False),
+    # Attempts in a row that ended with a lost task and got no further than the one before.
+    Column("losses", Integer, nullable=False, server_default="0"),
     # Of the newest attempt; no foreign keys, since attempts and gangs point back here.
     Column("attempt_id", Integer),
     Column("gang_id", Integer),
@@ -181,4 +183,28 @@ BLOBS = Table(
     Column("sha256", String(64), primary_key=True),
     Column("size_bytes", BigInteger, nullable=False),
     Column("created_at", Float, nullable=False),
+)
+
+# What a job can go on from. A step's snapshot is complete when all its parts are here.
+SNAPSHOTS = Table(
+    "snapshots",
+    METADATA,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("parts", Integer, nullable=False),
+    Column("attempt_id", Integer, ForeignKey("attempts.id"), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+# One row: which of several job services acts. `epoch` grows with each change, and fences off those before.
+LEADERSHIP = Table(
+    "leadership",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("renewed_at", Float, nullable=False),
 )
