@@ -66,7 +66,7 @@ class MiniclusterHub(Application):
     keep_warm_s = Float(
         120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
     ).tag(config=True)
-    heartbeat_timeout_s = Float(10.0, help="Seconds of silence after which a task counts as lost.").tag(
+    heartbeat_timeout_s = Float(3.0, help="Seconds of silence after which a task counts as lost.").tag(
         config=True
     )
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)

@@ -6,70 +6,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
-from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState, World
+from minicluster_hub.actions import (
+    Action,
+    EndGang,
+    EndStray,
+    EndTask,
+    Happened,
+    MarkEnded,
+    MarkStarted,
+    StartTask,
+)
+from minicluster_hub.losses import given_up, lost_task, without_unusable
+from minicluster_hub.models import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.root_cause import root_cause
-from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, scenes
+from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, lost_connections, scenes
 from minicluster_hub.states import JobEvent
-
-
-@dataclass(frozen=True, slots=True)
-class StartTask:
-    task: TaskRecord
-
-
-@dataclass(frozen=True, slots=True)
-class MarkStarted:
-    task: TaskRecord
-
-
-@dataclass(frozen=True, slots=True)
-class EndTask:
-    task: TaskRecord
-
-
-@dataclass(frozen=True, slots=True)
-class MarkEnded:
-    task: TaskRecord
-
-
-@dataclass(frozen=True, slots=True)
-class EndStray:
-    """End a task that the engine has and the store does not: of a store that was put back, say."""
-
-    task_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndGang:
-    gang_id: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Happened:
-    """An event for a job's state machine."""
-
-    job_id: int
-    event: JobEvent
-    reason: str = ""
-    error: JobError | None = None
-
-
-Action = StartTask | MarkStarted | EndTask | MarkEnded | EndStray | EndGang | Happened
 
 
 def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
     """Return what must happen next."""
     known = {task.id for task in world.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in sight.views if task_id not in known]
+    actions += [failure for job in world.jobs if (failure := given_up(job, limits))]
     for scene in scenes(world, sight, limits):
         actions += _task_actions(scene, sight)
-        actions += _gang_actions(scene, sight, limits)
         if scene.job is not None:
             actions += _job_actions(scene, scene.job, sight, limits)
+        actions += _gang_actions(scene, sight, limits)
     return tuple(actions)
 
 
@@ -90,20 +55,21 @@ def _gang_actions(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Action
     gang = scene.gang
     if gang.target is GangTarget.END:
         return
-    if scene.job is not None and scene.job.state in ENDING:
-        late = sight.now - scene.job.state_since > limits.stop_patience_s
-        if late or scene.lost or not scene.assembled:
-            yield EndGang(gang.id, "an agent did not end its ranks" if late else "")
-    elif gang.job_id is None:
+    if gang.job_id is None:
         idle_s = sight.now - (gang.idle_since if gang.idle_since is not None else gang.created_at)
-        failed = any(task.failure for task in scene.tasks)
-        if scene.lost or failed or not scene.assembled or idle_s >= limits.keep_warm_s:
+        if idle_s >= limits.keep_warm_s or any(task.failure for task in scene.tasks):
             yield EndGang(gang.id, "")
+            return
+    if scene.job is None or scene.job.state in ENDING or scene.tolerates_loss:
+        yield from without_unusable(scene, sight, limits)
 
 
 def _job_actions(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Iterator[Action]:
     if job.state in ENDING:
-        if scene.cleared():
+        loss = lost_task(scene, job, sight) if lost_connections(job, scene.ranks) else None
+        if loss is not None:
+            yield loss
+        elif scene.cleared():
             error = root_cause(scene.ranks) if job.state is JobState.FAILING else None
             yield Happened(job.id, JobEvent.CLEARED, error=error)
     elif job.state in (JobState.STARTING, JobState.RUNNING):
@@ -114,48 +80,29 @@ def _job_actions(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> 
 
 def _progress(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
     """Return the one event that a starting or running job's scene shows, the gravest first."""
-    failed = [rank for rank in scene.ranks if rank.error is not None]
+    ranks = scene.living_ranks
+    failed = [rank for rank in ranks if rank.error is not None]
     if failed:
         return Happened(job.id, JobEvent.FAILURE_SEEN, f"rank {failed[0].rank} failed; ending the others")
-    if scene.cleared() and all(rank.state is RankState.EXITED for rank in scene.ranks):
+    if ranks and scene.cleared() and all(rank.state is RankState.EXITED for rank in ranks):
         return Happened(job.id, JobEvent.RANKS_SUCCEEDED)
-    trouble = _agent_trouble(scene, job, sight, limits) or _overdue(scene, job, sight, limits)
+    trouble = (
+        _agents_failure(scene, job) or lost_task(scene, job, sight) or _overdue(scene, job, sight, limits)
+    )
     if trouble is not None:
         return trouble
-    started = all(rank.state is not RankState.PENDING for rank in scene.ranks)
+    started = all(rank.state is not RankState.PENDING for rank in ranks)
     if job.state is JobState.STARTING and started:
         return Happened(job.id, JobEvent.RANKS_STARTED)
     return None
 
 
-def _agent_trouble(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
-    for task in scene.tasks:
-        if task.failure is not None:
-            error = task.failure.model_copy(update={"node": task.node})
-            return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
-    if not scene.lost:
+def _agents_failure(scene: Scene, job: JobRecord) -> Happened | None:
+    """Return what an agent says of itself; one that was only to join a running attempt is dropped."""
+    task = next((task for task in scene.tasks if task.failure is not None), None)
+    if task is None or task.failure is None or scene.tolerates_loss:
         return None
-    task = scene.lost[0]
-    view = sight.views.get(task.id)
-    words = f"the task on {task.node} was lost"
-    detail = view.detail if view is not None else ""
-    ended = view is None or not (view.alive or view.node_lost)
-    if job.state is JobState.STARTING and not scene.assembled and ended:
-        error = JobError(
-            kind=ErrorKind.START,
-            node=task.node,
-            message=f"the task on {task.node} ended before it could start its ranks",
-            traceback=detail,
-        )
-        return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
-    if job.attempts < limits.max_attempts:
-        return Happened(job.id, JobEvent.TASK_LOST, f"{words}; starting again")
-    error = JobError(
-        kind=ErrorKind.LOST,
-        node=task.node,
-        message=f"{words}, and this was attempt {job.attempts} of {limits.max_attempts}",
-        traceback=detail,
-    )
+    error = task.failure.model_copy(update={"node": task.node})
     return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
 
 

@@ -30,7 +30,10 @@ class GangTarget(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`attempt_id` and `gang_id` are of the newest attempt; `world_size` too."""
+    """`attempt_id` and `gang_id` are of the newest attempt; `world_size` too.
+
+    losses: attempts in a row that ended with a lost task and got no further than the one before.
+    """
 
     id: int
     owner: str
@@ -47,6 +50,7 @@ class JobRecord:
     world_size: int | None
     error: JobError | None
     result: BlobInfo | None
+    losses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,17 @@ class ServerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """A complete snapshot of a job, kept in the job's storage; `parts` in their order."""
+
+    job_id: int
+    step: int
+    attempt_id: int
+    parts: tuple[BlobInfo, ...]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class EventRecord:
     """A line of a job's story. `kind` is one word (submitted, admitted, running, ...)."""
 
@@ -147,7 +162,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that is not over, read in one transaction: what the reconciler decides from."""
+    """All that is not over, read in one transaction: what the reconciler decides from.
+
+    snapshots: the complete ones of open jobs, by job and step.
+    """
 
     jobs: tuple[JobRecord, ...]
     gangs: tuple[GangRecord, ...]
@@ -155,3 +173,4 @@ class World:
     ranks: tuple[RankRecord, ...]
     leases: tuple[Lease, ...]
     servers: tuple[ServerRecord, ...] = ()
+    snapshots: tuple[SnapshotRecord, ...] = ()

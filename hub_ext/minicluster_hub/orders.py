@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 
 from minicluster.wire import JobState, RunOrder, StopMode, TaskOrders
-from minicluster_hub.models import GangTarget, JobRecord, TaskRecord
+from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.scenes import Scene
 
 _STOP_MODES = {
     JobState.STOPPING: StopMode.INTERRUPT,
     JobState.FAILING: StopMode.ABORT,
-    JobState.REQUEUING: StopMode.ABORT,
+    JobState.REQUEUING: StopMode.KILL,
 }
 
 
@@ -23,14 +23,19 @@ def orders_for(task: TaskRecord, scene: Scene) -> TaskOrders:
     """Return the task's orders. Raises TaskOver when its gang is being ended."""
     if scene.gang.target is GangTarget.END:
         raise TaskOver(f"task {task.id} is over: its gang {scene.gang.id} is being ended")
-    if scene.job is None or scene.job.attempt_id is None or not scene.assembled:
+    if scene.job is None or scene.job.attempt_id is None:
+        return _versioned(None, None)
+    joins = scene.tolerates_loss and task.state is TaskState.READY
+    if not (scene.assembled or joins):
         return _versioned(None, None)
     return _versioned(_run_order(task, scene, scene.job), _STOP_MODES.get(scene.job.state))
 
 
 def _run_order(task: TaskRecord, scene: Scene, job: JobRecord) -> RunOrder:
     first = scene.tasks[0]
-    mine = sorted(rank.rank for rank in scene.ranks if rank.task_id == task.id)
+    mine = [rank.rank for rank in scene.ranks if rank.task_id == task.id]
+    # In the order of their ranks; those that were lost on the way keep their places.
+    gang = list(dict.fromkeys(rank.task_id for rank in scene.ranks))
     return RunOrder(
         attempt=job.attempt_id or 0,
         job_id=job.id,
@@ -38,8 +43,8 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord) -> RunOrder:
         first_rank=mine[0],
         local_world_size=len(mine),
         world_size=len(scene.ranks),
-        group_rank=task.index,
-        group_world_size=len(scene.tasks),
+        group_rank=gang.index(task.id),
+        group_world_size=len(gang),
         master_addr=first.address,
         master_port=first.store_port or 0,
         restart_count=job.attempts - 1,

@@ -15,11 +15,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from minicluster.wire import ErrorKind, JobError
-from minicluster_hub.board import Board
-from minicluster_hub.deadlines import next_deadline
-from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
-from minicluster_hub.lifecycle import (
+from minicluster_hub.actions import (
     Action,
+    DropTasks,
     EndGang,
     EndStray,
     EndTask,
@@ -27,18 +25,21 @@ from minicluster_hub.lifecycle import (
     MarkEnded,
     MarkStarted,
     StartTask,
-    decide,
 )
+from minicluster_hub.attention import LOOK_S, Attention
+from minicluster_hub.board import Board
+from minicluster_hub.deadlines import next_deadline
+from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
+from minicluster_hub.lifecycle import decide
 from minicluster_hub.models import JobRecord, TaskRecord, World
+from minicluster_hub.planner import Planner
 from minicluster_hub.scenes import Limits, Sight, scenes
 from minicluster_hub.scheduling.base import Placement, Policy
-from minicluster_hub.scheduling.reasons import explain
-from minicluster_hub.scheduling.scheduler import Admit, Decision, Reclaim, Reuse, schedule
 from minicluster_hub.states import JobEvent
-from minicluster_hub.store import GangTaken, SlotTaken, Store
-from minicluster_hub.views import snapshot_of
+from minicluster_hub.store import Store
 
 RETRY_S = 1.0
+IDLE_LOOK_S = 5.0
 
 
 class Reconciler:
@@ -59,15 +60,13 @@ class Reconciler:
         self.board = Board(store, engine)
         self._store = store
         self._engine = engine
-        self._policy = policy
-        self._placement = placement
         self._service_url = service_url
         self._limits = limits or Limits()
         self._clock = clock
         self._log = log or logging.getLogger(__name__)
         self._awake = asyncio.Event()
-        self._opened = time.monotonic()
-        self._heard: dict[int, float] = {}
+        self._attention = Attention()
+        self._planner = Planner(store, engine, self.board, policy, placement, self._limits, self._log)
         self._engine_work: dict[int, asyncio.Task[None]] = {}
 
     # --- the loop -----------------------------------------------------------------------------
@@ -76,6 +75,13 @@ class Reconciler:
         """Open the engine and act until cancelled; tasks stay as they are then."""
         self._engine.on_change = self._engine_changed
         await self._open()
+        listening = asyncio.create_task(self._listen())
+        try:
+            await self._act()
+        finally:
+            listening.cancel()
+
+    async def _act(self) -> None:
         wait_s: float | None = 0.0
         while True:
             await self._sleep(wait_s)
@@ -84,6 +90,12 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
+
+    async def _listen(self) -> None:
+        """Note that the loop turns, while there are agents to hear."""
+        while True:
+            await asyncio.sleep(LOOK_S if self.board.world.tasks else IDLE_LOOK_S)
+            self._attention.note()
 
     async def _open(self) -> None:
         """Open the engine, however long what it stands on is away; `doctor` shows that nobody answers."""
@@ -106,7 +118,7 @@ class Reconciler:
 
     def heartbeat(self, task_id: int) -> None:
         """Say that a task's agent has spoken."""
-        self._heard[task_id] = time.monotonic()
+        self._attention.hear(task_id)
 
     async def close(self) -> None:
         """End what is under way in the engine; the tasks go on."""
@@ -135,24 +147,21 @@ class Reconciler:
             actions = [action for action in decide(world, sight, self._limits) if self._is_new(action)]
             for action in actions:
                 self._carry_out(action)
-            if not actions and not self._schedule():
+            if not actions and not self._planner.plan(world, sight):
                 break
         self.board.ring_orders()
         return next_deadline(world, sight, self._limits)
 
     def _look(self) -> None:
         world = self._store.world()
-        alive = {task.id for task in world.tasks}
-        self._heard = {task_id: at for task_id, at in self._heard.items() if task_id in alive}
         self.board.show(world, scenes(world, self._sight(world), self._limits))
 
     def _sight(self, world: World) -> Sight:
-        now, views = time.monotonic(), self._engine.tasks()
+        views = self._engine.tasks()
         for task_id, view in views.items():
             if view.starting:
-                self.heartbeat(task_id)
-        silence = {task.id: now - self._heard.get(task.id, self._opened) for task in world.tasks}
-        return Sight(views, silence, self._clock())
+                self._attention.hear(task_id)
+        return Sight(views, self._attention.silence_s(task.id for task in world.tasks), self._clock())
 
     def _is_new(self, action: Action) -> bool:
         if isinstance(action, EndStray):
@@ -181,14 +190,31 @@ class Reconciler:
             case EndGang(gang_id, reason):
                 self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
                 self._store.end_gang(gang_id)
-            case Happened(job_id, event, reason, error):
-                self.happened(job_id, event, reason, error)
+            case DropTasks(gang_id, task_ids, reason):
+                self._drop(gang_id, task_ids, reason)
+            case Happened(job_id, event, reason, error, losses):
+                self.happened(job_id, event, reason, error, losses)
+
+    def _drop(self, gang_id: int, task_ids: tuple[int, ...], reason: str) -> None:
+        scene = self.board.scenes[gang_id]
+        nodes = ", ".join(task.node for task in scene.tasks if task.id in task_ids)
+        self._log.info("gang %s goes on without %s%s", gang_id, nodes, f": {reason}" if reason else "")
+        self._store.drop_tasks(gang_id, task_ids, self._clock())
+        if scene.job is not None and scene.tolerates_loss:
+            self._planner.pause_growth(scene.job.id)
+            self._store.note(scene.job.id, "shrunk", f"{nodes} is lost; the others go on", self._clock())
+            self.board.ring(scene.job.id)
 
     def happened(
-        self, job_id: int, event: JobEvent, reason: str = "", error: JobError | None = None
+        self,
+        job_id: int,
+        event: JobEvent,
+        reason: str = "",
+        error: JobError | None = None,
+        losses: int | None = None,
     ) -> JobRecord:
         """Apply an event to a job and tell everyone who looks at it."""
-        record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error)
+        record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error, losses=losses)
         self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
         self.board.ring(job_id)
         self.wake()
@@ -242,33 +268,3 @@ class Reconciler:
             asyncio.get_running_loop().call_later(RETRY_S, self.wake)
             return
         self.wake()
-
-    # --- scheduling ---------------------------------------------------------------------------
-
-    def _schedule(self) -> bool:
-        """Start or make room for waiting jobs; return whether anything was done."""
-        unusable = frozenset(scene.gang.id for scene in self.board.scenes.values() if scene.lost)
-        snapshot = snapshot_of(self.board.world, self._engine.nodes(), unusable, self._clock())
-        decisions = schedule(snapshot, self._policy, self._placement) if snapshot.waiting else ()
-        done = [self._apply(decision) for decision in decisions]
-        if not any(done):
-            self.board.show_waits(explain(snapshot))
-        return any(done)
-
-    def _apply(self, decision: Decision) -> bool:
-        now = self._clock()
-        try:
-            match decision:
-                case Admit(job_id, places):
-                    self._store.admit(job_id, places, now)
-                case Reuse(job_id, gang_id):
-                    self._store.bind(job_id, gang_id, now)
-                case Reclaim(gang_id):
-                    self._store.end_gang(gang_id)
-                    return True
-        except (SlotTaken, GangTaken) as error:
-            self._log.warning("the plan no longer holds: %s", error)
-            return False
-        self._log.info("job %s: %s", job_id, decision)
-        self.board.ring(job_id)
-        return True

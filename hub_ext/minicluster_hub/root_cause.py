@@ -26,7 +26,12 @@ def root_cause(ranks: Iterable[RankRecord]) -> JobError | None:
     return min(errors, key=_blame, default=None)
 
 
+def is_consequence(error: JobError | None) -> bool:
+    """Tell whether an error speaks of another rank's end, also where the cell wrapped it in its own."""
+    said = "" if error is None else f"{error.message}\n{error.traceback}"
+    return any(words in said for words in CONNECTION_LOST)
+
+
 def _blame(error: JobError) -> tuple[bool, float, int]:
-    consequence = any(words in error.message for words in CONNECTION_LOST)
     when = error.at if error.at is not None else float("inf")
-    return consequence, when, error.rank if error.rank is not None else 0
+    return is_consequence(error), when, error.rank if error.rank is not None else 0

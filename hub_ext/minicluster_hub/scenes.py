@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from minicluster.wire import JobState
 from minicluster_hub.engines.base import TaskView
-from minicluster_hub.models import GangRecord, JobRecord, RankRecord, TaskRecord, TaskState, World
+from minicluster_hub.models import (
+    GangRecord,
+    GangTarget,
+    JobRecord,
+    RankRecord,
+    SnapshotRecord,
+    TaskRecord,
+    TaskState,
+    World,
+)
+from minicluster_hub.root_cause import is_consequence, root_cause
 
 ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
 """The states in which an attempt is being cleared away."""
@@ -15,14 +25,20 @@ ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (10 s)."""
+    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (10 s).
 
-    heartbeat_timeout_s: float = 10.0
+    heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
+    suspect_timeout_s: the same, once other ranks have lost their connections.
+    max_losses: attempts that end with a lost task and get no further than the one before.
+    """
+
+    heartbeat_timeout_s: float = 3.0
+    suspect_timeout_s: float = 1.5
     start_timeout_s: float = 300.0
     pull_timeout_s: float = 3600.0
     stop_patience_s: float = 10.8
     keep_warm_s: float = 120.0
-    max_attempts: int = 3
+    max_losses: int = 3
 
 
 @dataclass(frozen=True)
@@ -36,17 +52,33 @@ class Sight:
 
 @dataclass(frozen=True)
 class Scene:
-    """One gang with its tasks, its job if it has one, and that job's ranks."""
+    """One gang with its tasks, its job if it has one, and the ranks of that job's newest attempt.
+
+    lost: tasks that have ended, or were silent for longer than `patience_s`.
+    """
 
     gang: GangRecord
     tasks: tuple[TaskRecord, ...]
     job: JobRecord | None
     ranks: tuple[RankRecord, ...]
     lost: tuple[TaskRecord, ...] = field(default=())
+    patience_s: float = 0.0
+    snapshots: tuple[SnapshotRecord, ...] = field(default=())
 
     @property
     def assembled(self) -> bool:
         return all(task.state is TaskState.READY for task in self.tasks)
+
+    @property
+    def living_ranks(self) -> tuple[RankRecord, ...]:
+        """The ranks of tasks that the gang still holds: others went with a lost node."""
+        held = {task.id for task in self.tasks}
+        return tuple(rank for rank in self.ranks if rank.task_id in held)
+
+    @property
+    def tolerates_loss(self) -> bool:
+        """Whether the attempt runs, and goes on as long as it has one task."""
+        return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
 
     def cleared(self) -> bool:
         """Nothing of the job's newest attempt is left on any node."""
@@ -71,11 +103,32 @@ def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
         tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
         ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
-        lost = tuple(task for task in tasks if _is_lost(task, sight, limits))
-        yield Scene(gang, tasks, job, ranks, lost)
+        suspicious = job is not None and lost_connections(job, ranks)
+        patience_s = limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s
+        lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s))
+        snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
+        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots)
 
 
-def _is_lost(task: TaskRecord, sight: Sight, limits: Limits) -> bool:
+def silent_nodes(world: World, sight: Sight, limits: Limits) -> frozenset[str]:
+    """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told."""
+    ending = {gang.id for gang in world.gangs if gang.target is GangTarget.END}
+    return frozenset(
+        task.node
+        for task in world.tasks
+        if task.gang_id in ending
+        and (view := sight.views.get(task.id)) is not None
+        and view.alive
+        and sight.silence_s.get(task.id, 0.0) > limits.suspect_timeout_s
+    )
+
+
+def lost_connections(job: JobRecord, ranks: Iterable[RankRecord]) -> bool:
+    """Tell whether all that is known of a failing attempt is that ranks lost their connections."""
+    return job.state is JobState.FAILING and job.error is None and is_consequence(root_cause(ranks))
+
+
+def _is_lost(task: TaskRecord, sight: Sight, patience_s: float) -> bool:
     view = sight.views.get(task.id)
     if task.state is TaskState.ENDED:
         return False
@@ -83,4 +136,4 @@ def _is_lost(task: TaskRecord, sight: Sight, limits: Limits) -> bool:
         return view is not None and not view.alive
     if view is None or not view.alive:
         return True
-    return sight.silence_s.get(task.id, 0.0) > limits.heartbeat_timeout_s
+    return sight.silence_s.get(task.id, 0.0) > patience_s

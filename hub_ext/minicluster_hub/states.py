@@ -48,6 +48,8 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STOPPING, _E.CLEARED): _S.STOPPED,
     (_S.FAILING, _E.CLEARED): _S.FAILED,
     (_S.FAILING, _E.STOP_ASKED): _S.FAILING,
+    # What failed was the connection to a node that turns out to be lost.
+    (_S.FAILING, _E.TASK_LOST): _S.REQUEUING,
     (_S.STOPPING, _E.STOP_ASKED): _S.STOPPING,
     (_S.REQUEUING, _E.CLEARED): _S.QUEUED,
     (_S.REQUEUING, _E.STOP_ASKED): _S.STOPPING,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse
 from minicluster_hub.models import (
@@ -15,7 +15,7 @@ from minicluster_hub.models import (
     TaskState,
     World,
 )
-from minicluster_hub.scheduling.base import JobRequest, Places, RunningJob, Snapshot, WarmGang
+from minicluster_hub.scheduling.base import Growth, JobRequest, Places, RunningJob, Snapshot, WarmGang
 from minicluster_hub.scheduling.reasons import Wait
 
 
@@ -68,9 +68,21 @@ def _slot_use(slot: int, kind: str, lease: Lease | None, servers: Mapping[int, S
     return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
 
 
-def snapshot_of(world: World, nodes: Sequence[NodeView], unusable: frozenset[int], now: float) -> Snapshot:
-    """Return what the scheduler is told. `unusable`: gangs that cannot take a job (a lost task)."""
-    up = [node for node in nodes if node.up]
+def snapshot_of(
+    world: World,
+    nodes: Sequence[NodeView],
+    unusable: frozenset[int],
+    now: float,
+    *,
+    away: Collection[str] = (),
+    not_growing: Collection[int] = (),
+) -> Snapshot:
+    """Return what the scheduler is told.
+
+    unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
+    their engine still counts them as up. not_growing: jobs that get no more nodes for now.
+    """
+    up = [node for node in nodes if node.up and node.name not in away]
     held = {(lease.node, lease.slot) for lease in world.leases}
     tasks: dict[int, list[TaskRecord]] = {}
     for task in world.tasks:
@@ -88,7 +100,18 @@ def snapshot_of(world: World, nodes: Sequence[NodeView], unusable: frozenset[int
             for node in up
         },
         servers=tuple(server for server in world.servers if server.slots),
+        growing=tuple(_growing(world, tasks, not_growing)),
     )
+
+
+def _growing(
+    world: World, tasks: Mapping[int, list[TaskRecord]], not_growing: Collection[int]
+) -> Iterator[Growth]:
+    for job in world.jobs:
+        if job.state is JobState.RUNNING and job.spec.fault_tolerant and job.id not in not_growing:
+            request, on = _request(job), frozenset(task.node for task in tasks.get(job.gang_id or 0, []))
+            if len(on) < request.max_nodes:
+                yield Growth(request, request.max_nodes - len(on), on)
 
 
 def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:

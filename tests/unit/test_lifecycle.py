@@ -5,22 +5,24 @@ from dataclasses import replace
 import pytest
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState, StopMode
-from minicluster_hub.deadlines import next_deadline
-from minicluster_hub.engines.base import TaskView
-from minicluster_hub.lifecycle import (
+from minicluster_hub.actions import (
+    DropTasks,
     EndGang,
     EndTask,
     Happened,
     MarkEnded,
     MarkStarted,
     StartTask,
-    decide,
 )
+from minicluster_hub.deadlines import next_deadline
+from minicluster_hub.engines.base import TaskView
+from minicluster_hub.lifecycle import decide
 from minicluster_hub.models import (
     GangRecord,
     GangTarget,
     JobRecord,
     RankRecord,
+    SnapshotRecord,
     TaskRecord,
     TaskState,
     World,
@@ -154,13 +156,91 @@ def test_of_two_failures_the_earlier_is_the_cause():
     assert root_cause([]) is None
 
 
-def test_a_lost_task_starts_the_job_again_until_the_attempts_are_used_up():
+def test_a_lost_task_starts_the_job_again():
     here = world(job(), READY)
     assert events(acts(here, sight(31))) == [JobEvent.TASK_LOST]
     assert events(acts(here, sight(silent=(31,)))) == [JobEvent.TASK_LOST]
-    (seen,) = acts(world(job(attempts=3), READY), sight(31))
-    assert (seen.event, seen.error.kind) == (JobEvent.FAILURE_SEEN, ErrorKind.LOST)
-    assert "attempt 3 of 3" in seen.error.message
+
+
+def test_the_others_stay_together_without_the_lost_one():
+    here = world(job(JobState.REQUEUING, state_since=NOW), READY)
+    assert acts(here, sight(silent=(31,))) == (DropTasks(3, (31,), ""),)
+    assert acts(here, sight(silent=(30, 31))) == (EndGang(3, ""),)
+
+
+def test_losses_without_progress_are_counted_and_give_the_job_up():
+    (seen,) = acts(world(job(losses=1), READY), sight(31))
+    assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2)
+    waiting = job(JobState.QUEUED, losses=LIMITS.max_losses, gang_id=None)
+    nothing_runs = Sight({}, {}, NOW)
+    (given_up,) = acts(World((waiting,), (), (), (), ()), nothing_runs)
+    assert (given_up.event, given_up.error.kind) == (JobEvent.FAILURE_SEEN, ErrorKind.LOST)
+    assert acts(World((replace(waiting, losses=2),), (), (), (), ()), nothing_runs) == ()
+
+
+def test_a_snapshot_of_the_attempt_is_progress():
+    snapshot = SnapshotRecord(7, 40, 70, (), 4990.0)
+    (seen,) = acts(replace(world(job(losses=2), READY), snapshots=(snapshot,)), sight(31))
+    assert seen.losses == 1
+    earlier = replace(snapshot, attempt_id=69)
+    (seen,) = acts(replace(world(job(losses=1), READY), snapshots=(earlier,)), sight(31))
+    assert seen.losses == 2
+
+
+CUT = JobError(kind=ErrorKind.EXCEPTION, message="RuntimeError: Connection closed by peer", rank=0, at=1.0)
+
+
+def test_a_lost_connection_is_the_failure_only_if_no_node_is_lost():
+    failing = job(JobState.FAILING, state_since=NOW)
+    here = world(failing, (task(0, cleared=70), task(1)), EXITED, (CUT, None))
+    assert events(acts(here)) == []
+    lost = acts(here, Sight(sight().views, {30: 0.1, 31: LIMITS.suspect_timeout_s + 0.1}, NOW))
+    assert events(lost) == [JobEvent.TASK_LOST], "sooner than without the hint"
+    both = world(failing, CLEARED, EXITED, (CUT, None))
+    assert events(acts(both)) == [JobEvent.CLEARED]
+
+
+def test_a_cell_that_wraps_the_lost_connection_in_its_own_error_starts_again_too():
+    wrapped = CUT.model_copy(update={"message": "TrainingFailed: no", "traceback": CUT.message})
+    here = world(job(JobState.FAILING, state_since=NOW), READY, EXITED, (wrapped, None))
+    assert events(acts(here, sight(31))) == [JobEvent.TASK_LOST]
+
+
+def test_a_failure_of_the_cell_itself_stays_one_though_a_node_is_lost():
+    here = world(job(JobState.FAILING, state_since=NOW), READY, EXITED, (CUT, FAILURE))
+    assert events(acts(here, sight(30))) == []
+    assert DropTasks(3, (30,), "") in acts(here, sight(30))
+
+
+TOLERANT = SPEC.model_copy(update={"fault_tolerant": True})
+
+
+def test_a_fault_tolerant_attempt_goes_on_without_a_lost_task():
+    here = world(job(spec=TOLERANT), READY)
+    assert acts(here, sight(31)) == (DropTasks(3, (31,), ""),)
+    assert events(acts(here, sight(30, 31))) == [JobEvent.TASK_LOST]
+    alone = world(job(spec=TOLERANT), (task(0, cleared=70),), EXITED)
+    assert events(acts(alone)) == [JobEvent.RANKS_SUCCEEDED], "the lost task's rank does not count"
+
+
+def test_a_task_joins_a_running_attempt_and_leaves_when_it_comes_too_late():
+    joining = (task(0), task(1, TaskState.STARTED))
+    here = world(job(spec=TOLERANT), joining, (RankState.STARTED, RankState.PENDING))
+    assert acts(here) == ()
+    scene = scene_of(here)
+    assert orders_for(joining[0], scene).run is not None, "the others go on"
+    assert orders_for(joining[1], scene).run is None
+    ready = scene_of(world(job(spec=TOLERANT), READY, (RankState.STARTED, RankState.PENDING)))
+    assert orders_for(READY[1], ready).run.first_rank == 1
+    late = world(job(spec=TOLERANT), joining, (RankState.EXITED, RankState.PENDING))
+    assert acts(late) == (DropTasks(3, (31,), ""),)
+
+
+def test_ranks_keep_their_places_when_others_are_lost():
+    ranks = tuple(RankRecord(70, rank, 30 + rank, RankState.STARTED, None, None) for rank in range(3))
+    here = replace(world(job(JobState.REQUEUING, state_since=NOW), (task(1), task(2))), ranks=ranks)
+    run = orders_for(here.tasks[0], scene_of(here)).run
+    assert (run.group_rank, run.group_world_size) == (1, 3)
 
 
 def test_an_agent_that_dies_at_start_is_a_failure_with_its_last_words():
@@ -206,9 +286,11 @@ def test_agents_that_do_not_end_their_ranks_are_ended():
     assert isinstance(ended, EndGang)
 
 
-def test_a_gang_that_never_assembled_is_ended_with_its_job():
+def test_tasks_that_never_came_up_are_ended_with_their_job():
     here = world(job(JobState.STOPPING, state_since=NOW), (task(0, TaskState.STARTED), task(1)))
-    assert EndGang(3, "") in acts(here)
+    assert DropTasks(3, (30,), "") in acts(here)
+    neither = (task(0, TaskState.STARTED), task(1, TaskState.STARTED))
+    assert EndGang(3, "") in acts(world(job(JobState.STOPPING, state_since=NOW), neither))
 
 
 def test_ending_a_gang_frees_slots_only_when_nothing_is_left():
@@ -228,7 +310,7 @@ def test_an_attempt_whose_tasks_are_all_gone_is_cleared():
 def test_a_warm_gang_is_kept_for_its_time_and_not_when_it_is_broken():
     assert acts(world(None, READY, idle_since=NOW - 119)) == ()
     assert acts(world(None, READY, idle_since=NOW - 121)) == (EndGang(3, ""),)
-    assert EndGang(3, "") in acts(world(None, READY, idle_since=NOW), sight(31))
+    assert DropTasks(3, (31,), "") in acts(world(None, READY, idle_since=NOW), sight(31))
 
 
 def test_a_time_limit_ends_the_job_and_sets_the_deadline():

@@ -1,17 +1,19 @@
 """FIFO, pack, warm gangs and the reasons for waiting: pure functions over snapshots."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster_hub.models import ServerRecord
-from minicluster_hub.scheduling.base import JobRequest, RunningJob, Snapshot, WarmGang, give
+from minicluster_hub.scheduling.base import Growth, JobRequest, RunningJob, Snapshot, WarmGang, give
 from minicluster_hub.scheduling.placement import UnknownPlacement, placement
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies import UnknownPolicy, policy
 from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.scheduling.reasons import explain
-from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Reuse, schedule
+from minicluster_hub.scheduling.scheduler import Admit, Extend, Grow, Reclaim, Reuse, schedule
 
 THREE = {"node-1": 1, "node-2": 1, "node-3": 1}
 
@@ -164,3 +166,36 @@ def test_no_slot_twice_no_gang_in_part_and_the_same_plan_again(waiting, sizes, g
             assert len({node for node, _ in decision.places}) == len(decision.places)
     assert give(here.free, reclaimed).keys() == here.free.keys()
     assert {w.job_id for w in explain(here)} == set(wanted)
+
+
+def test_a_gang_that_lost_a_node_goes_on_with_those_it_has_and_keeps_its_memory():
+    two_left = {"node-1": 1, "node-2": 1}
+    survivors = gang(5, "node-1", "node-2")
+    assert decide([request(1, 2, most=3)], slots=two_left, warm=[survivors]) == (Reuse(1, 5),)
+    assert decide([request(1, 3)], slots=two_left, warm=[survivors]) == (), "waits for a third node"
+    assert decide([request(1, 3)], warm=[survivors]) == (Extend(1, 5, (("node-3", (0,)),)),)
+
+
+def test_a_gang_is_not_extended_on_a_node_that_it_is_on():
+    survivors = gang(5, "node-1", "node-2")
+    (extended,) = decide([request(1, 3)], slots={"node-1": 3, "node-2": 3, "node-3": 1}, warm=[survivors])
+    assert extended == Extend(1, 5, (("node-3", (0,)),))
+
+
+def test_the_largest_gang_that_is_not_too_large_is_extended():
+    warm = [gang(5, "node-1"), gang(6, "node-2", "node-3"), gang(7, "node-4", "node-5", "node-6", "node-7")]
+    slots = {f"node-{number}": 1 for number in range(1, 9)}
+    (extended,) = decide([request(1, 3)], slots=slots, warm=warm)
+    assert (extended.gang_id, extended.places) == (6, (("node-8", (0,)),))
+
+
+def test_a_running_job_grows_only_when_nobody_waits():
+    growing = (Growth(request(1, 1, most=3), 2, frozenset({"node-1"})),)
+    held = [RunningJob(1, "ada", (("node-1", (0,)),), None)]
+    alone = replace(snapshot([], running=held), growing=growing)
+    assert schedule(alone, Fifo(), Pack()) == (Grow(1, (("node-2", (0,)), ("node-3", (0,)))),)
+    starved = replace(snapshot([request(2, 3, owner="bob")], running=held), growing=growing)
+    assert schedule(starved, Fifo(), Pack()) == ()
+    both = replace(snapshot([request(2, 1, owner="bob")], running=held), growing=growing)
+    admitted, grown = schedule(both, Fifo(), Pack())
+    assert {node for node, _ in admitted.places} | {node for node, _ in grown.places} == {"node-2", "node-3"}

@@ -6,7 +6,7 @@ placement: place(request, nodes, free) -> which nodes and slots, or None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,10 +57,19 @@ class WarmGang:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """A running fault-tolerant job that may have up to `nodes` more nodes; `on`: those that it has."""
+
+    request: JobRequest
+    nodes: int
+    on: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """`free` does not hold the slots of the warm gangs; `slots` counts all of each node's.
 
-    servers: the notebook servers that hold slots.
+    servers: the notebook servers that hold slots. growing: jobs that take what nobody waits for.
     """
 
     now: float
@@ -70,6 +79,7 @@ class Snapshot:
     slots: Mapping[str, int]
     free: FreeSlots
     servers: tuple[ServerRecord, ...] = ()
+    growing: tuple[Growth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,11 @@ def give(free: FreeSlots, gangs: Iterable[WarmGang]) -> FreeSlots:
             if node in more:
                 more[node] = tuple(sorted({*more[node], *slots}))
     return more
+
+
+def without(free: FreeSlots, nodes: Collection[str]) -> FreeSlots:
+    """Return the free slots of the other nodes."""
+    return {node: slots for node, slots in free.items() if node not in nodes}
 
 
 def fitting_nodes(free: FreeSlots, slots_per_node: int) -> int:

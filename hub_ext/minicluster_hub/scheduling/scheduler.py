@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minicluster_hub.scheduling.base import (
     FreeSlots,
     Grant,
+    Growth,
     JobRequest,
     Placement,
     Places,
     Policy,
     Snapshot,
     WarmGang,
+    fitting_nodes,
     give,
     take,
+    without,
 )
 
 
@@ -35,13 +39,30 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Extend:
+    """Bind a warm gang of the same owner that is too small, and lease these slots for more tasks."""
+
+    job_id: int
+    gang_id: int
+    places: Places
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Lease these slots for tasks that join a running job."""
+
+    job_id: int
+    places: Places
+
+
+@dataclass(frozen=True, slots=True)
 class Reclaim:
     """End a warm gang: others wait for its slots."""
 
     gang_id: int
 
 
-Decision = Admit | Reuse | Reclaim
+Decision = Admit | Reuse | Extend | Grow | Reclaim
 
 
 def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[Decision, ...]:
@@ -50,28 +71,56 @@ def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[
     warm = {gang.gang_id: gang for gang in snapshot.warm}
     free = snapshot.free
     decisions: list[Decision] = []
-    for grant in policy.plan(snapshot):
+    grants = policy.plan(snapshot)
+    for grant in grants:
         request = requests[grant.job_id]
-        gang = _fitting_gang(request, grant, warm)
-        if gang is not None:
-            del warm[gang.gang_id]
-            decisions.append(Reuse(grant.job_id, gang.gang_id))
-            continue
-        made, free = _place_new(request, grant, free, warm, placement)
+        made, free = _place_warm(request, grant, free, warm, placement)
+        if not made:
+            made, free = _place_new(request, grant, free, warm, placement)
         decisions += made
+    if len(grants) == len(snapshot.waiting):
+        decisions += _grown(snapshot.growing, free, placement)
     return tuple(decisions)
 
 
-def _fitting_gang(request: JobRequest, grant: Grant, warm: dict[int, WarmGang]) -> WarmGang | None:
+def _place_warm(
+    request: JobRequest, grant: Grant, free: FreeSlots, warm: dict[int, WarmGang], placement: Placement
+) -> tuple[list[Decision], FreeSlots]:
+    """Use the owner's warm gang of that size, or the largest smaller one with more nodes added."""
+    for gang in _fitting_gangs(request, grant, warm):
+        missing = grant.nodes - len(gang.places)
+        others = without(free, {node for node, _ in gang.places})
+        places = placement.place(request, missing, others) if missing else ()
+        if places is not None:
+            del warm[gang.gang_id]
+            ids = request.job_id, gang.gang_id
+            return [Extend(*ids, places) if places else Reuse(*ids)], take(free, places)
+    return [], free
+
+
+def _fitting_gangs(request: JobRequest, grant: Grant, warm: dict[int, WarmGang]) -> list[WarmGang]:
     fitting = [
         gang
         for gang in warm.values()
         if gang.owner == request.owner
         and (gang.slots_per_node, gang.image, gang.shm_bytes)
         == (request.slots_per_node, request.image, request.shm_bytes)
-        and len(gang.places) == grant.nodes
+        and len(gang.places) <= grant.nodes
     ]
-    return max(fitting, key=lambda gang: gang.idle_since, default=None)
+    return sorted(fitting, key=lambda gang: (len(gang.places), gang.idle_since), reverse=True)
+
+
+def _grown(growing: Sequence[Growth], free: FreeSlots, placement: Placement) -> list[Decision]:
+    """Give running jobs that may grow what is free."""
+    decisions: list[Decision] = []
+    for growth in growing:
+        others = without(free, growth.on)
+        nodes = min(growth.nodes, fitting_nodes(others, growth.request.slots_per_node))
+        places = placement.place(growth.request, nodes, others) if nodes else None
+        if places:
+            decisions.append(Grow(growth.request.job_id, places))
+            free = take(free, places)
+    return decisions
 
 
 def _place_new(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobError, JobSubmit, TaskReport
@@ -100,6 +101,7 @@ class Store:
         reason: str = "",
         error: JobError | None = None,
         text: str = "",
+        losses: int | None = None,
     ) -> JobRecord:
         """Take a job over one transition of the table in `states`; return it as it is then.
 
@@ -108,7 +110,8 @@ class Store:
         """
         with self._database.write() as connection:
             job = jobs.find_known(connection, job_id, lock=True)
-            jobs.step(connection, job, event, now, reason=reason, error=error, text=text)
+            values = {} if losses is None else {"losses": losses}
+            jobs.step(connection, job, event, now, reason=reason, error=error, text=text, values=values)
             return jobs.find_known(connection, job_id)
 
     def note(self, job_id: int, kind: str, text: str, now: float) -> None:
@@ -134,18 +137,37 @@ class Store:
 
         Raises SlotTaken, with nothing changed, when a slot is held.
         """
+        with self._leasing(f"job {job_id} cannot be admitted", places) as connection:
+            return gangs.admit(connection, job_id, places, now)
+
+    @contextmanager
+    def _leasing(self, failing: str, places: gangs.Places) -> Iterator[Connection]:
+        """A write that takes slots. Raises SlotTaken, with nothing changed, when one is held."""
         try:
             with self._database.write() as connection:
-                return gangs.admit(connection, job_id, places, now)
+                yield connection
         except IntegrityError as error:
             with self._database.read() as connection:
                 taken = gangs.held(connection, places)
-            raise SlotTaken(f"job {job_id} cannot be admitted", taken) from error
+            raise SlotTaken(failing, taken) from error
 
-    def bind(self, job_id: int, gang_id: int, now: float) -> None:
-        """Start an attempt on a warm gang of the job's owner. Raises GangTaken."""
+    def bind(self, job_id: int, gang_id: int, now: float, more: gangs.Places = ()) -> None:
+        """Start an attempt on a warm gang of the job's owner, with tasks in further places.
+
+        Raises GangTaken, and SlotTaken, with nothing changed, when a slot is held.
+        """
+        with self._leasing(f"job {job_id} cannot be bound to gang {gang_id}", more) as connection:
+            gangs.bind(connection, job_id, gang_id, now, more)
+
+    def grow(self, job_id: int, places: gangs.Places, now: float) -> None:
+        """Add tasks to a running attempt. Raises GangTaken and SlotTaken, with nothing changed."""
+        with self._leasing(f"job {job_id} cannot grow", places) as connection:
+            gangs.grow(connection, job_id, places, now)
+
+    def drop_tasks(self, gang_id: int, task_ids: Sequence[int], now: float) -> int:
+        """Move lost tasks to a gang of their own, which is to end; return its id."""
         with self._database.write() as connection:
-            gangs.bind(connection, job_id, gang_id, now)
+            return gangs.drop_tasks(connection, gang_id, task_ids, now)
 
     def end_gang(self, gang_id: int) -> None:
         """Want the gang's tasks gone."""

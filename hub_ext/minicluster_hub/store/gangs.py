@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, and_, delete, false, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, false, func, insert, or_, select, update
 
-from minicluster.wire import RankState
+from minicluster.wire import JobState, RankState
 from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import jobs
 from minicluster_hub.store.errors import GangTaken
 from minicluster_hub.store.rows import add_row, slots_to_json, to_gang, to_task
-from minicluster_hub.store.tables import ATTEMPTS, GANGS, LEASES, RANKS, TASKS
+from minicluster_hub.store.tables import ATTEMPTS, GANGS, JOBS, LEASES, RANKS, TASKS
 
 Places = Sequence[tuple[str, tuple[int, ...]]]
 
@@ -34,14 +34,16 @@ def admit(connection: Connection, job_id: int, places: Places, now: float) -> in
         "shm_bytes": job.spec.shm_bytes,
     }
     gang_id = add_row(connection, GANGS, gang)
-    task_ids = [_add_task(connection, gang_id, index, place, now) for index, place in enumerate(places)]
-    _lease(connection, job, places, task_ids)
-    _begin_attempt(connection, job, gang_id, task_ids, [node for node, _ in places], now)
+    _add_tasks(connection, job, gang_id, places, now)
+    _begin_attempt(connection, job, gang_id, now)
     return gang_id
 
 
-def bind(connection: Connection, job_id: int, gang_id: int, now: float) -> None:
-    """Give a queued job a warm gang of its owner. Raises GangTaken."""
+def bind(connection: Connection, job_id: int, gang_id: int, now: float, more: Places = ()) -> None:
+    """Give a queued job a warm gang of its owner, with `more` tasks if it has too few.
+
+    Raises GangTaken, and IntegrityError when a slot of `more` is held already.
+    """
     job = jobs.find_known(connection, job_id, lock=True)
     tasks = tasks_of(connection, gang_id)
     why = _refusal(connection, job, gang_id, tasks)
@@ -50,8 +52,53 @@ def bind(connection: Connection, job_id: int, gang_id: int, now: float) -> None:
     connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(job_id=job_id, idle_since=None))
     leases = update(LEASES).where(LEASES.c.task_id.in_([task.id for task in tasks]))
     connection.execute(leases.values(job_id=job_id, warm=False))
-    nodes = [task.node for task in tasks]
-    _begin_attempt(connection, job, gang_id, [task.id for task in tasks], nodes, now)
+    _add_tasks(connection, job, gang_id, more, now)
+    _begin_attempt(connection, job, gang_id, now)
+
+
+def grow(connection: Connection, job_id: int, places: Places, now: float) -> None:
+    """Add tasks to the attempt that a fault-tolerant job is running: they join it live.
+
+    Raises GangTaken when it is over by now, and IntegrityError when a slot is held already.
+    """
+    job = jobs.find_known(connection, job_id, lock=True)
+    if job.state is not JobState.RUNNING or job.gang_id is None or job.attempt_id is None:
+        raise GangTaken(job_id, job.gang_id or 0, f"the job is {job.state}")
+    task_ids = _add_tasks(connection, job, job.gang_id, places, now)
+    highest = select(func.max(RANKS.c.rank)).where(RANKS.c.attempt_id == job.attempt_id)
+    first = connection.execute(highest).scalar_one() + 1
+    _add_ranks(connection, job, job.attempt_id, task_ids, first)
+    _count_ranks(connection, job.gang_id)
+    nodes = ", ".join(node for node, _ in places)
+    jobs.add_event(connection, job_id, "grown", f"{nodes} joins attempt {job.attempts}", now)
+
+
+def drop_tasks(connection: Connection, gang_id: int, task_ids: Sequence[int], now: float) -> int:
+    """Move tasks that are lost to a gang of their own, which is to end; return its id.
+
+    The others stay together, with what they keep in memory.
+    """
+    gang = connection.execute(select(GANGS).where(GANGS.c.id == gang_id).with_for_update()).one()
+    values = {**gang._mapping, "target": GangTarget.END, "job_id": None, "idle_since": now}
+    del values["id"]
+    left = add_row(connection, GANGS, values)
+    connection.execute(update(TASKS).where(TASKS.c.id.in_(task_ids)).values(gang_id=left))
+    leases = update(LEASES).where(LEASES.c.task_id.in_(task_ids))
+    connection.execute(leases.values(job_id=None, warm=True))
+    _count_ranks(connection, gang_id)
+    return left
+
+
+def _count_ranks(connection: Connection, gang_id: int) -> None:
+    """Keep how many ranks a running job has, as its tasks come and go."""
+    living = (
+        select(func.count())
+        .select_from(RANKS.join(TASKS, RANKS.c.task_id == TASKS.c.id))
+        .where(RANKS.c.attempt_id == JOBS.c.attempt_id, TASKS.c.gang_id == gang_id)
+        .scalar_subquery()
+    )
+    running = update(JOBS).where(JOBS.c.gang_id == gang_id, JOBS.c.state == JobState.RUNNING)
+    connection.execute(running.values(world_size=living))
 
 
 def tasks_of(connection: Connection, gang_id: int) -> list[TaskRecord]:
@@ -60,10 +107,10 @@ def tasks_of(connection: Connection, gang_id: int) -> list[TaskRecord]:
 
 
 def attempt_nodes(connection: Connection, attempt_id: int) -> tuple[str, ...]:
-    """Return the nodes of an attempt, in the order of its tasks."""
-    of_attempt = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.id == attempt_id).scalar_subquery()
-    query = select(TASKS.c.node).where(TASKS.c.gang_id == of_attempt).order_by(TASKS.c.index)
-    return tuple(connection.execute(query).scalars())
+    """Return the nodes of an attempt, in the order of its ranks; those that it lost, too."""
+    query = select(TASKS.c.node).join(RANKS, RANKS.c.task_id == TASKS.c.id)
+    of_attempt = query.where(RANKS.c.attempt_id == attempt_id).order_by(RANKS.c.rank)
+    return tuple(dict.fromkeys(connection.execute(of_attempt).scalars()))
 
 
 def held(connection: Connection, places: Places) -> list[str]:
@@ -145,6 +192,16 @@ def _add_task(
     return add_row(connection, TASKS, values)
 
 
+def _add_tasks(connection: Connection, job: JobRecord, gang_id: int, places: Places, now: float) -> list[int]:
+    """Add a task for each place, behind those that the gang has, with its leases; return their ids."""
+    first = connection.execute(select(func.max(TASKS.c.index)).where(TASKS.c.gang_id == gang_id)).scalar()
+    start = 0 if first is None else first + 1
+    added = [_add_task(connection, gang_id, index, place, now) for index, place in enumerate(places, start)]
+    if added:
+        _lease(connection, job, places, added)
+    return added
+
+
 def _lease(connection: Connection, job: JobRecord, places: Places, task_ids: list[int]) -> None:
     rows = [
         {"node": node, "slot": slot, "task_id": task_id, "job_id": job.id, "owner": job.owner, "warm": False}
@@ -156,19 +213,26 @@ def _lease(connection: Connection, job: JobRecord, places: Places, task_ids: lis
     connection.execute(insert(LEASES), rows)
 
 
-def _begin_attempt(
-    connection: Connection, job: JobRecord, gang_id: int, task_ids: list[int], nodes: list[str], now: float
-) -> None:
+def _begin_attempt(connection: Connection, job: JobRecord, gang_id: int, now: float) -> None:
     """Write the attempt with its ranks, task by task, and take the job to STARTING."""
+    tasks = tasks_of(connection, gang_id)
     number = job.attempts + 1
     attempt = {"job_id": job.id, "gang_id": gang_id, "number": number, "created_at": now}
     attempt_id = add_row(connection, ATTEMPTS, attempt)
+    ranks = _add_ranks(connection, job, attempt_id, [task.id for task in tasks], 0)
+    values = {"attempts": number, "attempt_id": attempt_id, "gang_id": gang_id, "world_size": ranks}
+    text = f"attempt {number} on {', '.join(task.node for task in tasks)}"
+    jobs.step(connection, job, JobEvent.ADMITTED, now, text=text, values=values)
+
+
+def _add_ranks(
+    connection: Connection, job: JobRecord, attempt_id: int, task_ids: list[int], first: int
+) -> int:
+    """Write the ranks of these tasks, numbered from `first` on; return how many they are."""
     of_ranks = [task_id for task_id in task_ids for _ in range(job.spec.ranks_on_each_node)]
     ranks = [
         {"attempt_id": attempt_id, "rank": rank, "task_id": task_id, "state": RankState.PENDING}
-        for rank, task_id in enumerate(of_ranks)
+        for rank, task_id in enumerate(of_ranks, first)
     ]
     connection.execute(insert(RANKS), ranks)
-    values = {"attempts": number, "attempt_id": attempt_id, "gang_id": gang_id, "world_size": len(ranks)}
-    text = f"attempt {number} on {', '.join(nodes)}"
-    jobs.step(connection, job, JobEvent.ADMITTED, now, text=text, values=values)
+    return len(ranks)

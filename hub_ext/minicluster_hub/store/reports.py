@@ -38,21 +38,22 @@ class ReportPlan:
 def plan(
     connection: Connection, task_id: int, report: TaskReport, *, lock: bool = False
 ) -> ReportPlan | None:
-    """Return what the report changes, or None when the task has ended."""
+    """Return what the report changes, or None when the task is over."""
     query = select(TASKS).where(TASKS.c.id == task_id)
     row = connection.execute(query.with_for_update() if lock else query).one()
     task = to_task(row)
     if task.state is TaskState.ENDED:
         return None
     newest_id = select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == task.gang_id).scalar_subquery()
-    newest = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.id == newest_id)).one()
+    newest = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.id == newest_id)).one_or_none()
+    if newest is None:  # Dropped from its gang as lost: nothing that it says counts.
+        return None
     changes = _task_changes(task, report, newest.id)
     if report.attempt != newest.id:
         return ReportPlan(None, None, changes, (), {}, ())
-    first_result = report.result if task.index == 0 and newest.result_sha256 is None else None
     result = {}
-    if first_result is not None:
-        result = {"result_sha256": first_result.sha256, "result_size_bytes": first_result.size_bytes}
+    if report.result and newest.result_sha256 is None and _leads(connection, newest.id, task):
+        result = {"result_sha256": report.result.sha256, "result_size_bytes": report.result.size_bytes}
     return ReportPlan(
         newest.id,
         newest.job_id,
@@ -61,6 +62,13 @@ def plan(
         result,
         _new_notes(connection, newest.job_id, report),
     )
+
+
+def _leads(connection: Connection, attempt_id: int, task: TaskRecord) -> bool:
+    """Whether the task has the lowest rank of those that its gang still holds."""
+    query = select(RANKS.c.task_id).join(TASKS, RANKS.c.task_id == TASKS.c.id)
+    living = query.where(RANKS.c.attempt_id == attempt_id, TASKS.c.gang_id == task.gang_id)
+    return connection.execute(living.order_by(RANKS.c.rank).limit(1)).scalar() == task.id
 
 
 def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: float) -> None:

@@ -61,6 +61,7 @@ def to_job(row: AnyRow) -> JobRecord:
         world_size=row.world_size,
         error=_error(row.error),
         result=_blob(row.result_sha256, row.result_size_bytes),
+        losses=row.losses,
     )
 
 

@@ -21,7 +21,16 @@ from .settings import AgentSettings
 from .streams import CHUNK_BYTES, Spool
 
 REPORT_BYTES = 1 << 20
-_BECAUSE = {StopMode.INTERRUPT: "the job was stopped", StopMode.ABORT: "the job's attempt was ended"}
+_BECAUSE = {
+    StopMode.INTERRUPT: "the job was stopped",
+    StopMode.ABORT: "the job's attempt was ended",
+    StopMode.KILL: "the job goes on without a lost node",
+}
+
+
+def _is_harsher(mode: StopMode, than: StopMode) -> bool:
+    modes = list(StopMode)
+    return modes.index(mode) > modes.index(than)
 
 
 class AttemptImpossible(MiniclusterError):
@@ -114,7 +123,7 @@ class Attempt:
 
     def stop(self, mode: StopMode, because: str = "") -> None:
         """End the ranks, by ever harsher signals. A harsher mode takes the place of a milder one."""
-        if self._mode in (mode, StopMode.ABORT) or self.gone.is_set():
+        if self.gone.is_set() or (self._mode and not _is_harsher(mode, self._mode)):
             return
         self._mode = mode
         if self._preparing and not self._preparing.done():

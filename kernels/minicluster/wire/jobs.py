@@ -78,6 +78,7 @@ class JobSpec(Message):
     timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
     image: the container image that its tasks run; None means the cluster's own.
     shm_bytes: size of /dev/shm in each task, for data loaders; None means the engine's default.
+    fault_tolerant: its ranks go on when a node is lost, and new ones join them live.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -89,6 +90,7 @@ class JobSpec(Message):
     timeout_s: float | None = Field(default=None, gt=0)
     image: str | None = Field(default=None, min_length=1, max_length=512)
     shm_bytes: int | None = Field(default=None, ge=1 << 20, le=1 << 44)
+    fault_tolerant: bool = False
 
     @property
     def ranks_on_each_node(self) -> int:

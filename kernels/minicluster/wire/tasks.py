@@ -80,10 +80,14 @@ class RunOrder(Message):
 
 
 class StopMode(StrEnum):
-    """interrupt: SIGINT, SIGTERM after 5 s, SIGKILL after 5 more. abort: SIGTERM, SIGKILL after 2 s."""
+    """interrupt: SIGINT, SIGTERM after 5 s, SIGKILL after 5 more. abort: SIGTERM, SIGKILL after 2 s.
+
+    kill: SIGKILL at once; the attempt goes on elsewhere from its newest snapshot.
+    """
 
     INTERRUPT = "interrupt"
     ABORT = "abort"
+    KILL = "kill"
 
 
 class TaskOrders(Message):

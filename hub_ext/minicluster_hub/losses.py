@@ -1,0 +1,75 @@
+"""What follows from tasks that are lost or do not answer: go on without them, start again, give up. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minicluster.wire import ErrorKind, JobError, JobState, RankState
+from minicluster_hub.actions import DropTasks, EndGang, Happened
+from minicluster_hub.models import JobRecord, TaskRecord, TaskState
+from minicluster_hub.scenes import ENDING, Limits, Scene, Sight
+from minicluster_hub.states import JobEvent
+
+
+def without_unusable(scene: Scene, sight: Sight, limits: Limits) -> Iterator[DropTasks | EndGang]:
+    """Part with the tasks that cannot go on; the others stay together, warm and with their snapshots."""
+    late = _late(scene, sight, limits)
+    lost = {task.id for task in scene.lost}
+    if scene.tolerates_loss:
+        bad = [task for task in scene.tasks if task.id in lost or _joins_in_vain(task, scene)]
+    else:
+        unready = [task for task in scene.tasks if task.state is not TaskState.READY]
+        bad = [task for task in scene.tasks if task.id in lost or task in unready or task in late]
+    reason = "an agent did not end its ranks" if late else ""
+    if bad and len(bad) == len(scene.tasks):
+        yield EndGang(scene.gang.id, reason)
+    elif bad:
+        yield DropTasks(scene.gang.id, tuple(task.id for task in bad), reason)
+
+
+def lost_task(scene: Scene, job: JobRecord, sight: Sight) -> Happened | None:
+    """Return what a lost task means for its job; None when none is lost, or the others go on."""
+    others_go_on = scene.tolerates_loss and len(scene.lost) < len(scene.tasks)
+    if not scene.lost or others_go_on:
+        return None
+    task = scene.lost[0]
+    view = sight.views.get(task.id)
+    last_words = view.detail if view is not None else ""
+    ended_by_itself = view is None or not (view.alive or view.node_lost)
+    if job.state is JobState.STARTING and not scene.assembled and ended_by_itself:
+        words = f"the task on {task.node} ended before it could start its ranks"
+        error = JobError(kind=ErrorKind.START, node=task.node, message=words, traceback=last_words)
+        return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
+    losses = 1 if _got_further(scene, job) else job.losses + 1
+    return Happened(job.id, JobEvent.TASK_LOST, f"the task on {task.node} was lost", losses=losses)
+
+
+def given_up(job: JobRecord, limits: Limits) -> Happened | None:
+    """Return the failure of a queued job that lost too many attempts, None for any other."""
+    if job.state is not JobState.QUEUED or job.losses < limits.max_losses:
+        return None
+    words = f"{job.losses} attempts in a row lost a task and got no further than the one before"
+    hint = "Its story names the nodes. With mc.checkpoint() a job goes on from where it was."
+    error = JobError(kind=ErrorKind.LOST, message=words, hint=hint)
+    return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
+
+
+def _late(scene: Scene, sight: Sight, limits: Limits) -> list[TaskRecord]:
+    """Return the tasks that had their time to clear an ending attempt away."""
+    job = scene.job
+    if job is None or job.state not in ENDING or sight.now - job.state_since <= limits.stop_patience_s:
+        return []
+    return [task for task in scene.tasks if task.cleared < (job.attempt_id or 0)]
+
+
+def _joins_in_vain(task: TaskRecord, scene: Scene) -> bool:
+    """Tell whether a task that was to join cannot, or comes too late: others have finished."""
+    ranks = [rank for rank in scene.living_ranks if rank.task_id == task.id]
+    waits = all(rank.state is RankState.PENDING for rank in ranks)
+    finished = any(rank.state is RankState.EXITED and rank.error is None for rank in scene.living_ranks)
+    return waits and (finished or task.failure is not None)
+
+
+def _got_further(scene: Scene, job: JobRecord) -> bool:
+    """Tell whether the attempt left a snapshot that the next one can go on from."""
+    return any(snapshot.attempt_id == job.attempt_id for snapshot in scene.snapshots)

@@ -1,0 +1,60 @@
+"""Silence is that of the agents, never that of a service that was not listening."""
+
+import pytest
+
+from minicluster_hub.attention import INATTENTIVE_S, LOOK_S, Attention
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def listen(attention, clock, seconds):
+    """Let time pass in a service whose loop turns."""
+    until = clock.now + seconds
+    while clock.now < until:
+        clock.now = min(until, clock.now + LOOK_S)
+        attention.note()
+
+
+def test_an_agent_is_silent_since_it_last_spoke():
+    clock = Clock()
+    attention = Attention(clock)
+    listen(attention, clock, 10)
+    attention.hear(1)
+    listen(attention, clock, 2)
+    assert attention.silence_s([1, 2]) == {1: 2.0, 2: 12.0}
+
+
+def test_a_service_that_was_frozen_has_heard_nobody():
+    clock = Clock()
+    attention = Attention(clock)
+    attention.hear(1)
+    listen(attention, clock, 1)
+    clock.now += 3600
+    assert attention.silence_s([1]) == {1: 0.0}
+    listen(attention, clock, 2)
+    assert attention.silence_s([1]) == {1: 2.0}, "and counts from then on"
+
+
+def test_a_short_pause_of_the_loop_does_not_hide_a_silence():
+    clock = Clock()
+    attention = Attention(clock)
+    attention.hear(1)
+    for _ in range(5):
+        clock.now += INATTENTIVE_S * 0.9
+        attention.note()
+    assert attention.silence_s([1])[1] == pytest.approx(5 * INATTENTIVE_S * 0.9)
+
+
+def test_who_is_not_asked_for_is_forgotten():
+    clock = Clock()
+    attention = Attention(clock)
+    listen(attention, clock, 5)
+    attention.hear(1)
+    attention.silence_s([2])
+    assert attention.silence_s([1]) == {1: 5.0}, "as if it had never spoken"
