@@ -2,9 +2,11 @@
 
 import asyncio
 import hashlib
+from contextlib import suppress
 
-from minicluster.wire import JobState, RankReport, RankState, StopMode
+from minicluster.wire import ErrorKind, JobState, RankReport, RankState, StopMode
 from minicluster_hub.engines.base import TaskRefused, TaskView
+from minicluster_hub.orders import TaskOver
 from minicluster_hub.states import JobEvent
 
 from .machines import Machines, MemoryEngine, play, say, service, submit, until
@@ -117,29 +119,60 @@ async def test_agents_that_never_answer_a_stop_are_ended(sqlite):
         assert await until(reconciler, lambda: not sqlite.world().leases)
 
 
-async def test_a_dead_task_starts_the_job_again_and_at_last_fails_it(sqlite):
+async def lose_a_task(sqlite, machines, reconciler, job, tasks_so_far):
+    """Bring the job to RUNNING, with as many tasks ever started as told, and have one of them die."""
+    await run_all(sqlite, reconciler, job)
+    assert len(machines.launches) == tasks_so_far
+    dead = machines.launches[-1].task_id
+    machines.views[dead] = TaskView(dead, alive=False)
+    reconciler.wake()
+    return dead
+
+
+async def run_all(sqlite, reconciler, job):
+    """Play the agents of a job until all its ranks run."""
+    while sqlite.job(job).state is not JobState.RUNNING:
+        for task in sqlite.world().tasks:
+            with suppress(TaskOver):
+                orders = reconciler.board.orders(task)
+                run = orders.run
+                cleared = task.cleared if run is None or orders.stop is None else run.attempt
+                ranks = () if run is None else (RankReport(rank=run.first_rank, state=RankState.STARTED),)
+                attempt = None if run is None else run.attempt
+                say(sqlite, reconciler, task, store_port=4000, attempt=attempt, ranks=ranks, cleared=cleared)
+        await asyncio.sleep(0.002)
+
+
+async def test_a_job_goes_on_with_the_tasks_that_are_left_and_a_new_one(sqlite):
     machines = Machines()
-    async with service(sqlite, machines, max_attempts=2) as reconciler:
+    async with service(sqlite, machines) as reconciler:
         job = submit(sqlite)
         reconciler.wake()
-        for attempt in (1, 2):
-            assert await until(reconciler, lambda n=attempt: len(machines.launches) == 3 * n)
+        dead = await lose_a_task(sqlite, machines, reconciler, job, 3)
+        assert await until(reconciler, lambda: sqlite.job(job).state is not JobState.RUNNING)
+        await run_all(sqlite, reconciler, job)
+        assert len(machines.launches) == 4, "only the lost one was started again"
+        assert sqlite.job(job).attempts == 2
+        again = [rank.task_id for rank in sqlite.world().ranks]
+        assert again == [machines.launches[index].task_id for index in (0, 1, 3)]
+        assert dead not in machines.views, "nothing of it is left"
+
+
+async def test_a_job_that_gets_no_further_is_given_up(sqlite):
+    machines = Machines()
+    async with service(sqlite, machines, max_losses=2) as reconciler:
+        job = submit(sqlite)
+        reconciler.wake()
+        await lose_a_task(sqlite, machines, reconciler, job, 3)
+        assert await until(reconciler, lambda: sqlite.job(job).state is not JobState.RUNNING)
+        await lose_a_task(sqlite, machines, reconciler, job, 4)
+        while not sqlite.job(job).state.terminal:
             for task in sqlite.world().tasks:
-                say(sqlite, reconciler, task, store_port=4000)
-            for task in sqlite.world().tasks:
-                run = None
-                while run is None:
-                    await asyncio.sleep(0.002)
-                    run = reconciler.board.orders(task).run
-                ranks = (RankReport(rank=run.first_rank, state=RankState.STARTED),)
-                say(sqlite, reconciler, task, store_port=4000, attempt=run.attempt, ranks=ranks)
-            assert await until(reconciler, lambda: sqlite.job(job).state is JobState.RUNNING)
-            dead = machines.launches[-1].task_id
-            machines.views[dead] = TaskView(dead, alive=False)
-            reconciler.wake()
-        assert await until(reconciler, lambda: sqlite.job(job).state is JobState.FAILED)
-        assert await until(reconciler, lambda: not sqlite.world().leases)
-    assert "attempt 2 of 2" in sqlite.job(job).error.message
+                say(sqlite, reconciler, task, store_port=4000, cleared=sqlite.job(job).attempt_id)
+            await asyncio.sleep(0.002)
+    record = sqlite.job(job)
+    assert (record.state, record.error.kind) == (JobState.FAILED, ErrorKind.LOST)
+    assert "2 attempts in a row" in record.error.message
 
 
 async def test_a_long_poll_hears_of_new_orders(sqlite):
