@@ -137,6 +137,7 @@ def _request(job: JobRecord) -> JobRequest:
         submitted_at=job.created_at,
         image=job.spec.image,
         shm_bytes=job.spec.shm_bytes,
+        goes_on=job.gang_id,
     )
 
 

@@ -82,8 +82,10 @@ class Jobs:
         for job in self._ask("GET", "api/jobs", params={"state": "open"}).json()["jobs"]:
             self.stop(job["id"])
 
-    def log(self, job_id: int, rank: int = 0) -> str:
-        return self._ask("GET", f"api/jobs/{job_id}/log", params={"rank": rank}).text
+    def log(self, job_id: int, rank: int = 0, attempt: int | None = None) -> str:
+        """Return what a rank wrote, in the newest attempt if none is told."""
+        asked = {"rank": rank} if attempt is None else {"rank": rank, "attempt": attempt}
+        return self._ask("GET", f"api/jobs/{job_id}/log", params=asked).text
 
     def story(self, job_id: int) -> str:
         lines = self._ask("GET", f"api/jobs/{job_id}/story").json()["lines"]

@@ -18,8 +18,8 @@ from minicluster_hub.scheduling.scheduler import Admit, Extend, Grow, Reclaim, R
 THREE = {"node-1": 1, "node-2": 1, "node-3": 1}
 
 
-def request(job_id, nodes=1, *, most=None, slots=1, owner="ada", image=None, shm_bytes=None):
-    return JobRequest(job_id, owner, nodes, most or nodes, slots, float(job_id), image, shm_bytes)
+def request(job_id, nodes=1, *, most=None, slots=1, owner="ada", **more):
+    return JobRequest(job_id, owner, nodes, most or nodes, slots, float(job_id), **more)
 
 
 def gang(gang_id, *nodes, owner="ada", idle_since=0.0, **started_with):
@@ -174,6 +174,12 @@ def test_a_gang_that_lost_a_node_goes_on_with_those_it_has_and_keeps_its_memory(
     assert decide([request(1, 2, most=3)], slots=two_left, warm=[survivors]) == (Reuse(1, 5),)
     assert decide([request(1, 3)], slots=two_left, warm=[survivors]) == (), "waits for a third node"
     assert decide([request(1, 3)], warm=[survivors]) == (Extend(1, 5, (("node-3", (0,)),)),)
+
+
+def test_those_that_are_left_go_on_at_once_and_do_not_wait_for_a_new_one_to_start():
+    survivors = gang(5, "node-1", "node-2")
+    assert decide([request(1, 2, most=3, goes_on=5)], warm=[survivors]) == (Reuse(1, 5),)
+    assert decide([request(1, 3, goes_on=5)], warm=[survivors]) == (Extend(1, 5, (("node-3", (0,)),)),)
 
 
 def test_a_gang_is_not_extended_on_a_node_that_it_is_on():

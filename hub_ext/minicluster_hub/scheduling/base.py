@@ -21,7 +21,10 @@ FreeSlots = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A waiting job: `min_nodes` to `max_nodes` nodes with `slots_per_node` slots on each."""
+    """A waiting job: `min_nodes` to `max_nodes` nodes with `slots_per_node` slots on each.
+
+    goes_on: the gang of an attempt that lost a node. What is left of it is ready at once.
+    """
 
     job_id: int
     owner: str
@@ -31,6 +34,7 @@ class JobRequest:
     submitted_at: float
     image: str | None = None
     shm_bytes: int | None = None
+    goes_on: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

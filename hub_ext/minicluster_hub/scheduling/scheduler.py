@@ -86,7 +86,14 @@ def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[
 def _place_warm(
     request: JobRequest, grant: Grant, free: FreeSlots, warm: dict[int, WarmGang], placement: Placement
 ) -> tuple[list[Decision], FreeSlots]:
-    """Use the owner's warm gang of that size, or the largest smaller one with more nodes added."""
+    """Use the owner's warm gang of that size, or the largest smaller one with more nodes added.
+
+    A job that lost a node goes on with the others at once where they are enough for it.
+    """
+    left = warm.get(request.goes_on or 0)
+    if left is not None and len(left.places) >= request.min_nodes:
+        del warm[left.gang_id]
+        return [Reuse(request.job_id, left.gang_id)], free
     for gang in _fitting_gangs(request, grant, warm):
         missing = grant.nodes - len(gang.places)
         others = without(free, {node for node, _ in gang.places})

@@ -45,7 +45,7 @@ class Plan:
 
 
 class Lab:
-    """Three Docker hosts on fresh engines. As a context manager it exists inside of the `with` block only."""
+    """Docker hosts on fresh engines. As a context manager it exists inside of the `with` block only."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class Lab:
         insecure_registry: bool = True,
         standing: bool = False,
     ) -> None:
-        """`gpus`: fake ones per node; `disk_mb`: size of each disk; `standing`: it outlives its maker."""
+        """`gpus`: fake ones per node of three, or those of each of as many nodes as are told;
+        `disk_mb`: size of each disk; `standing`: it outlives its maker."""
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"
@@ -68,7 +69,7 @@ class Lab:
         self.data = cache_folder() / "labs" / name
         self.switch = Switch(name, subnet, self.folder)
         self.registry = OutsideRegistry(self.folder, self.switch.root_address)
-        self.nodes = tuple(self._node(number) for number in (1, 2, 3))
+        self.nodes = tuple(self._node(number) for number in range(1, len(counts) + 1))
         self._standing = standing
         self._started = False
 

@@ -1,0 +1,49 @@
+"""A node dies under a training job: by power, by cable, frozen; that of rank 0 and others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .cluster import Images, LabCluster
+from .faults import WITHIN_S, Jobs, administrator, check_nothing_of_jobs_left
+from .machines import Lab
+from .machines.processes import wait_for
+from .recovering import EVERY, FAULTS, recover
+
+TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
+"""How often each node is struck in each way."""
+
+
+@pytest.fixture(scope="module")
+def four(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
+    """A cluster of four machines: one for the platform, three for the job."""
+    say("four machines, and a cluster on them")
+    with Lab.fresh(gpus=(2, 2, 2, 2)) as lab:
+        cluster = LabCluster(lab, Images(*(lab.load(image) for image in images)))
+        cluster.up("--service-option=--MiniclusterHub.keep_warm_s=5")
+        cluster.join()
+        yield cluster
+
+
+@pytest.fixture
+def jobs(four: LabCluster) -> Iterator[Jobs]:
+    with administrator(four) as found:
+        wait_for(found.is_idle, "four idle nodes", WITHIN_S, 0.5)
+        yield found
+        wait_for(found.is_idle, f"all slots to be free again: {found.nodes()}", WITHIN_S, 0.5)
+        check_nothing_of_jobs_left(four)
+
+
+@pytest.mark.parametrize("rank_0", [True, False], ids=["rank 0", "another rank"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_job_goes_on_from_its_newest_snapshot(
+    jobs: Jobs, say: Callable[[str], None], fault: str, rank_0: bool
+) -> None:
+    for _ in range(TIMES):
+        recovery = recover(jobs, fault, rank_0=rank_0)
+        say(str(recovery))
+        assert recovery.lost_steps <= 2 * EVERY
+        wait_for(jobs.is_idle, "four idle nodes", WITHIN_S, 0.5)

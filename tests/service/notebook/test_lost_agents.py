@@ -1,0 +1,91 @@
+"""An agent dies with its ranks, as when its node loses power: the others go on, with the same agents."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from minicluster.payload import CellPayload
+from minicluster.pickling import dumps
+from minicluster.wire import JobSpec, JobState, NodeRange
+
+REDUCING = """
+import os, time, torch, torch.distributed as dist
+for step in range(100_000):
+    there = torch.ones(1)
+    dist.all_reduce(there)
+    print(f"step {step} on", int(there), flush=True)
+    time.sleep(0.02)
+"""
+
+
+def submit(service, source, least, most):
+    body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
+    nodes = NodeRange(min=least, max=most)
+    return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes)).id
+
+
+def until(seen, timeout_s=60):
+    end = time.monotonic() + timeout_s
+    while not (found := seen()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+    return found
+
+
+def agents(cluster):
+    """Return the agents by the number of their task."""
+    found = {}
+    for process in cluster.tasks():
+        with_words = psutil.Process.cmdline(process)
+        if "minicluster.runtime.agent" in with_words:
+            found[process.environ()["MINICLUSTER_TASK"]] = process
+    return found
+
+
+def has_said(service, job, text, rank=0):
+    return lambda: text in service.log(job, rank, 1 << 20)[0]
+
+
+@pytest.fixture
+def running(cluster, service, request):
+    """A job on three nodes (of three), and the agents that run it; the parameter: its least number of nodes."""
+    job = submit(service, REDUCING, request.param, 3)
+    until(has_said(service, job, "on 3"))
+    yield job, agents(cluster)
+    service.stop(job)
+    until(lambda: service.job(job).state.terminal)
+
+
+@pytest.mark.parametrize("running", [2], indirect=True)
+@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_the_others_go_on(cluster, service, running, index, number):
+    job, before = running
+    task = sorted(before, key=int)[index]
+    victims = [before[task], *before[task].children(recursive=True)]
+    for process in victims:
+        process.send_signal(number)
+    until(lambda: service.job(job).attempt == 2)
+    until(has_said(service, job, "on 2"))
+    assert service.job(job).state is JobState.RUNNING
+    assert kept(cluster, before, task)
+    until(lambda: not any(process.is_running() for process in victims))
+
+
+@pytest.mark.parametrize("running", [3], indirect=True)
+def test_the_others_wait_for_one_in_its_place(cluster, service, running):
+    job, before = running
+    task = min(before, key=int)
+    before[task].kill()
+    until(lambda: service.job(job).attempt == 2)
+    until(has_said(service, job, "on 3"))
+    assert len(agents(cluster)) == 3
+    assert kept(cluster, before, task)
+
+
+def kept(cluster, before, lost):
+    """Whether the agents of all other tasks are those of before."""
+    others = {number: process.pid for number, process in before.items() if number != lost}
+    return others.items() <= {number: process.pid for number, process in agents(cluster).items()}.items()
