@@ -50,7 +50,7 @@ def has_said(service, job, text, rank=0):
 
 @pytest.fixture
 def running(cluster, service, request):
-    """A job on three nodes (of three), and the agents that run it; the parameter: its least number of nodes."""
+    """A job on three nodes, and the agents that run it; the parameter: its least number of nodes."""
     job = submit(service, REDUCING, request.param, 3)
     until(has_said(service, job, "on 3"))
     yield job, agents(cluster)
