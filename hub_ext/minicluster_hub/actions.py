@@ -52,6 +52,18 @@ class DropTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class StartLighthouse:
+    """Have the meeting point of a fault-tolerant job's ranks, again if it died."""
+
+    gang_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndLighthouse:
+    gang_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Happened:
     """An event for a job's state machine. `losses`: its new count of them, None to leave it."""
 
@@ -62,4 +74,15 @@ class Happened:
     losses: int | None = None
 
 
-Action = StartTask | MarkStarted | EndTask | MarkEnded | EndStray | EndGang | DropTasks | Happened
+Action = (
+    StartTask
+    | MarkStarted
+    | EndTask
+    | MarkEnded
+    | EndStray
+    | EndGang
+    | DropTasks
+    | StartLighthouse
+    | EndLighthouse
+    | Happened
+)

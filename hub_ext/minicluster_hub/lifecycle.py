@@ -11,11 +11,13 @@ from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import (
     Action,
     EndGang,
+    EndLighthouse,
     EndStray,
     EndTask,
     Happened,
     MarkEnded,
     MarkStarted,
+    StartLighthouse,
     StartTask,
 )
 from minicluster_hub.losses import given_up, lost_task, without_unusable
@@ -35,7 +37,21 @@ def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
         if scene.job is not None:
             actions += _job_actions(scene, scene.job, sight, limits)
         actions += _gang_actions(scene, sight, limits)
-    return tuple(actions)
+    return (*actions, *_lighthouse_actions(world, sight))
+
+
+def _lighthouse_actions(world: World, sight: Sight) -> Iterator[Action]:
+    """Keep one alive for the gang of each fault-tolerant job, as long as it is the job's."""
+    jobs = {job.id: job for job in world.jobs}
+    wanted = {
+        gang.id for gang in world.gangs if gang.job_id in jobs and jobs[gang.job_id].spec.fault_tolerant
+    }
+    for gang_id in wanted:
+        view = sight.lighthouses.get(gang_id)
+        if view is None or not view.alive:
+            yield StartLighthouse(gang_id)
+    for gang_id in sight.lighthouses.keys() - wanted:
+        yield EndLighthouse(gang_id)
 
 
 def _task_actions(scene: Scene, sight: Sight) -> Iterator[Action]:

@@ -7,38 +7,37 @@ or the next deadline of the world is due. Killed at any moment, it goes on from 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import secrets
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from minicluster.wire import ErrorKind, JobError
 from minicluster_hub.actions import (
     Action,
     DropTasks,
     EndGang,
+    EndLighthouse,
     EndStray,
     EndTask,
     Happened,
     MarkEnded,
     MarkStarted,
+    StartLighthouse,
     StartTask,
 )
 from minicluster_hub.attention import LOOK_S, Attention
 from minicluster_hub.board import Board
 from minicluster_hub.deadlines import next_deadline
-from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
+from minicluster_hub.engine_work import RETRY_S, EngineWork, lighthouse_key, task_key
+from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.lifecycle import decide
-from minicluster_hub.models import JobRecord, TaskRecord, World
+from minicluster_hub.models import JobRecord, World
 from minicluster_hub.planner import Planner
-from minicluster_hub.scenes import Limits, Sight, scenes
+from minicluster_hub.scenes import Limits, Scene, Sight, scenes
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import Store
 
-RETRY_S = 1.0
 IDLE_LOOK_S = 5.0
 
 
@@ -57,17 +56,16 @@ class Reconciler:
         clock: Callable[[], float] = time.time,
         log: logging.Logger | None = None,
     ) -> None:
-        self.board = Board(store, engine)
+        self.board = Board(store, engine, (limits or Limits()).quiet_after_s)
         self._store = store
         self._engine = engine
-        self._service_url = service_url
         self._limits = limits or Limits()
         self._clock = clock
         self._log = log or logging.getLogger(__name__)
         self._awake = asyncio.Event()
         self._attention = Attention()
         self._planner = Planner(store, engine, self.board, policy, placement, self._limits, self._log)
-        self._engine_work: dict[int, asyncio.Task[None]] = {}
+        self._work = EngineWork(store, engine, service_url, self.wake, self._log)
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -122,9 +120,7 @@ class Reconciler:
 
     async def close(self) -> None:
         """End what is under way in the engine; the tasks go on."""
-        for work in self._engine_work.values():
-            work.cancel()
-        await asyncio.gather(*self._engine_work.values(), return_exceptions=True)
+        await self._work.close()
         await self._engine.close()
 
     async def _sleep(self, wait_s: float | None) -> None:
@@ -161,32 +157,30 @@ class Reconciler:
         for task_id, view in views.items():
             if view.starting:
                 self._attention.hear(task_id)
-        return Sight(views, self._attention.silence_s(task.id for task in world.tasks), self._clock())
+        silence_s = self._attention.silence_s(task.id for task in world.tasks)
+        return Sight(views, silence_s, self._clock(), self._engine.lighthouses())
 
     def _is_new(self, action: Action) -> bool:
-        if isinstance(action, EndStray):
-            return action.task_id not in self._engine_work
-        touches_engine = isinstance(action, StartTask | EndTask | MarkEnded)
-        return not (touches_engine and action.task.id in self._engine_work)
+        match action:
+            case StartTask(task) | EndTask(task) | MarkEnded(task):
+                return not self._work.is_busy(task_key(task.id))
+            case EndStray(task_id):
+                return not self._work.is_busy(task_key(task_id))
+            case StartLighthouse(gang_id) | EndLighthouse(gang_id):
+                return not self._work.is_busy(lighthouse_key(gang_id))
+        return True
 
     # --- carrying out -------------------------------------------------------------------------
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case StartTask(task):
-                self._start(task)
             case MarkStarted(task):
                 self.heartbeat(task.id)
                 self._store.task_started(task.id, self._clock())
-            case EndTask(task):
-                self._with_engine(task.id, self._engine.end(task.id))
             case MarkEnded(task):
                 self._store.task_ended(task.id, self._clock())
                 self._engine.forget(task.id)
                 self.board.ring()
-            case EndStray(task_id):
-                self._log.warning("task %s is in no row: ending it", task_id)
-                self._with_engine(task_id, self._end_stray(task_id))
             case EndGang(gang_id, reason):
                 self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
                 self._store.end_gang(gang_id)
@@ -194,6 +188,23 @@ class Reconciler:
                 self._drop(gang_id, task_ids, reason)
             case Happened(job_id, event, reason, error, losses):
                 self.happened(job_id, event, reason, error, losses)
+            case _:
+                self._begin(action)
+
+    def _begin(self, action: Action) -> None:
+        """Begin what the engine takes its time for."""
+        match action:
+            case StartTask(task):
+                self._work.start_task(task, self.board.scenes[task.gang_id], self._task_refused)
+            case EndTask(task):
+                self._work.end_task(task.id)
+            case EndStray(task_id):
+                self._log.warning("task %s is in no row: ending it", task_id)
+                self._work.end_stray(task_id)
+            case StartLighthouse(gang_id):
+                self._work.start_lighthouse(gang_id, self._lighthouse_refused)
+            case EndLighthouse(gang_id):
+                self._work.end_lighthouse(gang_id)
 
     def _drop(self, gang_id: int, task_ids: tuple[int, ...], reason: str) -> None:
         scene = self.board.scenes[gang_id]
@@ -220,51 +231,25 @@ class Reconciler:
         self.wake()
         return record
 
-    def _start(self, task: TaskRecord) -> None:
-        """Keep the token's hash first, then start: a kill between the two only makes a new token."""
-        scene = self.board.scenes[task.gang_id]
-        token = secrets.token_urlsafe(32)
-        self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
-        launch = TaskLaunch(
-            task.id,
-            task.gang_id,
-            scene.gang.owner,
-            task.node,
-            task.slots,
-            token,
-            self._service_url,
-            job_id=scene.job.id if scene.job else None,
-            attempt_id=scene.job.attempt_id if scene.job else None,
-            image=scene.gang.image,
-            shm_bytes=scene.gang.shm_bytes,
-        )
-        self._with_engine(task.id, self._start_task(launch, scene.job))
-
-    async def _start_task(self, launch: TaskLaunch, job: JobRecord | None) -> None:
-        try:
-            await self._engine.start(launch)
-        except EngineError as error:
-            self._log.warning("task %s was not started on %s: %s", launch.task_id, launch.node, error)
-            self._store.end_gang(launch.gang_id)
-            if job is not None:
-                failure = JobError(kind=ErrorKind.START, node=launch.node, message=str(error))
-                self.happened(job.id, JobEvent.FAILURE_SEEN, str(error), failure)
-
-    async def _end_stray(self, task_id: int) -> None:
-        await self._engine.end(task_id)
-        self._engine.forget(task_id)
-
-    def _with_engine(self, task_id: int, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._engine_work[task_id] = task
-        task.add_done_callback(lambda done: self._engine_done(task_id, done))
-
-    def _engine_done(self, task_id: int, done: asyncio.Task[None]) -> None:
-        self._engine_work.pop(task_id, None)
-        if not done.cancelled() and done.exception() is not None:
-            error = done.exception()
-            unexpected = None if isinstance(error, EngineError) else error
-            self._log.error("the engine failed with task %s: %s", task_id, error, exc_info=unexpected)
-            asyncio.get_running_loop().call_later(RETRY_S, self.wake)
+    def _task_refused(self, task_id: int, error: EngineError) -> None:
+        """Fail the job whose task cannot start; one that was only to join a running attempt is dropped."""
+        task = next((task for task in self.board.world.tasks if task.id == task_id), None)
+        scene = self.board.scenes.get(task.gang_id) if task else None
+        if task is None or scene is None:
             return
-        self.wake()
+        self._log.warning("task %s was not started on %s: %s", task_id, task.node, error)
+        if scene.tolerates_loss:
+            self._drop(scene.gang.id, (task_id,), str(error))
+            return
+        self._store.end_gang(scene.gang.id)
+        self._fail(scene, error, task.node)
+
+    def _lighthouse_refused(self, gang_id: int, error: EngineError) -> None:
+        scene = self.board.scenes.get(gang_id)
+        if scene is not None:
+            self._fail(scene, error, None)
+
+    def _fail(self, scene: Scene, error: EngineError, node: str | None) -> None:
+        if scene.job is not None:
+            failure = JobError(kind=ErrorKind.START, node=node, message=str(error))
+            self.happened(scene.job.id, JobEvent.FAILURE_SEEN, str(error), failure)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from minicluster.wire import JobState
-from minicluster_hub.engines.base import TaskView
+from minicluster_hub.engines.base import LighthouseView, TaskView
 from minicluster_hub.models import (
     GangRecord,
     GangTarget,
@@ -29,6 +29,7 @@ class Limits:
 
     heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
     suspect_timeout_s: the same, once other ranks have lost their connections.
+    quiet_after_s: time without progress of a rank after which its job's owner is told why; 0: never.
     max_losses: attempts that end with a lost task and get no further than the one before.
     """
 
@@ -39,22 +40,28 @@ class Limits:
     stop_patience_s: float = 10.8
     keep_warm_s: float = 120.0
     max_losses: int = 3
+    quiet_after_s: float = 120.0
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What is known beside the store: the engine's view, the silence of each agent in seconds."""
+    """What is known beside the store: the engine's view, the silence of each agent in seconds.
+
+    lighthouses: those of fault-tolerant jobs, by gang.
+    """
 
     views: Mapping[int, TaskView]
     silence_s: Mapping[int, float]
     now: float
+    lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scene:
     """One gang with its tasks, its job if it has one, and the ranks of that job's newest attempt.
 
-    lost: tasks that have ended, or were silent for longer than `patience_s`.
+    lost: tasks that have ended, or were silent for longer than `patience_s`. lighthouse: host:port of
+    the ranks' meeting point, "" as long as there is none.
     """
 
     gang: GangRecord
@@ -64,6 +71,7 @@ class Scene:
     lost: tuple[TaskRecord, ...] = field(default=())
     patience_s: float = 0.0
     snapshots: tuple[SnapshotRecord, ...] = field(default=())
+    lighthouse: str = ""
 
     @property
     def assembled(self) -> bool:
@@ -107,7 +115,9 @@ def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
         patience_s = limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s
         lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s))
         snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
-        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots)
+        lighthouse = sight.lighthouses.get(gang.id)
+        address = lighthouse.address if lighthouse is not None else ""
+        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address)
 
 
 def silent_nodes(world: World, sight: Sight, limits: Limits) -> frozenset[str]:

@@ -8,14 +8,16 @@ from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, 
 from minicluster_hub.actions import (
     DropTasks,
     EndGang,
+    EndLighthouse,
     EndTask,
     Happened,
     MarkEnded,
     MarkStarted,
+    StartLighthouse,
     StartTask,
 )
 from minicluster_hub.deadlines import next_deadline
-from minicluster_hub.engines.base import TaskView
+from minicluster_hub.engines.base import LighthouseView, TaskView
 from minicluster_hub.lifecycle import decide
 from minicluster_hub.models import (
     GangRecord,
@@ -215,25 +217,33 @@ def test_a_failure_of_the_cell_itself_stays_one_though_a_node_is_lost():
 TOLERANT = SPEC.model_copy(update={"fault_tolerant": True})
 
 
+def lit(seen, alive=True):
+    """Return the sight with a lighthouse for the gang."""
+    return replace(seen, lighthouses={3: LighthouseView(3, "127.0.0.1:5000", alive)})
+
+
 def test_a_fault_tolerant_attempt_goes_on_without_a_lost_task():
     here = world(job(spec=TOLERANT), READY)
-    assert acts(here, sight(31)) == (DropTasks(3, (31,), ""),)
-    assert events(acts(here, sight(30, 31))) == [JobEvent.TASK_LOST]
+    assert acts(here, lit(sight(31))) == (DropTasks(3, (31,), ""),)
+    assert events(acts(here, lit(sight(30, 31)))) == [JobEvent.TASK_LOST]
     alone = world(job(spec=TOLERANT), (task(0, cleared=70),), EXITED)
-    assert events(acts(alone)) == [JobEvent.RANKS_SUCCEEDED], "the lost task's rank does not count"
+    assert events(acts(alone, lit(sight()))) == [JobEvent.RANKS_SUCCEEDED], (
+        "the lost task's rank does not count"
+    )
 
 
 def test_a_task_joins_a_running_attempt_and_leaves_when_it_comes_too_late():
     joining = (task(0), task(1, TaskState.STARTED))
     here = world(job(spec=TOLERANT), joining, (RankState.STARTED, RankState.PENDING))
-    assert acts(here) == ()
-    scene = scene_of(here)
+    assert acts(here, lit(sight())) == ()
+    (scene,) = scenes(here, lit(sight()), LIMITS)
     assert orders_for(joining[0], scene).run is not None, "the others go on"
     assert orders_for(joining[1], scene).run is None
-    ready = scene_of(world(job(spec=TOLERANT), READY, (RankState.STARTED, RankState.PENDING)))
+    joined = world(job(spec=TOLERANT), READY, (RankState.STARTED, RankState.PENDING))
+    (ready,) = scenes(joined, lit(sight()), LIMITS)
     assert orders_for(READY[1], ready).run.first_rank == 1
     late = world(job(spec=TOLERANT), joining, (RankState.EXITED, RankState.PENDING))
-    assert acts(late) == (DropTasks(3, (31,), ""),)
+    assert acts(late, lit(sight())) == (DropTasks(3, (31,), ""),)
 
 
 def test_ranks_keep_their_places_when_others_are_lost():
@@ -359,3 +369,20 @@ def test_orders_are_the_same_after_a_restart_and_over_when_the_gang_ends():
 
 def test_limits_leave_room_for_the_agents_own_escalation():
     assert Limits().stop_patience_s > 10.0
+
+
+def test_a_fault_tolerant_job_has_a_lighthouse_as_long_as_it_has_its_gang():
+    here = world(job(spec=TOLERANT), READY)
+    assert acts(here) == (StartLighthouse(3),)
+    assert acts(here, lit(sight())) == ()
+    assert acts(here, lit(sight(), alive=False)) == (StartLighthouse(3),), "again, where it was"
+    assert acts(world(None, READY, idle_since=NOW), lit(sight())) == (EndLighthouse(3),)
+    assert EndLighthouse(3) in acts(World((), (), (), (), ()), lit(sight()))
+
+
+def test_ranks_of_a_fault_tolerant_job_start_once_they_can_meet():
+    here = world(job(JobState.STARTING, spec=TOLERANT), READY, (RankState.PENDING,) * 2)
+    (alone,) = scenes(here, sight(), LIMITS)
+    assert orders_for(READY[0], alone).run is None
+    (scene,) = scenes(here, lit(sight()), LIMITS)
+    assert orders_for(READY[0], scene).run is not None

@@ -54,12 +54,29 @@ class TaskView:
     node_lost: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LighthouseView:
+    """The lighthouse of a gang with a fault-tolerant job. address: host:port, the same after a restart.
+
+    alive: it runs, or is on its way. detail: the last words of one that ended.
+    """
+
+    gang_id: int
+    address: str
+    alive: bool
+    detail: str = ""
+
+
 class EngineError(Exception):
     """Base of what an engine raises; the message is for the job's owner."""
 
 
 class TaskRefused(EngineError):
     """The engine cannot start this task, now or later."""
+
+
+class LighthouseRefused(EngineError):
+    """The engine cannot run a lighthouse for a fault-tolerant job."""
 
 
 class ImageNotAllowed(EngineError):
@@ -100,6 +117,20 @@ class Engine(LoggingConfigurable):
     @abstractmethod
     def nodes(self) -> tuple[NodeView, ...]:
         """Return all nodes, those that are down too."""
+
+    async def start_lighthouse(self, gang_id: int) -> None:
+        """Start a gang's lighthouse, again at its former address. One that is alive stays.
+
+        The ranks' orders carry the address from `lighthouses`. Raises LighthouseRefused.
+        """
+        raise LighthouseRefused("this cluster's engine runs no fault-tolerant jobs")
+
+    async def end_lighthouse(self, gang_id: int) -> None:
+        """End a gang's lighthouse; unknown ids are ended already. Called after the gang's last task."""
+
+    def lighthouses(self) -> Mapping[int, LighthouseView]:
+        """Return all lighthouses known now, by gang, those that died until `end_lighthouse`."""
+        return {}
 
     def check_image(self, image: str | None) -> None:
         """Called before a job is taken. Raises ImageNotAllowed; None is the engine's own image."""
