@@ -18,7 +18,7 @@ _TITLES = {
     JobState.RUNNING: "Running",
     JobState.STOPPING: "Stopping",
     JobState.FAILING: "Ending after an error",
-    JobState.REQUEUING: "Going back to the queue",
+    JobState.REQUEUING: "Going on without a lost node",
     JobState.SUCCEEDED: "Succeeded",
     JobState.FAILED: "Failed",
     JobState.STOPPED: "Stopped",
@@ -36,6 +36,7 @@ class RunView:
         self.notice = ""
         self.tails: dict[int, TerminalTail] = {}
         self.skipped_bytes: dict[int, int] = {}
+        self._attempts: dict[int, int] = {}
         self.metrics = Metrics()
         self._lost = ""
         self._tail_lines = tail_lines
@@ -61,6 +62,9 @@ class RunView:
             ranks = max(self.job.world_size or 1, rank + 1)
             self.tails[rank] = TerminalTail(self._tail_lines, min(64 * 1024, _ALL_TAILS_BYTES // ranks))
         self.skipped_bytes[rank] = self.skipped_bytes.get(rank, 0) + chunk.skipped_bytes
+        if chunk.attempt > self._attempts.get(rank, 1):
+            self.tails[rank].feed(f"--- attempt {chunk.attempt} ---\n")
+        self._attempts[rank] = chunk.attempt
         self.tails[rank].feed(chunk.text)
 
     def elapsed_s(self, now: float) -> float:
@@ -80,7 +84,7 @@ class RunView:
     def detail(self, now: float) -> str:
         """Say why the job is where it is; what the notebook itself has to say comes first."""
         job = self.job
-        parts = [] if job.state.terminal else [self._lost or self.notice, job.reason]
+        parts = [] if job.state.terminal else [self._lost or self.notice, job.reason, job.note]
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:

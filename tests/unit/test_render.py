@@ -25,8 +25,14 @@ def view_of(*events, **more):
     return view
 
 
-def said(text, rank=0):
-    return LogChunk(stream=f"rank-{rank}", offset=0, size_bytes=len(text), text=text)
+def said(text, rank=0, attempt=1):
+    return LogChunk(stream=f"rank-{rank}", offset=0, size_bytes=len(text), text=text, attempt=attempt)
+
+
+def test_the_output_of_attempts_is_kept_apart():
+    view = view_of(said("step 1\n"), said("step 2\n"), said("step 2\n", attempt=2), said("a\n", 1, attempt=2))
+    assert view.tails[0].lines() == ["step 1", "step 2", "--- attempt 2 ---", "step 2"]
+    assert view.tails[1].lines() == ["--- attempt 2 ---", "a"]
 
 
 def logged(step, rank=0, **values):

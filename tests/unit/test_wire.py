@@ -92,7 +92,14 @@ GOLDEN = {
     wire.JobList: {"jobs": [JOB]},
     wire.NodeList: {"nodes": [NODE]},
     wire.ErrorAnswer: {"error": {"code": "unknown_job", "message": "no job 9", "hint": ""}},
-    wire.LogChunk: {"stream": "rank-0", "offset": 5, "size_bytes": 3, "text": "abc", "skipped_bytes": 0},
+    wire.LogChunk: {
+        "stream": "rank-0",
+        "offset": 5,
+        "size_bytes": 3,
+        "text": "abc",
+        "skipped_bytes": 0,
+        "attempt": 2,
+    },
     wire.Records: {"records": [RECORD]},
     wire.TaskReport: {
         "ready": True,

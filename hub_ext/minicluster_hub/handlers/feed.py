@@ -32,7 +32,7 @@ class JobFeed:
         self._record = record
         self._told: Job | None = None
         if not cursor.attempt:
-            cursor.next_attempt(record.attempts)
+            cursor.next_attempt(min(1, record.attempts))
 
     @property
     def over(self) -> bool:
@@ -42,12 +42,12 @@ class JobFeed:
     def news(self) -> Iterator[Event]:
         """Read the job again; yield it if its owner sees a change.
 
-        What an attempt printed last comes before the news that there is another attempt.
+        What an attempt printed last comes before what the next one prints, and before the news of it.
         """
         self._record = self._context.store.job(self._record.id) or self._record
-        if self._record.attempts > self._cursor.attempt:
+        while self._record.attempts > self._cursor.attempt:
             yield from self.output(final=True)
-            self._cursor.next_attempt(self._record.attempts)
+            self._cursor.next_attempt(self._cursor.attempt + 1)
         job = self._context.board.job(self._record)
         if job != self._told:
             self._told = job
@@ -86,7 +86,14 @@ class JobFeed:
         if not used:
             return None
         self._cursor.offsets[stream] = start + used
-        chunk = LogChunk(stream=stream, offset=start, size_bytes=used, text=text, skipped_bytes=skipped)
+        chunk = LogChunk(
+            stream=stream,
+            offset=start,
+            size_bytes=used,
+            text=text,
+            skipped_bytes=skipped,
+            attempt=self._cursor.attempt,
+        )
         return Event("log", chunk, str(self._cursor))
 
     def _records(self, stream: str, start: int, data: bytes, final: bool) -> Event | None:

@@ -13,6 +13,7 @@ class LogChunk(Message):
     """Event `log`: text of one stream from byte `offset` on, `size_bytes` long on disk.
 
     `skipped_bytes` > 0: a reader that fell behind was moved forward by that much before `offset`.
+    `attempt`: the number of the attempt whose stream it is.
     """
 
     stream: StreamName
@@ -20,6 +21,7 @@ class LogChunk(Message):
     size_bytes: int
     text: str
     skipped_bytes: int = 0
+    attempt: int = 1
 
 
 class Record(Message):

@@ -227,6 +227,27 @@ async def test_a_new_attempts_output_comes_after_the_old_ones(api, listen):
     assert seen.index("second attempt\n") > seen.index(2) > seen.index("its last words\n")
 
 
+async def test_who_comes_late_reads_all_attempts(api, listen):
+    job, (agent,), (run,) = await api.running()
+    await agent.say(run, "rank-0", 0, b"first attempt\n")
+    await api.engine.end(agent.task_id)
+    async with asyncio.timeout(5):
+        while api.context.store.job(job.id).attempts < 2:
+            await asyncio.sleep(0.002)
+    (again,) = await api.agents(job.id)
+    second = await again.run_order()
+    await again.start_ranks(second)
+    await again.say(second, "rank-0", 0, b"second attempt\n")
+    await again.finish(second)
+    async with listen(api.client("ada-token"), path(job)) as events:
+        told = await events.until("end")
+    logs = [data for name, data, _ in told if name == "log"]
+    assert [(data["attempt"], data["text"]) for data in logs] == [
+        (1, "first attempt\n"),
+        (2, "second attempt\n"),
+    ]
+
+
 async def test_the_overview_tells_a_users_jobs_and_the_nodes(api, listen):
     async with (
         listen(api.client("ada-token"), "api/events") as mine,
