@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tornado.netutil import bind_sockets
-from traitlets import Float, Integer, Unicode, default
+from traitlets import Float, Integer, List, Unicode, default
 from traitlets.config import Application
 
 from minicluster_hub.engines.base import Engine
@@ -25,6 +25,10 @@ ENGINES = {
     "local": "minicluster_hub.engines.local.engine:LocalEngine",
     "swarm": "minicluster_hub.engines.swarm.engine:SwarmEngine",
 }
+
+
+LED_NO_MORE = 75
+"""The exit status of a service that another one took over from: start it again."""
 
 
 class ServiceBroken(Exception):
@@ -63,12 +67,23 @@ class MiniclusterHub(Application):
     task_url = Unicode(
         help="The service's URL as tasks reach it, with the prefix; by default where it listens."
     ).tag(config=True)
+    task_urls = List(
+        Unicode(),
+        help="The URLs of all job services as tasks reach them, where several share one PostgreSQL and one "
+        "data folder: one acts, the others stand by.",
+    ).tag(config=True)
     keep_warm_s = Float(
         120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
     ).tag(config=True)
     heartbeat_timeout_s = Float(3.0, help="Seconds of silence after which a task counts as lost.").tag(
         config=True
     )
+    quiet_after_s = Float(
+        120.0,
+        min=0.0,
+        help="Seconds without output, record or CPU time of a rank after which its owner is told why; "
+        "0: never. Less tells sooner, and also tells of ranks that only wait for a long download.",
+    ).tag(config=True)
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
     max_ranks = Integer(256, min=1, help="Most ranks of one job.").tag(config=True)
     max_open_jobs = Integer(200, min=1, help="Most jobs of one user that wait or run.").tag(config=True)
@@ -80,7 +95,12 @@ class MiniclusterHub(Application):
         help="Seconds that a notebook server may hold GPUs: longer leaves them idle more.",
     ).tag(config=True)
     payload_limit_bytes = Integer(2 * 1024**3, help="Largest cell with its names, in bytes.").tag(config=True)
-    result_limit_bytes = Integer(2 * 1024**3, help="Largest result of a cell, in bytes.").tag(config=True)
+    result_limit_bytes = Integer(16 * 1024**3, help="Largest result of a cell, in bytes.").tag(config=True)
+    log_limit_bytes = Integer(
+        4 * 1024**3,
+        min=1,
+        help="Most bytes of output that are kept of one rank in one attempt; the rest is thrown away.",
+    ).tag(config=True)
     auth_cache_s = Integer(
         45, help="Seconds that the hub's word about a token is kept: longer asks less, revokes later."
     ).tag(config=True)
@@ -120,13 +140,16 @@ class MiniclusterHub(Application):
         self.parse_command_line(argv)  # what stands on the command line wins
 
     def start(self) -> None:
-        from minicluster_hub.store import StoreBroken
+        from minicluster_hub.store import NotLeading, StoreBroken
 
         try:
             asyncio.run(self.serve())
         except (ServiceBroken, StoreBroken, ValueError) as error:
             self.log.critical("%s", error)
             self.exit(1)
+        except NotLeading as error:
+            self.log.warning("%s; this one ends, to be started again and stand by", error)
+            self.exit(LED_NO_MORE)
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
@@ -172,6 +195,7 @@ class MiniclusterHub(Application):
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             start_timeout_s=self.start_timeout_s,
             keep_warm_s=self.keep_warm_s,
+            quiet_after_s=self.quiet_after_s,
         )
 
     def make_engine(self) -> Engine:

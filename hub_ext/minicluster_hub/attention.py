@@ -1,7 +1,8 @@
 """How long each agent has been silent, as far as the service itself was listening.
 
 A service that was frozen, or busy with one thing for a while, has heard nobody: the reports wait at its
-door. Such a time must not count as the agents' silence, or it would take all of them for lost.
+door. One whose database is away cannot tell who speaks. Such a time must not count as the agents'
+silence, or it would take all of them for lost.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ class Attention:
         if now - self._noted > INATTENTIVE_S:
             self._listening_since = now
         self._noted = now
+
+    def miss(self) -> None:
+        """Say that somebody spoke and could not be understood: all silence counts from here on."""
+        self._listening_since = self._clock()
 
     def hear(self, task_id: int) -> None:
         """Say that a task's agent has spoken."""

@@ -9,13 +9,18 @@ import hashlib
 import os
 import re
 import tempfile
+import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from minicluster_hub.full_disk import NotKept
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
+_JOBS = "jobs"
 
 
 class BlobError(Exception):
@@ -33,7 +38,7 @@ class BlobNameWrong(BlobError):
         super().__init__(f"{sha256[:80]!r} is not a SHA-256: 64 lower-case hexadecimal digits are wanted")
 
 
-class BlobNotKept(BlobError):
+class BlobNotKept(NotKept, BlobError):
     """The disk did not take the blob; it can be sent again."""
 
 
@@ -111,7 +116,7 @@ class BlobWriter:
             )
 
     def _not_kept(self, error: OSError) -> BlobNotKept:
-        return BlobNotKept(f"the blob {self._sha256} was not kept in {self._target.parent}: {error.strerror}")
+        return BlobNotKept(f"the blob {self._sha256} was not kept in {self._target.parent}", error)
 
 
 class BlobFiles:
@@ -125,6 +130,25 @@ class BlobFiles:
         if not _SHA256.fullmatch(sha256):
             raise BlobNameWrong(sha256)
         return self._root / sha256[:2] / sha256
+
+    def of_job(self, job_id: int) -> BlobFiles:
+        """Return the files that one job alone has: its snapshots."""
+        return BlobFiles(self._root / _JOBS / str(job_id))
+
+    def jobs(self) -> list[int]:
+        """Return the ids of the jobs that have files of their own."""
+        return sorted(int(path.name) for path in (self._root / _JOBS).glob("*"))
+
+    def remove(self, sha256: str) -> None:
+        """Delete a blob. Who reads it meanwhile reads on."""
+        self.path(sha256).unlink(missing_ok=True)
+
+    def remove_others(self, kept: Collection[str], older_than_s: float) -> None:
+        """Delete all blobs but these, unless they came a moment ago and are still to be told of."""
+        before = time.time() - older_than_s
+        for path in self._root.glob("??/*"):
+            if path.name not in kept and path.stat().st_mtime < before:
+                path.unlink(missing_ok=True)
 
     def size(self, sha256: str) -> int | None:
         """Return a blob's size in bytes, None if it is not there."""
@@ -141,6 +165,8 @@ class BlobFiles:
         """Delete what uploads left that were cut by a kill; for the service's start."""
         for path in (self._root / _INCOMING).glob("*"):
             path.unlink(missing_ok=True)
+        for job_id in self.jobs():
+            self.of_job(job_id).sweep()
 
 
 def _sync_folder(folder: Path) -> None:

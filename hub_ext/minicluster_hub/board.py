@@ -6,17 +6,22 @@ The reconciler shows each new look; handlers read, and listen to its bells inste
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
-from minicluster.wire import Job, JobState, NodeList, TaskOrders
+from minicluster.wire import Job, JobState, NodeList, RankSight, RankStack, RankState, TaskOrders
 from minicluster_hub.bell import NODES, Bell
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.models import JobRecord, NodeView, TaskRecord, World
+from minicluster_hub.looks import Looks
+from minicluster_hub.models import JobRecord, NodeView, RankRecord, TaskRecord, World
 from minicluster_hub.orders import TaskOver, orders_for
 from minicluster_hub.scenes import Scene
 from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.store import Store
 from minicluster_hub.views import job_message, node_list
+
+LOOK_S = 3.0
+"""How long agents may take to say where their ranks are."""
 
 
 class Board:
@@ -25,13 +30,16 @@ class Board:
     `looked` is set at the first look: before it, living tasks would be told that they are over.
     """
 
-    def __init__(self, store: Store, engine: Engine) -> None:
+    def __init__(self, store: Store, engine: Engine, quiet_after_s: float = 0.0) -> None:
         self.changes = Bell()
+        self.looks = Looks()
         self.looked = asyncio.Event()
         self.world = World((), (), (), (), ())
         self.scenes: dict[int, Scene] = {}
         self._store = store
         self._engine = engine
+        self._quiet_after_s = quiet_after_s
+        self._notes: dict[int, dict[str, str]] = {}
         self._waits: dict[int, Wait] = {}
         self._versions: dict[int, str] = {}
         self._orders_bell = Bell()
@@ -42,6 +50,7 @@ class Board:
         """Take a new look at the world."""
         self.world = world
         self.scenes = {scene.gang.id: scene for scene in scenes}
+        self.looks.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
         self.looked.set()
 
     def show_waits(self, waits: Iterable[Wait]) -> None:
@@ -77,12 +86,37 @@ class Board:
         scene = self.scenes.get(task.gang_id)
         if scene is None:
             raise TaskOver(f"task {task.id} is over")
-        return orders_for(task, scene)
+        look = self.looks.number(scene.job.id) if scene.job else 0
+        return orders_for(task, scene, look=look, quiet_after_s=self._quiet_after_s)
 
     async def orders_changed(self, task_id: int, timeout_s: float) -> None:
         """Return when the task's orders may have changed, or the time is over."""
         async with self._orders_bell.listen(task_id) as listener:
             await listener.wait(timeout_s)
+
+    async def look(self, job_id: int) -> tuple[RankStack, ...]:
+        """Ask where the ranks of a running job are; those of agents that do not answer are AWAY."""
+        scene = next((one for one in self.scenes.values() if one.job and one.job.id == job_id), None)
+        if scene is None:
+            return ()
+        look = self.looks.begin(job_id, [task.id for task in scene.tasks])
+        self.ring_orders()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await look.complete.wait()
+        self.looks.end(look)
+        return tuple(look.stacks.get(rank.rank, _unseen(rank)) for rank in scene.living_ranks)
+
+    def annotate(self, job_id: int, note: str, about: str = "stall") -> None:
+        """Show a sentence beside a running job, one for each subject; an empty one takes it away."""
+        notes = self._notes.setdefault(job_id, {})
+        before = notes.pop(about, "")
+        if note:
+            notes[about] = note
+        if not notes:
+            del self._notes[job_id]
+        if note != before:
+            self.changes.ring(job_id)
 
     def check_image(self, image: str | None) -> None:
         """Raise ImageNotAllowed if the engine runs no tasks in this image."""
@@ -97,7 +131,9 @@ class Board:
 
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""
-        return job_message(record, self._nodes_of(record), self._waits.get(record.id))
+        shown = job_message(record, self._nodes_of(record), self._waits.get(record.id))
+        note = " ".join(self._notes.get(record.id, {}).values()) if record.state is JobState.RUNNING else ""
+        return shown.model_copy(update={"note": note}) if note else shown
 
     def _nodes_of(self, record: JobRecord) -> tuple[str, ...]:
         if record.state is JobState.QUEUED or record.attempt_id is None:
@@ -106,3 +142,8 @@ class Board:
         if scene is not None and not record.state.terminal:
             return tuple(task.node for task in scene.tasks)
         return self._store.attempt_nodes(record.attempt_id)
+
+
+def _unseen(rank: RankRecord) -> RankStack:
+    over = rank.state is RankState.EXITED
+    return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)

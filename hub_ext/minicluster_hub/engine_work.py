@@ -66,6 +66,7 @@ class EngineWork:
             attempt_id=scene.job.attempt_id if scene.job else None,
             image=scene.gang.image,
             shm_bytes=scene.gang.shm_bytes,
+            epoch=self._store.epoch,
         )
         self._begin(task_key(task.id), self._or_refused(self._engine.start(launch), task.id, refused))
 
@@ -98,9 +99,18 @@ class EngineWork:
             refused(what, error)
 
     def _begin(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(self._as_leader(work))
         self._under_way[key] = task
         task.add_done_callback(lambda done: self._done(key, done))
+
+    async def _as_leader(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it, unless another service has taken over between the decision and now."""
+        try:
+            self._store.confirm_lead()
+        except BaseException:
+            work.close()
+            raise
+        await work
 
     def _done(self, key: Key, done: asyncio.Task[None]) -> None:
         self._under_way.pop(key, None)

@@ -31,17 +31,14 @@ class JobWatch:
     async def run(self, changes: Bell) -> None:
         async with changes.listen() as listener:
             while True:
-                for key in await listener.wait(None):
-                    if isinstance(key, int):
-                        self._look(key)
+                self._look([key for key in await listener.wait(None) if isinstance(key, int)])
 
-    def _look(self, job_id: int) -> None:
+    def _look(self, job_ids: list[int]) -> None:
         try:
-            record = self._store.job(job_id)
-            if record is not None:
+            for record in self._store.jobs_by_id(job_ids):
                 self._tell(record)
         except StoreError:
-            self._log.warning("job %s is not in the metrics: the store did not answer", job_id)
+            self._log.warning("jobs %s are not in the metrics: the store did not answer", job_ids[:9])
 
     def _tell(self, record: JobRecord) -> None:
         """Note that a job which ended before the watch began is in no table and counts no more."""

@@ -13,9 +13,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from minicluster_hub.bell import Bell, Listener
+from minicluster_hub.full_disk import NotKept
 
 _STREAM = re.compile(r"rank-\d{1,5}|records|agent-\d{1,5}")
 _SUFFIX = ".log"
+NO_LIMIT = 1 << 62
 
 
 class LogError(Exception):
@@ -29,7 +31,7 @@ class StreamUnknown(LogError):
         super().__init__(f"there is no stream {stream!r}; streams are rank-N, records and agent-N")
 
 
-class LogNotKept(LogError):
+class LogNotKept(NotKept, LogError):
     """The disk did not take some output. The agent has it still and sends it again."""
 
 
@@ -37,10 +39,13 @@ class JobLogs:
     """All streams under one folder: JOB/ATTEMPT/STREAM.log, with the attempt's number, not its id.
 
     `changes` rings with the job's id for each append. For the service's one event loop.
+    limit_bytes: of one stream. What comes after it is taken and not kept: the file grows by a hole,
+    so that its size stays the truth about what need not be sent again.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, limit_bytes: int = NO_LIMIT) -> None:
         self.changes = Bell()
+        self.limit_bytes = limit_bytes
         self._root = root
 
     def append(self, job_id: int, attempt: int, stream: str, offset: int, data: bytes) -> int:
@@ -50,23 +55,22 @@ class JobLogs:
         """
         path = self._path(job_id, attempt, stream)
         try:
-            size, grown = _append(path, offset, data)
+            size, grown = _append(path, offset, data, self.limit_bytes)
         except OSError as error:
-            message = f"output of job {job_id} was not kept in {path}: {error.strerror}"
-            raise LogNotKept(message) from error
+            raise LogNotKept(f"output of job {job_id} was not kept in {path}", error) from error
         if grown:
             self.changes.ring(job_id)
         return size
 
     def size(self, job_id: int, attempt: int, stream: str) -> int:
-        """Return how many bytes of a stream are kept; 0 when it has none yet."""
+        """Return how many bytes of a stream can be read; 0 when it has none yet."""
         try:
-            return self._path(job_id, attempt, stream).stat().st_size
+            return min(self.limit_bytes, self._path(job_id, attempt, stream).stat().st_size)
         except FileNotFoundError:
             return 0
 
     def sizes(self, job_id: int, attempt: int) -> dict[str, int]:
-        """Return the sizes in bytes of all streams of an attempt, by name."""
+        """Return how many bytes of each stream of an attempt were taken, by name."""
         try:
             with os.scandir(self._folder(job_id, attempt)) as entries:
                 found = {entry.name.removesuffix(_SUFFIX): entry.stat().st_size for entry in entries}
@@ -74,8 +78,13 @@ class JobLogs:
             return {}
         return dict(sorted(found.items()))
 
+    def readable(self, job_id: int, attempt: int) -> dict[str, int]:
+        """Return how many bytes of each stream of an attempt can be read, by name."""
+        return {name: min(self.limit_bytes, size) for name, size in self.sizes(job_id, attempt).items()}
+
     def read(self, job_id: int, attempt: int, stream: str, offset: int, limit: int) -> bytes:
         """Return at most `limit` bytes from `offset` on; empty at the end."""
+        limit = max(0, min(limit, self.limit_bytes - offset))
         try:
             with self._path(job_id, attempt, stream).open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), limit, offset)
@@ -103,18 +112,22 @@ class JobLogs:
         return self._folder(job_id, attempt) / f"{stream}{_SUFFIX}"
 
 
-def _append(path: Path, offset: int, data: bytes) -> tuple[int, bool]:
+def _append(path: Path, offset: int, data: bytes, limit_bytes: int) -> tuple[int, bool]:
     """Return the file's size after it took what it can, and whether it grew."""
     file = _open(path)
     try:
         size = os.fstat(file).st_size
         new = memoryview(data)[size - offset :] if offset <= size else memoryview(b"")
         size_now = size
+        end = size + len(new)
+        new = new[: max(0, limit_bytes - size)]
         while new:
             written = os.write(file, new)
             size_now += written
             new = new[written:]
-        return size_now, size_now > size
+        if end > size_now:
+            os.ftruncate(file, end)
+        return end, end > size
     finally:
         os.close(file)
 

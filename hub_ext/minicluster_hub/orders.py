@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from minicluster.wire import JobState, RunOrder, StopMode, TaskOrders
+from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.scenes import Scene
 
@@ -19,19 +19,24 @@ class TaskOver(Exception):
     """The task is to end, or has ended: its agent gets no more orders."""
 
 
-def orders_for(task: TaskRecord, scene: Scene) -> TaskOrders:
-    """Return the task's orders. Raises TaskOver when its gang is being ended."""
+def orders_for(task: TaskRecord, scene: Scene, *, look: int = 0, quiet_after_s: float = 0.0) -> TaskOrders:
+    """Return the task's orders. Raises TaskOver when its gang is being ended.
+
+    look: see TaskOrders. quiet_after_s: the cluster's own, for a job that asks for nothing else.
+    """
     if scene.gang.target is GangTarget.END:
         raise TaskOver(f"task {task.id} is over: its gang {scene.gang.id} is being ended")
     if scene.job is None or scene.job.attempt_id is None:
         return _versioned(None, None)
     joins = scene.tolerates_loss and task.state is TaskState.READY
-    if not (scene.assembled or joins):
+    meets = scene.lighthouse or not scene.job.spec.fault_tolerant
+    if not (scene.assembled or joins) or not meets:
         return _versioned(None, None)
-    return _versioned(_run_order(task, scene, scene.job), _STOP_MODES.get(scene.job.state))
+    run = _run_order(task, scene, scene.job, quiet_after_s)
+    return _versioned(run, _STOP_MODES.get(scene.job.state), look)
 
 
-def _run_order(task: TaskRecord, scene: Scene, job: JobRecord) -> RunOrder:
+def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, quiet_after_s: float) -> RunOrder:
     first = scene.tasks[0]
     mine = [rank.rank for rank in scene.ranks if rank.task_id == task.id]
     # In the order of their ranks; those that were lost on the way keep their places.
@@ -49,9 +54,20 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord) -> RunOrder:
         master_port=first.store_port or 0,
         restart_count=job.attempts - 1,
         env=job.spec.env,
+        quiet_after_s=quiet_after_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
+        snapshot=_snapshot(scene, job),
     )
 
 
-def _versioned(run: RunOrder | None, stop: StopMode | None) -> TaskOrders:
-    text = f"{run.model_dump_json() if run else ''}|{stop or ''}"
-    return TaskOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], run=run, stop=stop)
+def _snapshot(scene: Scene, job: JobRecord) -> SnapshotRef | None:
+    """Return the newest snapshot that attempts before this one left."""
+    before = [one for one in scene.snapshots if one.attempt_id < (job.attempt_id or 0)]
+    newest = max(before, key=lambda one: (one.attempt_id, one.step), default=None)
+    if newest is None:
+        return None
+    return SnapshotRef(step=newest.step, attempt=newest.attempt_id, parts=newest.parts)
+
+
+def _versioned(run: RunOrder | None, stop: StopMode | None, look: int = 0) -> TaskOrders:
+    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{look}"
+    return TaskOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], run=run, stop=stop, look=look)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +12,7 @@ from jupyterhub.services.auth import HubOAuth
 from tornado.httpserver import HTTPServer
 
 from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.duty import Duty
 from minicluster_hub.fresh_dns import client_options
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
@@ -24,6 +24,9 @@ from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.shift import Shift
+from minicluster_hub.stall_watch import StallWatch
+from minicluster_hub.steady import SteadyClock
 from minicluster_hub.store import Store
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ class Parts:
 
     context: Context
     server: HTTPServer
+    duty: Duty
 
     @classmethod
     def open(cls, app: MiniclusterHub, task_url: str) -> Self:
@@ -49,60 +53,66 @@ class Parts:
                 "variables that --help lists"
             )
         secret = app.cookie_secret()
-        store = Store.open(app.db_url)
+        store, clock = Store.open(app.db_url), SteadyClock()
         reconciler = Reconciler(
             store,
             app.make_engine(),
             policy=policy(app.policy),
             placement=placement(app.placement),
-            service_url=task_url,
+            service_url=",".join(dict.fromkeys([task_url, *app.task_urls])),
             limits=app.limits,
             log=app.log,
+            clock=clock,
         )
-        context = _context(app, hub_auth, store, reconciler)
-        return cls(context, make_server(context, secret))
+        context = _context(app, hub_auth, store, reconciler, clock)
+        duty = Duty(store.compete(task_url), context.log)
+        return cls(context, make_server(context, secret, duty), duty)
 
     async def run(self, sockets: list[socket.socket], stopped: asyncio.Event) -> None:
-        """Serve until `stopped`. Raises what the reconciler dies of."""
+        """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
         context = self.context
         watch = JobWatch(context.store, context.metrics, context.log)
+        stalls = StallWatch(context.store, context.board, context.clock, context.log)
         stop = asyncio.ensure_future(stopped.wait())
         looked = asyncio.ensure_future(context.board.looked.wait())
-        acting = asyncio.ensure_future(context.reconciler.run())
+        acting = asyncio.ensure_future(Shift(context, self.duty).run())
         watching = asyncio.ensure_future(watch.run(context.board.changes))
+        stalling = asyncio.ensure_future(stalls.run())
         try:
             await _first(looked, acting, watching, stop)
             self.server.add_sockets(sockets)
             context.log.info("the job service listens at %s%s", _address(sockets), context.prefix)
-            await _first(acting, watching, stop)
+            await _first(acting, watching, stalling, stop)
         finally:
             self.server.stop()
-            for work in (looked, acting, watching, stop):
+            for work in (looked, acting, watching, stalling, stop):
                 work.cancel()
-            await asyncio.wait([looked, acting, watching, stop])
+            await asyncio.wait([looked, acting, watching, stalling, stop])
 
     async def close(self) -> None:
         """Let go of everything; the tasks run on."""
         await self.server.close_all_connections()
         await self.context.reconciler.close()
+        await self.duty.close()
         self.context.store.close()
 
 
-def _context(app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: Reconciler) -> Context:
+def _context(
+    app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: Reconciler, clock: SteadyClock
+) -> Context:
     blobs = BlobFiles(app.service_dir / "blobs")
-    blobs.sweep()
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.board.nodes)
     limits = ApiLimits(payload_bytes=app.payload_limit_bytes, result_bytes=app.result_limit_bytes)
     return Context(
         store=store,
         reconciler=reconciler,
-        logs=JobLogs(app.service_dir / "logs"),
+        logs=JobLogs(app.service_dir / "logs", app.log_limit_bytes),
         blobs=blobs,
         hub_auth=hub_auth,
         metrics=metrics,
         limits=limits,
-        clock=time.time,
+        clock=clock,
         log=app.log,  # pyright: ignore[reportArgumentType]
         admission=AdmissionLimits(max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs),
         server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),

@@ -36,7 +36,7 @@ from minicluster_hub.planner import Planner
 from minicluster_hub.scenes import Limits, Scene, Sight, scenes
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.states import JobEvent
-from minicluster_hub.store import Store
+from minicluster_hub.store import NotLeading, Store
 
 IDLE_LOOK_S = 5.0
 
@@ -54,6 +54,7 @@ class Reconciler:
         service_url: str,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
     ) -> None:
         self.board = Board(store, engine, (limits or Limits()).quiet_after_s)
@@ -63,8 +64,10 @@ class Reconciler:
         self._clock = clock
         self._log = log or logging.getLogger(__name__)
         self._awake = asyncio.Event()
-        self._attention = Attention()
-        self._planner = Planner(store, engine, self.board, policy, placement, self._limits, self._log)
+        self._attention = Attention(monotonic)
+        self._planner = Planner(
+            store, engine, self.board, policy, placement, self._limits, self._log, monotonic
+        )
         self._work = EngineWork(store, engine, service_url, self.wake, self._log)
 
     # --- the loop -----------------------------------------------------------------------------
@@ -85,6 +88,8 @@ class Reconciler:
             await self._sleep(wait_s)
             try:
                 wait_s = self._tick()
+            except NotLeading:
+                raise
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
@@ -117,6 +122,10 @@ class Reconciler:
     def heartbeat(self, task_id: int) -> None:
         """Say that a task's agent has spoken."""
         self._attention.hear(task_id)
+
+    def missed(self) -> None:
+        """Say that agents may have spoken, and the database was away to tell who they are."""
+        self._attention.miss()
 
     async def close(self) -> None:
         """End what is under way in the engine; the tasks go on."""

@@ -25,7 +25,7 @@ ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (10 s).
+    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (7 s).
 
     heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
     suspect_timeout_s: the same, once other ranks have lost their connections.
@@ -37,7 +37,7 @@ class Limits:
     suspect_timeout_s: float = 1.5
     start_timeout_s: float = 300.0
     pull_timeout_s: float = 3600.0
-    stop_patience_s: float = 10.8
+    stop_patience_s: float = 7.8
     keep_warm_s: float = 120.0
     max_losses: int = 3
     quiet_after_s: float = 120.0

@@ -1,7 +1,7 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
-Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.rank,
-mc.world_size, mc.local_rank, mc.device. Importing this package imports nothing else.
+Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
+mc.resume, mc.rank, mc.world_size, mc.local_rank, mc.device. Importing this package imports nothing else.
 """
 
 from __future__ import annotations
@@ -12,18 +12,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from .train.checkpoint import checkpoint
     from .train.logs import log
     from .train.place import device, local_rank, rank, world_size
     from .train.prepare import prepare
     from .train.progress import progress
+    from .train.resume import resume
 
-__all__ = ["device", "local_rank", "log", "prepare", "progress", "rank", "world_size"]
+__all__ = [
+    "checkpoint",
+    "device",
+    "local_rank",
+    "log",
+    "prepare",
+    "progress",
+    "rank",
+    "resume",
+    "world_size",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import a helper when it is first asked for."""
     modules = {
         "prepare": "prepare",
+        "checkpoint": "checkpoint",
+        "resume": "resume",
         "log": "logs",
         "progress": "progress",
         "rank": "place",

@@ -6,8 +6,8 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -22,8 +22,11 @@ from .wire import (
     JobList,
     JobSpec,
     JobSubmit,
+    JobWhy,
     Message,
     NodeList,
+    Snapshot,
+    SnapshotList,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not 
 _PATIENCE_S = 30.0
 _AWAY = frozenset({502, 503, 504})
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
+_PIECE_BYTES = 1 << 20
 
 M = TypeVar("M", bound=Message)
 
@@ -96,6 +100,10 @@ class Service:
     def job(self, job_id: int) -> Job:
         return self._message(Job, "GET", f"api/jobs/{job_id}")
 
+    def why(self, job_id: int) -> JobWhy:
+        """Return why a job does not get on; of a running one its ranks are asked now."""
+        return self._message(JobWhy, "GET", f"api/jobs/{job_id}/why")
+
     def stop(self, job_id: int) -> Job:
         return self._message(Job, "POST", f"api/jobs/{job_id}/stop")
 
@@ -111,8 +119,27 @@ class Service:
         answer = self._ask("GET", path, params={"rank": rank, "offset": start, "limit": limit_bytes})
         return answer.content.decode("utf-8", "replace"), start
 
-    def result(self, job_id: int) -> bytes:
-        return self._ask("GET", f"api/jobs/{job_id}/result").content
+    def snapshots(self, job_id: int) -> tuple[Snapshot, ...]:
+        return self._message(SnapshotList, "GET", f"api/jobs/{job_id}/snapshots").snapshots
+
+    def bring_result(self, job_id: int, file: BinaryIO) -> None:
+        """Write a job's result into an empty file. Raises OSError when that does not take it."""
+        path = f"api/jobs/{job_id}/result"
+
+        def bring() -> httpx.Response:
+            with self._http.stream("GET", path) as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                    return answer
+                if file.tell():  # What came before a connection was cut.
+                    file.seek(0)
+                    file.truncate()
+                for piece in answer.iter_bytes(_PIECE_BYTES):
+                    file.write(piece)
+                file.flush()
+                return answer
+
+        self._patiently(bring)
 
     def put_blob(self, data: bytes) -> BlobInfo:
         """Bring a blob to the service, unless it is a large one that it has."""
@@ -134,11 +161,7 @@ class Service:
         """Raise ServiceError for an answer that says no."""
         if answer.status_code < 400:
             return answer
-        try:
-            error = ErrorAnswer.model_validate_json(answer.content).error
-        except ValidationError:
-            raise _strange(answer) from None
-        raise ServiceError(error.message, error.hint, error.code)
+        raise self._said(answer) or _strange(answer)
 
     def close(self) -> None:
         self._http.close()
@@ -149,24 +172,43 @@ class Service:
     def _ask(
         self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any
     ) -> httpx.Response:
+        return self._patiently(lambda: self._http.request(method, path, **more), passing)
+
+    def _patiently(
+        self, call: Callable[[], httpx.Response], passing: frozenset[int] | set[int] = frozenset()
+    ) -> httpx.Response:
+        """Repeat a call while nobody is there to answer it."""
         import httpx
 
         until = time.monotonic() + self._patience_s
         for delay_s in _delays_s():
             try:
-                answer = self._http.request(method, path, **more)
+                answer = call()
             except httpx.TransportError as error:
-                trouble: httpx.TransportError | None = error
+                trouble: Exception | None = error
             else:
                 if answer.status_code in passing:
                     return answer
-                if answer.status_code not in _AWAY:
+                if not self.is_away(answer):
                     return self.check(answer)
-                trouble = None
+                trouble = self._said(answer)
             if time.monotonic() + delay_s > until:
-                raise self._unreachable(trouble)
+                raise trouble if isinstance(trouble, ServiceError) else self._unreachable(trouble)
             time.sleep(delay_s)
         raise AssertionError("the delays never end")
+
+    def is_away(self, answer: httpx.Response) -> bool:
+        """Whether a proxy answered in place of the service, which may be there again in a moment."""
+        unrouted = answer.status_code == 404 and self._said(answer) is None
+        return unrouted or answer.status_code in _AWAY
+
+    def _said(self, answer: httpx.Response) -> ServiceError | None:
+        """Return what the service itself says is wrong, None when only its proxy spoke."""
+        try:
+            error = ErrorAnswer.model_validate_json(answer.content).error
+        except ValidationError:
+            return None
+        return ServiceError(error.message, error.hint, error.code)
 
     def _unreachable(self, trouble: Exception | None) -> ServiceError:
         why = f"{type(trouble).__name__}: {trouble}" if trouble else "the proxy says that it is not running"

@@ -66,7 +66,7 @@ class Distribute(Magics):
 
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
-        """Look after jobs: %distribute status | logs ID | attach ID | stop ID | result ID | nodes."""
+        """Look after jobs: %distribute status, nodes, or why, logs, attach, stop, result, snapshots ID."""
         command = parse_command_line(line)
         if command.verb == "status":
             from .tables import job_table
@@ -80,13 +80,19 @@ class Distribute(Magics):
 
     def _on_job(self, command: Command, job_id: int) -> Any:
         from .runs import attach, fetch_result
-        from .tables import job_table
+        from .tables import job_table, snapshot_table
 
         service = self._connected()
         if command.verb == "stop":
             return job_table([service.stop(job_id)])
+        if command.verb == "why":
+            from .why import Why
+
+            return Why(service.why(job_id))
         if command.verb == "logs":
             return self._print_log(job_id, command.rank)
+        if command.verb == "snapshots":
+            return snapshot_table(service.snapshots(job_id), job_id, service.browser_path())
         if command.verb == "attach":
             return self._keep(attach(job_id, self._notebook(False)))
         return self._keep(fetch_result(service.job(job_id), self._notebook(False)))

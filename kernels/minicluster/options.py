@@ -12,7 +12,6 @@ from typing import Any
 from .errors import MiniclusterError
 
 _LATER = {
-    "--fault-tolerant": "surviving a lost node comes in a later version; a job whose node dies fails",
     "--priority": "priorities come in a later version; jobs run in the order of their arrival",
     "up": "gangs that keep their variables come in a later version; a gang stays warm after a cell by itself",
     "down": "gangs are given back by themselves some time after their last cell",
@@ -32,6 +31,7 @@ class CellOptions:
     """What stands behind `%%distribute`.
 
     nodes: least and most; None: all nodes. push, pull: None means what the cell reads, makes.
+    quiet_after_s: see wire.JobSpec.
     image: None means the notebook's own, or else the cluster's.
     """
 
@@ -46,7 +46,9 @@ class CellOptions:
     timeout_s: float | None = None
     image: str | None = None
     shm_bytes: int | None = None
+    quiet_after_s: float | None = None
     plain: bool = False
+    fault_tolerant: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,10 @@ def _seconds(text: str) -> float:
     return float(match[1]) * _TIME_UNITS[match[2]]
 
 
+def _seconds_or_never(text: str) -> float:
+    return 0.0 if text == "0" else _seconds(text)
+
+
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mgt])(?:i?b)?", text.lower())
     size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match else 0
@@ -212,15 +218,19 @@ _CELL_OPTIONS = {
     "--detach": _Option("", lambda options, _: replace(options, detach=True)),
     "--env": _Option("NAME=VALUE", _add_env),
     "--timeout": _Option("30m", _set("timeout_s", _seconds)),
+    "--quiet": _Option("5m (or 0: never)", _set("quiet_after_s", _seconds_or_never)),
     "--image": _Option("NAME:TAG", _set("image", _image)),
     "--shm": _Option("2g", _set("shm_bytes", _bytes)),
     "--comm": _Option("auto", _comm),
+    "--fault-tolerant": _Option("", lambda options, _: replace(options, fault_tolerant=True)),
     "--plain": _Option("", lambda options, _: replace(options, plain=True)),
 }
 _COMMANDS = {
     "status": "status",
     "logs": "logs ID [--rank N]",
+    "snapshots": "snapshots ID",
     "attach": "attach ID",
+    "why": "why ID",
     "stop": "stop ID",
     "result": "result ID",
     "nodes": "nodes",

@@ -7,11 +7,12 @@ Both are a JSON head, readable without unpickling anything, and byte sections be
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 MAGIC = b"MCL1"
+_LEFT = "left_behind"
 
 
 class PayloadDamaged(ValueError):
@@ -111,11 +112,18 @@ class ResultPayload:
     left_behind: tuple[LeftBehind, ...] = ()
 
     def to_bytes(self) -> bytes:
-        left = [[item.name, item.type_name, item.reason] for item in self.left_behind]
-        return pack({"kind": "result", "left_behind": left}, {"names": self.names, "value": self.value})
+        left = left_to_bytes(self.left_behind)
+        return pack({"kind": "result"}, {"names": self.names, "value": self.value, _LEFT: left})
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> ResultPayload:
-        head, sections = unpack(blob)
-        left = tuple(LeftBehind(*item) for item in head["left_behind"])
-        return cls(sections["names"], sections["value"], left)
+        _, sections = unpack(blob)
+        return cls(sections["names"], sections["value"], left_from_bytes(sections[_LEFT]))
+
+
+def left_to_bytes(left: Iterable[LeftBehind]) -> bytes:
+    return json.dumps([[item.name, item.type_name, item.reason] for item in left]).encode()
+
+
+def left_from_bytes(data: bytes) -> tuple[LeftBehind, ...]:
+    return tuple(LeftBehind(*item) for item in json.loads(data))

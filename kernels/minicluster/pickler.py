@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dis
-import io
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 import cloudpickle
 
@@ -39,18 +38,15 @@ class CountingFile:
 
 
 class LimitedFile(CountingFile):
-    """A file that keeps, within the limit."""
+    """Passes on to a file, within the limit."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, file: BinaryIO) -> None:
         super().__init__(limit_bytes)
-        self._kept = io.BytesIO()
+        self._file = file
 
     def write(self, data: Any) -> int:
         super().write(data)
-        return self._kept.write(data)
-
-    def getvalue(self) -> bytes:
-        return self._kept.getvalue()
+        return self._file.write(data)
 
 
 class NotebookPickler(cloudpickle.Pickler):

@@ -7,31 +7,37 @@ for it, and what a function reads from it goes along where the other side lacks 
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import MiniclusterError
 from .payload import LeftBehind, ResultPayload
 from .pickler import Carry, CountingFile, LimitedFile, NotebookPickler, TooLarge
 from .refusal import reason_of, type_name
-from .unpickling import MissingModule, SoftModule, loads
+from .unpickling import MissingModule, SoftModule, load, loads
 
 __all__ = [
     "DEFAULT_LIMIT_BYTES",
+    "NOTHING",
     "Culprit",
     "MissingModule",
     "NotPicklable",
     "Packed",
     "dump_result",
     "dumps",
+    "load",
     "loads",
     "pack_names",
     "readable_size",
+    "write_result",
 ]
 
 DEFAULT_LIMIT_BYTES = 1 << 30
+NOTHING = object()
+"""The value of a cell whose last statement is no expression."""
 _VALUE = "value of the last expression"
 
 
@@ -81,14 +87,14 @@ def pack_names(
     names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> Packed:
     """Do what `dumps` does, and tell which modules the reader will import."""
-    sink = LimitedFile(limit_bytes)
-    pickler = NotebookPickler(sink, namespace, _all)
+    kept = io.BytesIO()
+    pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all)
     try:
         pickler.dump(dict(names))
     except Exception as error:
         # Any object's own __reduce__ may raise anything.
         raise _refusal(names, namespace, what, limit_bytes, error) from None
-    return Packed(sink.getvalue(), frozenset(pickler.modules))
+    return Packed(kept.getvalue(), frozenset(pickler.modules))
 
 
 def dump_result(
@@ -104,19 +110,47 @@ def dump_result(
     names: those to bring back; ones that the namespace lacks are passed over.
     at_home: names that the notebook has already; functions on their way back find them there.
     """
+    file = io.BytesIO()
+    size, left = write_result(file, namespace, names, value if has_value else NOTHING, limit_bytes, at_home)
+    blob = file.getvalue()
+    return ResultPayload(blob[:size], blob[size:], left)
+
+
+def write_result(
+    file: BinaryIO,
+    namespace: dict[str, Any],
+    names: Iterable[str],
+    value: Any,
+    limit_bytes: int,
+    at_home: Collection[str] = frozenset(),
+) -> tuple[int, tuple[LeftBehind, ...]]:
+    """Pickle as `dump_result` into a file, which may be larger than the memory that is left.
+
+    value: NOTHING when there is none. Returns the size of the names' pickle, behind which that of the
+    value stands, and what stayed behind.
+    """
+    begin = file.tell()
     found = {name: namespace[name] for name in names if name in namespace}
-    packed, left = _as_many_as_possible(found, namespace, limit_bytes, set(at_home))
-    if not has_value:
-        return ResultPayload(packed, b"", tuple(left))
-    rest = max(0, limit_bytes - len(packed))
-    packed_value, left_value = _as_many_as_possible({"_": value}, namespace, rest, set(at_home))
+    left = _as_many_as_possible(file, found, namespace, limit_bytes, set(at_home))
+    middle = file.tell()
+    if value is NOTHING:
+        return middle - begin, tuple(left)
+    rest = max(0, limit_bytes - (middle - begin))
+    left_value = _as_many_as_possible(file, {"_": value}, namespace, rest, set(at_home))
+    if left_value:
+        _cut(file, middle)
     told = [LeftBehind(_VALUE, item.type_name, item.reason) for item in left_value]
-    return ResultPayload(packed, b"" if told else packed_value, (*left, *told))
+    return middle - begin, (*left, *told)
 
 
 def _as_many_as_possible(
-    values: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, at_home: set[str]
-) -> tuple[bytes, list[LeftBehind]]:
+    file: BinaryIO,
+    values: Mapping[str, Any],
+    namespace: dict[str, Any],
+    limit_bytes: int,
+    at_home: set[str],
+) -> list[LeftBehind]:
+    begin = file.tell()
     kept = {name: SoftModule.of(value) for name, value in values.items()}
     left: dict[str, LeftBehind] = {}
 
@@ -125,8 +159,10 @@ def _as_many_as_possible(
 
     while True:
         try:
-            return _pickled(kept, namespace, limit_bytes, carry), list(left.values())
+            NotebookPickler(LimitedFile(limit_bytes, file), namespace, carry).dump(kept)
+            return list(left.values())
         except Exception as error:
+            _cut(file, begin)
             culprits = [
                 item for item in _culprits(kept, namespace, limit_bytes, carry) if item.name not in left
             ]
@@ -203,10 +239,10 @@ def _too_large(name: str, value: object, size_bytes: int, limit_bytes: int) -> C
     return Culprit(name, type_name(value), size, reason)
 
 
-def _pickled(values: dict[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry) -> bytes:
-    sink = LimitedFile(limit_bytes)
-    NotebookPickler(sink, namespace, carry).dump(values)
-    return sink.getvalue()
+def _cut(file: BinaryIO, size: int) -> None:
+    """Throw away what a file has from there on."""
+    file.seek(size)
+    file.truncate()
 
 
 def _all(name: str) -> bool:

@@ -34,7 +34,7 @@ class PlainScreen:
 
     def _say_state(self, view: RunView, now: float) -> None:
         # The expected start changes all the time; it is told once for each state.
-        said = f"{view.title()}|{view.notice}|{view.job.reason}"
+        said = f"{view.title()}|{view.notice}|{view.job.reason}|{view.job.note}|{view.in_contact}"
         if said != self._said:
             self._said = said
             detail = view.detail(now)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import MiniclusterError
-from .payload import LeftBehind, ResultPayload
-from .pickling import MissingModule, loads
+from .payload import LeftBehind
+from .pickling import MissingModule
+from .result_file import ResultFile
 from .wire import Job
 
 _USER_NAME = "JUPYTERHUB_USER"
@@ -50,16 +52,17 @@ def check_owner(job: Job, environ: Mapping[str, str] | None = None) -> None:
         )
 
 
-def open_result(blob: bytes, job: Job, namespace: dict[str, Any]) -> Result:
-    """Unpickle a result; its functions get `namespace` as their globals.
+def open_result(file: BinaryIO, job: Job, namespace: dict[str, Any]) -> Result:
+    """Unpickle a result from its file; its functions get `namespace` as their globals.
 
     Raises ResultNotReadable, and then the result is still kept by the service.
     """
     check_owner(job)
     try:
-        payload = ResultPayload.from_bytes(blob)
-        names = loads(payload.names, namespace)
-        value = loads(payload.value, namespace).get("_")
+        result = ResultFile(file)
+        names = result.open("names", namespace)
+        value = result.open("value", namespace).get("_")
+        stayed = result.left_behind()
     except Exception as error:
         # A pickle may import and run anything that the cell's author used.
         raise ResultNotReadable(
@@ -69,7 +72,15 @@ def open_result(blob: bytes, job: Job, namespace: dict[str, Any]) -> Result:
     missing = {name: item for name, item in names.items() if isinstance(item, MissingModule)}
     left = (LeftBehind(name, "module", f"not here ({item.reason})") for name, item in missing.items())
     kept = {name: item for name, item in names.items() if name not in missing}
-    return Result(kept, value, (*payload.left_behind, *left))
+    return Result(kept, value, (*stayed, *left))
+
+
+def not_written(job: Job, error: OSError) -> ResultNotReadable:
+    """Say that this machine's disk did not take a result."""
+    return ResultNotReadable(
+        f"The result of job {job.id} could not be written to {tempfile.gettempdir()}: {error.strerror}.",
+        f"Make room there, or set TMPDIR to another folder, then: %distribute result {job.id}",
+    )
 
 
 def _kind(item: LeftBehind) -> str:

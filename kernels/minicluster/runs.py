@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from .client import Service, ServiceError
 from .failures import raise_unless_succeeded
 from .follow import Follower, Screen, StopRequests, interrupts_go_to
 from .options import CellOptions
-from .results import Result, check_owner, open_result
+from .results import Result, check_owner, not_written, open_result
 from .tables import JobHandle
 from .view import RunView
 from .wire import Job, JobSpec, NodeRange
@@ -78,16 +79,20 @@ def _followed(notebook: Notebook, get_job: Callable[[], Job]) -> Result:
 def fetch_result(job: Job, notebook: Notebook) -> Result:
     """Bring a job's result once more. Raises ServiceError as long as there is none."""
     check_owner(job)
-    try:
-        blob = notebook.service.result(job.id)
-    except ServiceError as error:
-        if error.code != "no_result":
-            raise
-        hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else ""
-        raise ServiceError(
-            f"Job {job.id} is {job.state.value}: it has no result.", hint, error.code
-        ) from None
-    return open_result(blob, job, notebook.namespace)
+    # On the disk: it may be larger than the memory that is left.
+    with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
+        try:
+            notebook.service.bring_result(job.id, file)
+        except ServiceError as error:
+            if error.code != "no_result":
+                raise
+            hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else ""
+            raise ServiceError(
+                f"Job {job.id} is {job.state.value}: it has no result.", hint, error.code
+            ) from None
+        except OSError as error:
+            raise not_written(job, error) from error
+        return open_result(file, job, notebook.namespace)
 
 
 def job_spec(options: CellOptions, payload_sha256: str, notebook_image: str | None = None) -> JobSpec:
@@ -103,6 +108,8 @@ def job_spec(options: CellOptions, payload_sha256: str, notebook_image: str | No
         timeout_s=options.timeout_s,
         image=options.image or notebook_image or None,
         shm_bytes=options.shm_bytes,
+        fault_tolerant=options.fault_tolerant,
+        quiet_after_s=options.quiet_after_s,
     )
 
 

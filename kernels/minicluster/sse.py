@@ -14,10 +14,15 @@ _CALM_S = 15.0
 
 @dataclass(frozen=True)
 class Connection:
-    """How the stream stands: `lost` says why and when it was cut, empty when it is there again."""
+    """How the stream stands: `lost` says why it was cut, and is empty when it is there again.
+
+    at: when this was seen, in seconds since the epoch. away_s: for how long it has been cut.
+    """
 
     lost: str
     retry_in_s: float = 0.0
+    at: float = 0.0
+    away_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,13 @@ def follow(service: Service, job_id: int) -> Iterator[Job | LogChunk | Records |
     """
     import httpx
 
-    last_id, delay_s, lost = "", 0.1, False
+    last_id, delay_s, lost, since = "", 0.1, False, 0.0
     while True:
         opened = time.monotonic()
         try:
             for block in _blocks(service, job_id, last_id):
                 if lost:
-                    yield Connection("")
+                    yield Connection("", at=time.time(), away_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id
                 event = _parsed(block)
                 if event is not None:
@@ -61,8 +66,9 @@ def follow(service: Service, job_id: int) -> Iterator[Job | LogChunk | Records |
         except _Away as error:
             why = str(error)
         delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
-        lost = True
-        yield Connection(why, delay_s)
+        if not lost:
+            lost, since = True, time.monotonic()
+        yield Connection(why, delay_s, time.time(), time.monotonic() - since)
         time.sleep(delay_s)
 
 
@@ -73,10 +79,10 @@ class _Away(Exception):
 def _blocks(service: Service, job_id: int, last_id: str) -> Iterator[_Block]:
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
     with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
-        if answer.status_code >= 500:
-            raise _Away(f"the service answered {answer.status_code}")
         if answer.status_code >= 400:
             answer.read()
+            if answer.status_code >= 500 or service.is_away(answer):
+                raise _Away(f"the service answered {answer.status_code}")
             service.check(answer)
         yield from parse_lines(answer.iter_lines())
 

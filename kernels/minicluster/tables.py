@@ -9,7 +9,7 @@ from html import escape
 
 from .client import Service
 from .view import duration
-from .wire import Job, JobState, Node
+from .wire import Job, JobState, Node, Snapshot
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,22 @@ def node_table(nodes: Sequence[Node]) -> Table:
         for node in nodes
     )
     return Table(("node", "state", "free slots", "kind", "used by"), rows, "The cluster has no nodes.")
+
+
+def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Table:
+    """List what a job left to go on from. path: of the service, for a browser."""
+    rows = tuple(
+        (
+            str(one.step),
+            str(one.attempt),
+            f"{one.size_bytes / 1e6:.1f} MB",
+            time.strftime("%H:%M:%S", time.localtime(one.created_at)),
+            f"{path}api/jobs/{job_id}/snapshots/{one.step}",
+        )
+        for one in snapshots
+    )
+    empty = f"Job {job_id} has no snapshots. mc.checkpoint(model, optimizer, loader, step=step) keeps some."
+    return Table(("step", "attempt", "size", "kept at", "file"), rows, empty)
 
 
 def _users(node: Node) -> str:

@@ -8,7 +8,7 @@ import io
 import pickle
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from cloudpickle import cloudpickle
 
@@ -62,11 +62,16 @@ def loads(data: bytes, namespace: dict[str, Any]) -> dict[str, Any]:
     Functions get `namespace` as their globals; what they bring along is put there only under
     names that it lacks. A class that came from here is found again, not made anew.
     """
-    return _NotebookUnpickler(io.BytesIO(data), namespace).load() if data else {}
+    return load(io.BytesIO(data), namespace) if data else {}
+
+
+def load(file: BinaryIO, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Unpickle as `loads` from a file, which is not held in memory beside what it contains."""
+    return _NotebookUnpickler(file, namespace).load()
 
 
 class _NotebookUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:
+    def __init__(self, file: BinaryIO, namespace: dict[str, Any]) -> None:
         super().__init__(file)
         self._known: list[type] = []
         own = {

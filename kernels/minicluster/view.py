@@ -12,6 +12,7 @@ from .wire import Job, JobState, LogChunk, Records
 
 _PLOT_EVERY_S = 0.25
 _ALL_TAILS_BYTES = 512 * 1024
+_BACK_SHOWN_S = 15.0
 _TITLES = {
     JobState.QUEUED: "Waiting",
     JobState.STARTING: "Starting",
@@ -38,7 +39,7 @@ class RunView:
         self.skipped_bytes: dict[int, int] = {}
         self._attempts: dict[int, int] = {}
         self.metrics = Metrics()
-        self._lost = ""
+        self._connection: Connection | None = None
         self._tail_lines = tail_lines
         self._sent_head: dict[str, Any] | None = None
         self._metrics_new = False
@@ -48,9 +49,9 @@ class RunView:
         if isinstance(event, Job):
             self.job = event
         elif isinstance(event, Ended):
-            self.job, self._lost = event.job, ""
+            self.job, self._connection = event.job, None
         elif isinstance(event, Connection):
-            self._lost = f"Connecting again: {event.lost}" if event.lost else ""
+            self._connection = event
         elif isinstance(event, Records):
             self.metrics.add(event.records)
             self._metrics_new = True
@@ -84,12 +85,29 @@ class RunView:
     def detail(self, now: float) -> str:
         """Say why the job is where it is; what the notebook itself has to say comes first."""
         job = self.job
-        parts = [] if job.state.terminal else [self._lost or self.notice, job.reason, job.note]
+        parts = [] if job.state.terminal else [self._contact(now) or self.notice, job.reason, job.note]
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:
             parts.append(job.error.message)
         return " · ".join(part for part in parts if part)
+
+    @property
+    def in_contact(self) -> bool:
+        return self._connection is None or not self._connection.lost
+
+    def _contact(self, now: float) -> str:
+        """Say how the connection to the service stands when there is something to say."""
+        told = self._connection
+        if told is None:
+            return ""
+        if told.lost:
+            return (
+                f"No contact with the cluster for {duration(told.away_s)} ({told.lost}): the job goes on, "
+                "connecting again"
+            )
+        back = f"In contact again after {duration(told.away_s)}, no output was lost"
+        return back if now - told.at < _BACK_SHOWN_S else ""
 
     def change(self, now: float) -> dict[str, Any]:
         """Return what a panel lacks since the last call; empty when it lacks nothing."""

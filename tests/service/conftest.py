@@ -8,9 +8,11 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import psycopg
 import pytest
 
@@ -36,19 +38,25 @@ WAYS = {
 
 
 class PostgresServer:
-    """A server of its own: a private folder, a unix socket and no port."""
+    """A server of its own: a private folder, a unix socket and, unless told where to listen, no port."""
 
-    def __init__(self, binaries, folder, account):
+    def __init__(self, binaries, folder, account, listen=""):
         self.folder = folder
         self._account = account
         data = folder / "data"
         init = [binaries / "initdb", "-D", data, "-A", "trust", "-U", "minicluster", "--no-sync"]
         subprocess.run([*self._as_account(), *init], check=True, capture_output=True, cwd=folder)
-        serve = [binaries / "postgres", "-D", data, "-k", folder]
-        settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=60"]
-        with (folder / "server.log").open("wb") as log:
+        if listen:
+            with (data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all 10.64.0.0/10 trust\n")
+        settings = ["-c", f"listen_addresses={listen}", "-c", "fsync=off", "-c", "max_connections=60"]
+        self._serve = [*self._as_account(), binaries / "postgres", "-D", data, "-k", folder, *settings]
+        self.start()
+
+    def start(self):
+        with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._as_account(), *serve, *settings], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+                self._serve, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder
             )
         self._wait()
 
@@ -61,6 +69,16 @@ class PostgresServer:
     def stop(self):
         self.process.terminate()
         self.process.wait(20)
+
+    def kill(self):
+        """End the server and all its sessions at once, as the kernel does when memory is short."""
+        server = psutil.Process(self.process.pid)
+        victims = [server, *server.children(recursive=True)]
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        self.process.wait(20)
+        psutil.wait_procs(victims, 20)
 
     def _as_account(self):
         """PostgreSQL refuses to run as root; setpriv leaves no process between it and us."""
@@ -90,6 +108,13 @@ def _lacking(reason):
 
 @pytest.fixture(scope="session")
 def postgres_server():
+    with a_postgres() as server:
+        yield server
+
+
+@contextmanager
+def a_postgres(listen=""):
+    """A PostgreSQL of its own. listen: also at this address, for whoever comes from the lab's networks."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     binaries = Path(on_path).parent if on_path else found[-1].parent if found else None
@@ -102,7 +127,7 @@ def postgres_server():
     try:
         if account:
             shutil.chown(folder, account)
-        server = PostgresServer(binaries, folder, account)
+        server = PostgresServer(binaries, folder, account, listen)
         yield server
         server.stop()
     finally:

@@ -136,3 +136,19 @@ async def test_a_reader_that_waits_gets_every_byte(logs):
         await asyncio.sleep(0)
     await asyncio.wait_for(reader, 10)
     assert got == b"0123456789" * 200
+
+
+def test_a_stream_over_its_limit_is_taken_and_not_kept(tmp_path):
+    logs = JobLogs(tmp_path, limit_bytes=10_000)
+    assert logs.append(7, 1, "rank-0", 0, b"a" * 9_000) == 9_000
+    assert logs.append(7, 1, "rank-0", 9_000, b"b" * 5_000_000) == 5_009_000
+    assert logs.append(7, 1, "rank-0", 9_000, b"b" * 5_000_000) == 5_009_000
+    assert logs.append(7, 1, "rank-0", 5_009_000, b"c") == 5_009_001
+    assert logs.sizes(7, 1) == {"rank-0": 5_009_001}
+    assert logs.readable(7, 1) == {"rank-0": 10_000}
+    assert logs.size(7, 1, "rank-0") == 10_000
+    assert logs.read(7, 1, "rank-0", 0, 10**9) == b"a" * 9_000 + b"b" * 1_000
+    assert logs.read(7, 1, "rank-0", 20_000, 10) == b""
+    (file,) = tmp_path.rglob("rank-0.log")
+    assert file.stat().st_blocks * 512 < 100_000, "what is not kept takes room"
+    assert logs.append(7, 1, "rank-1", 0, b"d") == 1

@@ -58,3 +58,13 @@ def test_who_is_not_asked_for_is_forgotten():
     attention.hear(1)
     attention.silence_s([2])
     assert attention.silence_s([1]) == {1: 5.0}, "as if it had never spoken"
+
+
+def test_who_could_not_be_understood_was_not_silent():
+    clock = Clock()
+    attention = Attention(clock)
+    attention.hear(1)
+    listen(attention, clock, 2)
+    attention.miss()
+    listen(attention, clock, 1)
+    assert attention.silence_s([1, 2]) == {1: 1.0, 2: 1.0}

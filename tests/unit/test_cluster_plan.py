@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from minicluster_hub.cluster import plan
 from minicluster_hub.cluster.choices import TLS_NONE, Choices
 from minicluster_hub.cluster.drafts import Facts, Kept
+from minicluster_hub.cluster.entry import service_urls
 from minicluster_hub.cluster.record import Images, Record
 
 DIGEST = "sha256:" + "1" * 64
@@ -176,3 +178,45 @@ def test_a_record_comes_back_as_it_was_written() -> None:
 
 def test_choices_of_a_newer_version_are_read_as_far_as_they_are_known() -> None:
     assert Choices.of({"port": 81, "colour": "blue"}) == Choices(port=81)
+
+
+MANAGERS = {"node-a": "10.0.0.1", "node-b": "10.0.0.2", "node-c": "10.0.0.3"}
+
+
+def shared() -> dict[str, dict[str, Any]]:
+    chosen = Choices(has_db_url=True, shared_data="/mnt/lab")
+    found = plan.services(chosen, replace(facts(), managers=MANAGERS, shared_data="/mnt/lab"))
+    return {spec["name"].removeprefix("minicluster_"): spec for spec in found}
+
+
+@pytest.mark.parametrize("role", ["registry", "cache", "service", "hub", "proxy"])
+def test_with_shared_data_the_platform_runs_on_any_manager(role: str) -> None:
+    spec = shared()[role]
+    assert spec["task_template"]["Placement"] == {"Constraints": ["node.role==manager"]}
+    sources = [mount["Source"] for mount in container(spec)["Mounts"] if "Target" in mount]
+    assert sources[:1] == ([f"/mnt/lab/{role}"] if role != "proxy" else [])
+    mode = {"Global": {}} if role == "service" else {"Replicated": {"Replicas": 1}}
+    assert spec["mode"] == mode
+
+
+def test_with_shared_data_each_job_service_is_told_all_and_which_one_it_is() -> None:
+    spec = container(shared()["service"])
+    told = dict(pair.split("=", 1) for pair in spec["Env"])
+    assert told["MINICLUSTER_NODE_ID"] == "{{.Node.ID}}"
+    urls = [f"http://10.0.0.{number}:8082/services/minicluster/" for number in (1, 2, 3)]
+    assert service_urls({**told, "MINICLUSTER_NODE_ID": "node-b"}) == [
+        f"--MiniclusterHub.task_url={urls[1]}",
+        *(f"--MiniclusterHub.task_urls={url}" for url in urls),
+    ]
+    assert not any("task_url" in word for word in spec["Args"])
+
+
+def test_with_shared_data_relays_look_for_the_registry_on_every_manager() -> None:
+    told = dict(pair.split("=", 1) for pair in container(shared()["relay"])["Env"])
+    assert told["MINICLUSTER_RELAY_REGISTRY"] == "10.0.0.1:5443,10.0.0.2:5443,10.0.0.3:5443"
+    assert told["MINICLUSTER_RELAY_PUBLISH_NODE"] == "node-a,node-b,node-c"
+
+
+def test_a_job_service_that_is_alone_is_told_of_no_other() -> None:
+    told = dict(pair.split("=", 1) for pair in container(by_role()["service"])["Env"])
+    assert service_urls(told) == []

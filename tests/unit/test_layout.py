@@ -17,23 +17,25 @@ FILES = sorted(path for room in ROOMS.values() for path in room.rglob("*.py"))
 
 LAYERS = [
     ["app", "parts", "__main__"],
-    ["handlers", "job_watch", "server_places"],
+    ["shift"],
+    ["handlers", "job_watch", "stall_watch", "server_places"],
     ["reconciler"],
-    ["planner", "attention"],
+    ["planner", "attention", "standby", "engine_work"],
     ["board"],
-    ["orders"],
+    ["orders", "looks", "why"],
+    ["places"],
     ["lifecycle", "deadlines", "views"],
     ["losses"],
     ["actions", "scenes"],
-    ["root_cause"],
+    ["root_cause", "duty"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],
-    ["models", "bell", "processes", "fresh_dns"],
+    ["models", "bell", "processes", "fresh_dns", "steady", "full_disk", "task_memory"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 
 BESIDE = {
-    "launch": {"launch", "passwords", "processes", "settings", "quick_import"},
+    "launch": {"launch", "passwords", "processes", "settings", "quick_import", "task_memory"},
     "cluster": {"cluster", "configure", "engines", "launch", "passwords"},
     "configure": {"configure_swarm", "passwords", "processes", "settings"},
     "configure_swarm": {"fresh_dns"},
@@ -55,6 +57,8 @@ PURE = [
     "deadlines.py",
     "orders.py",
     "root_cause.py",
+    "why.py",
+    "places.py",
     "views.py",
     "scheduling",
 ]

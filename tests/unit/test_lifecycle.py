@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState, StopMode
+from minicluster.wire import BlobInfo, ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState, StopMode
 from minicluster_hub.actions import (
     DropTasks,
     EndGang,
@@ -347,6 +347,18 @@ def test_orders_say_the_place_of_each_rank():
     assert (run.master_addr, run.master_port) == ("127.0.0.1", 4000), "the first task's store"
 
 
+def test_orders_name_the_newest_snapshot_of_the_attempts_before():
+    part = BlobInfo(sha256="b" * 64, size_bytes=5)
+    # Attempt 60 had begun again from step 0: its step 20 is newer than step 90 of attempt 50.
+    made = ((50, 90), (60, 20), (70, 30))
+    left = [SnapshotRecord(7, step, attempt, (part,), NOW) for attempt, step in made]
+    here = replace(world(job(attempts=3), READY), snapshots=tuple(left))
+    wanted = orders_for(READY[0], scene_of(here)).run.snapshot
+    assert (wanted.attempt, wanted.step, wanted.parts) == (60, 20, (part,))
+    own = replace(here, snapshots=(left[2],))
+    assert orders_for(READY[0], scene_of(own)).run.snapshot is None
+
+
 def test_orders_wait_until_the_whole_gang_is_ready():
     half = (task(0), task(1, TaskState.STARTED))
     assert orders_for(half[0], scene_of(world(job(JobState.STARTING), half))).run is None
@@ -368,7 +380,7 @@ def test_orders_are_the_same_after_a_restart_and_over_when_the_gang_ends():
 
 
 def test_limits_leave_room_for_the_agents_own_escalation():
-    assert Limits().stop_patience_s > 10.0
+    assert Limits().stop_patience_s > 7.0
 
 
 def test_a_fault_tolerant_job_has_a_lighthouse_as_long_as_it_has_its_gang():

@@ -14,7 +14,7 @@ def test_every_option_that_is_there():
     line = (
         "--nodes 1:3 --gpus-per-node 2 --ranks-per-node=4 --name 'my run' --push a,b --pull model,history "
         "--detach --env A=1 --env B=x=y --timeout 30m --image lab/torch:2 --shm 2g "
-        "--comm ddp --plain  # a note"
+        "--quiet 5m --comm ddp --plain  # a note"
     )
     assert parse_cell_line(line) == CellOptions(
         nodes=(1, 3),
@@ -28,6 +28,7 @@ def test_every_option_that_is_there():
         timeout_s=1800.0,
         image="lab/torch:2",
         shm_bytes=2 << 30,
+        quiet_after_s=300.0,
         plain=True,
     )
 
@@ -55,6 +56,11 @@ def test_ranks_run_in_the_image_of_the_line_or_of_the_notebook(line, notebooks, 
     assert job_spec(parse_cell_line(line), "a" * 64, notebooks).image == image
 
 
+@pytest.mark.parametrize(("line", "seconds"), [("", None), ("--quiet 0", 0.0), ("--quiet 90s", 90.0)])
+def test_a_cell_can_ask_to_be_told_sooner_or_never_that_ranks_stand_still(line, seconds):
+    assert job_spec(parse_cell_line(line), "a" * 64).quiet_after_s == seconds
+
+
 def test_pull_none_brings_nothing_back():
     assert parse_cell_line("--pull none").pull == ()
 
@@ -74,7 +80,6 @@ def test_pull_none_brings_nothing_back():
         ("--name 'x", "cannot be read", "Close each quote"),
         ("--image 'torch 2'", "the name of an image", "--image NAME:TAG"),
         ("--shm 64k", "a size from 1m on", "--shm 2g"),
-        ("--fault-tolerant", "not there yet", "Valid:"),
         ("--priority 3", "not there yet", "Valid:"),
         ("--comm powersgd", "later version", "--comm auto"),
         ("--comm pigeon", "auto and ddp are there", "--comm auto"),
@@ -111,3 +116,8 @@ def test_wrong_commands(line, message):
         parse_command_line(line)
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_a_cell_can_be_fault_tolerant():
+    assert parse_cell_line("--nodes 2:3 --fault-tolerant").fault_tolerant
+    assert not parse_cell_line("--nodes 2:3").fault_tolerant

@@ -51,6 +51,13 @@ def test_doors_by_the_environment(environ: dict[str, str]) -> None:
     assert doors(environ)[0].authorization is not None
 
 
+def test_a_registry_on_any_of_several_managers(environ: dict[str, str]) -> None:
+    environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443,10.0.0.2:5443"
+    environ["MINICLUSTER_RELAY_PUBLISH_NODE"] = "node-b,node-a"
+    reading, publishing = doors(environ)
+    assert reading.places == publishing.places == (("10.0.0.1", 5443), ("10.0.0.2", 5443))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

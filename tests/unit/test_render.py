@@ -145,10 +145,14 @@ def test_waiting_is_told_with_position_reason_and_expected_start():
 
 
 def test_a_lost_connection_is_told_until_it_is_back():
-    view = view_of(Connection("ConnectError", 0.2))
-    assert "Connecting again: ConnectError" in view.detail(11.0)
-    view.apply(Connection(""))
-    assert view.detail(11.0) == ""
+    view = view_of(Connection("ConnectError", 0.2, at=10.0, away_s=0.4))
+    assert "No contact with the cluster for 0.4 s (ConnectError)" in view.detail(11.0)
+    assert "the job goes on" in view.detail(11.0)
+    view.apply(Connection("ConnectError", 5.0, at=70.0, away_s=60.0))
+    assert "1 min 0 s" in view.detail(71.0)
+    view.apply(Connection("", at=72.0, away_s=62.0))
+    assert view.detail(73.0) == "In contact again after 1 min 2 s, no output was lost"
+    assert view.detail(90.0) == ""
 
 
 def test_a_panel_is_told_changes_only():

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.docker import _unframed
 from minicluster_hub.engines.swarm.last_words import in_words, readable
-from minicluster_hub.engines.swarm.names import label_filter, labels, safe, server_name, task_name
+from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
+from minicluster_hub.engines.swarm.names import (
+    ADDRESS_LABEL,
+    label_filter,
+    labels,
+    safe,
+    server_name,
+    task_name,
+)
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import nodes_of, relayed, slot_kinds, tasks_of
 
@@ -257,3 +265,22 @@ def test_a_service_s_name_is_never_longer_than_swarm_takes() -> None:
 def test_two_users_servers_never_share_a_name() -> None:
     assert server_name("a", "b") != server_name("a--b", "")
     assert server_name("ada", "") == "minicluster-server-ada"
+
+
+def test_a_lighthouse_is_a_small_service_on_a_manager_and_the_gangs_network():
+    spec = lighthouse_spec(4, NODE, SETTINGS)
+    template = spec["task_template"]
+    assert template["Networks"] == [{"Target": network_spec(4)["name"]}]
+    assert template["Placement"] == {"Constraints": ["node.role==manager"]}
+    assert template["RestartPolicy"]["Condition"] == "any"
+    assert "Resources" not in template
+    assert spec["labels"][ADDRESS_LABEL] == f"{spec['name']}:29510"
+    assert spec["labels"] == template["ContainerSpec"]["Labels"]
+
+
+def test_on_the_nodes_own_network_each_lighthouse_has_its_own_port_and_stays():
+    settings = dataclasses.replace(SETTINGS, host_network=True)
+    one, other = (lighthouse_spec(gang, NODE, settings) for gang in (4, 5))
+    assert one["labels"][ADDRESS_LABEL] == f"{NODE.address}:29514"
+    assert other["labels"][ADDRESS_LABEL] == f"{NODE.address}:29515"
+    assert one["task_template"]["Placement"] == {"Constraints": [f"node.id=={NODE.id}"]}

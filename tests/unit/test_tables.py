@@ -1,7 +1,7 @@
-"""What `%distribute nodes` shows of slots and of who holds them."""
+"""What `%distribute nodes` and `%distribute snapshots` show."""
 
-from minicluster.tables import node_table
-from minicluster.wire import Node, SlotUse
+from minicluster.tables import node_table, snapshot_table
+from minicluster.wire import Node, SlotUse, Snapshot
 
 
 def test_a_slot_of_a_notebook_server_is_not_free():
@@ -13,3 +13,11 @@ def test_a_slot_of_a_notebook_server_is_not_free():
     )
     (row,) = node_table([Node(name="node-1", up=True, slots=slots)]).rows
     assert row == ("node-1", "up", "2 of 4", "gpu", "job 7 (ada), notebook server of bob, warm for cid")
+
+
+def test_snapshots_are_listed_with_their_files():
+    one = Snapshot(step=120, attempt=2, size_bytes=1_250_000, created_at=0.0)
+    text = repr(snapshot_table([one], 7, "/services/minicluster/"))
+    assert "120   2        1.2 MB" in text
+    assert "/services/minicluster/api/jobs/7/snapshots/120" in text
+    assert "mc.checkpoint(" in repr(snapshot_table([], 7, "/"))

@@ -32,6 +32,8 @@ SPEC = {
     "timeout_s": 60.0,
     "image": "lab/notebook:2",
     "shm_bytes": 2147483648,
+    "quiet_after_s": 300.0,
+    "fault_tolerant": True,
 }
 JOB = {
     "id": 7,
@@ -49,6 +51,7 @@ JOB = {
     "result": BLOB,
     "queue_position": None,
     "expected_start_at": None,
+    "note": "Rank 2 never reached the barrier.",
 }
 RECORD = {
     "kind": "log",
@@ -73,6 +76,12 @@ RUN = {
     "master_port": 40000,
     "restart_count": 0,
     "env": {},
+    "quiet_after_s": 120.0,
+    "snapshot": {"step": 120, "attempt": 3, "parts": [BLOB]},
+    "fault_tolerant": True,
+    "lighthouse": "minicluster-lighthouse-4:29510",
+    "joins": False,
+    "lead": True,
 }
 SLOT = {"slot": 0, "kind": "gpu", "job_id": 7, "owner": "ada", "warm": False, "server": None, "until": None}
 SERVER_SLOT = {**SLOT, "slot": 1, "job_id": None, "server": "", "until": 1700000000.5}
@@ -85,10 +94,19 @@ PLACE = {
     "until": 1700000000.5,
     "expired": False,
 }
+FRAME = {"file": "Cell In[5]", "line": 14, "function": "train", "cell": True, "text": "dist.barrier()"}
+STACK = {"rank": 2, "sight": "seen", "quiet_s": 12.5, "frames": [FRAME], "helpers": [[FRAME]]}
 NODE = {"name": "node-1", "up": True, "slots": [SLOT, SERVER_SLOT]}
 GOLDEN = {
     wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC},
     wire.Job: JOB,
+    wire.JobWhy: {
+        "job_id": 7,
+        "state": "running",
+        "sentence": "Rank 2 never reached the barrier of cell line 14.",
+        "hint": "",
+        "ranks": [STACK],
+    },
     wire.JobList: {"jobs": [JOB]},
     wire.NodeList: {"nodes": [NODE]},
     wire.ErrorAnswer: {"error": {"code": "unknown_job", "message": "no job 9", "hint": ""}},
@@ -112,6 +130,13 @@ GOLDEN = {
         "cleared": 3,
         "failure": None,
         "notes": ["rank 2 hung at its exit"],
+        "quiet": [2],
+        "look": 8,
+        "stacks": [STACK],
+        "snapshots": [{"step": 120, "attempt": 4, "blob": BLOB, "part": 0, "parts": 1, "keep": 2}],
+    },
+    wire.SnapshotList: {
+        "snapshots": [{"step": 120, "attempt": 1, "size_bytes": 12, "created_at": 1700000000.5}]
     },
     wire.ReportAnswer: {"sizes": {"rank-2": 3}},
     wire.PlaceServer: {
@@ -124,7 +149,7 @@ GOLDEN = {
     },
     wire.ServerPlace: PLACE,
     wire.ServerList: {"servers": [PLACE]},
-    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt"},
+    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8},
 }
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from minicluster_hub.cluster import record, shared
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
 from minicluster_hub.cluster.plan import service_name
@@ -46,10 +47,22 @@ def first(users: PasswordFile, untold: Path) -> str | None:
 
 def ask(daemon: Daemon, words: Sequence[str]) -> str:
     """Have the hub's container change an account; return the password that it made. Raises ClusterError."""
-    code, said = daemon.run_in(container_of(daemon, "hub"), [*_PROGRAM, "account", *words])
+    code, said = in_hub(daemon, ["account", *words])
     if code:
         raise ClusterError(said)
     return said
+
+
+def in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
+    """Run one of our commands where the hub's data is: in its container, or beside it."""
+    try:
+        return daemon.run_in(container_of(daemon, "hub"), [*_PROGRAM, *words])
+    except ClusterMissing:
+        known = record.load(daemon)
+        if known is None or not known.choices.shared_data:
+            raise
+        # With shared data it may run on another manager, whose containers cannot be entered from here.
+        return shared.run_hub(daemon, known.images.hub, known.choices.shared_data, list(words))
 
 
 def container_of(daemon: Daemon, role: str) -> str:

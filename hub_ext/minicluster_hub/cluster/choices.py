@@ -18,7 +18,8 @@ class Choices:
     tls: a certificate of our own making, the lab's, or plain HTTP. upstream: the registry that the cache
     fetches from; "": the one that the notebook image comes from; "none": no cache.
     config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
-    URL. tls_mark, db_mark: which of several that were given in the course of time.
+    URL. shared_data: a folder that all managers have at the same path; the platform then runs on any of
+    them. tls_mark, db_mark: which of several that were given in the course of time.
     """
 
     port: int = 443
@@ -34,6 +35,7 @@ class Choices:
     config: str = ""
     has_db_url: bool = False
     db_mark: str = ""
+    shared_data: str = ""
     service_options: tuple[str, ...] = ()
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:

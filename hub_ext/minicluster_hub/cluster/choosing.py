@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from minicluster_hub.cluster import sealed
 from minicluster_hub.cluster.certificates import CertificateUnusable, check_pair
@@ -13,6 +13,7 @@ from minicluster_hub.cluster.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Ch
 from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.engines.swarm.view import SwarmNode
 
+_LOCAL = ("localhost", "127.0.0.1")
 _USUAL_PORTS = {TLS_NONE: 80, TLS_SELF_MADE: 443, TLS_OWN: 443}
 
 
@@ -29,7 +30,20 @@ def chosen(before: Choices, given: argparse.Namespace) -> Choices:
         now = now.with_given({"port": _USUAL_PORTS[now.tls]})
     if getattr(given, "db_url", None):
         now = now.with_given({"has_db_url": True, "db_mark": f"{time.time():.0f}"})
+    _check_shared(now)
     return now
+
+
+def _check_shared(now: Choices) -> None:
+    if now.shared_data and not now.shared_data.startswith("/"):
+        raise OptionUnusable(
+            f"--shared-data {now.shared_data}: it has to be a full path, the same on each manager."
+        )
+    if now.shared_data and not now.has_db_url:
+        raise OptionUnusable(
+            "--shared-data needs a PostgreSQL database, given by --db-url: job services on several managers"
+            " cannot share SQLite."
+        )
 
 
 def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
@@ -40,11 +54,13 @@ def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
     return hashlib.sha256(given.tls_cert.encode()).hexdigest()[:16]
 
 
-def secret_groups(choices: Choices, given: argparse.Namespace, node: SwarmNode) -> Iterable[sealed.Group]:
-    """Return the secrets that these choices need."""
+def secret_groups(
+    choices: Choices, given: argparse.Namespace, managers: Sequence[SwarmNode]
+) -> Iterable[sealed.Group]:
+    """Return the secrets that these choices need. managers: those that the platform may run on."""
     yield from (sealed.token(name) for name in ("proxy_token", "service_token", "spawner_token"))
     yield sealed.registry_passwords()
-    yield sealed.registry_certificate(node.address)
+    yield sealed.registry_certificate([node.address for node in managers])
     if choices.tls == TLS_OWN:
         content = {
             "tls_cert": getattr(given, "tls_cert", None) or "",
@@ -53,7 +69,7 @@ def secret_groups(choices: Choices, given: argparse.Namespace, node: SwarmNode) 
         yield sealed.given("tls", content, choices.tls_mark)
     elif choices.tls == TLS_SELF_MADE:
         yield sealed.self_made_certificate(
-            [*choices.names, node.address, node.name, "localhost", "127.0.0.1"]
+            [*choices.names, *(name for node in managers for name in (node.address, node.name)), *_LOCAL]
         )
     if choices.has_db_url:
         yield sealed.given("db_url", {"db_url": getattr(given, "db_url", None) or ""}, choices.db_mark)

@@ -29,7 +29,7 @@ def down(daemon: Daemon, given: argparse.Namespace) -> int:
         return 0
     known = record.load(daemon)
     if known is not None:
-        swarm.check_home(daemon, known.manager_id)
+        swarm.check_home(daemon, known.manager_id, known.choices.shared_data)
     if given.data:
         _confirm(given.yes)
     steps = Steps()

@@ -14,6 +14,8 @@ from minicluster_hub.cluster.relay_doors import (
     REGISTRY_ENV,
 )
 
+SERVICES_ENV = "MINICLUSTER_SERVICES"
+"""Of a job service: NODE=URL for each manager, with commas between."""
 DATA_DIR = "/srv/minicluster"
 REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
 REGISTRY_PORT, CACHE_PORT, SERVICE_PORT = 5443, 5444, 8082
@@ -34,6 +36,7 @@ class Facts:
     """What the plan needs to know of the place. sealed, configs: by the names that services use.
 
     former_notebook: the image before the last upgrade: servers that run it still send jobs.
+    managers: the addresses of the nodes that the platform may run on, by their ids.
     """
 
     manager_id: str
@@ -45,6 +48,13 @@ class Facts:
     upstream: str | None = None
     sealed: Mapping[str, Kept] = field(default_factory=dict)
     configs: Mapping[str, Kept] = field(default_factory=dict)
+    managers: Mapping[str, str] = field(default_factory=dict)
+    shared_data: str = ""
+
+    def doors(self, port: int) -> str:
+        """Return where a port of the platform may be found, with commas between."""
+        addresses = self.managers.values() or (self.manager_address,)
+        return ",".join(f"{address}:{port}" for address in addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,7 @@ class Draft:
     """One service, before what all have in common. ports: published ones to those of the container.
 
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
+    each_manager: one task on each manager, in the platform's network.
     """
 
     role: str
@@ -66,6 +77,7 @@ class Draft:
     user: str = USER
     socket: bool = False
     everywhere: bool = False
+    each_manager: bool = False
     once: bool = False
     grace_s: int = 5
 
@@ -101,12 +113,12 @@ def cache(facts: Facts) -> Draft:
 def relay(facts: Facts) -> Draft:
     """Each node's doors to the registry; a hub image that was never published is on the manager only."""
     environment = {
-        REGISTRY_ENV: f"{facts.manager_address}:{REGISTRY_PORT}",
-        PUBLISH_NODE_ENV: facts.manager_id,
+        REGISTRY_ENV: facts.doors(REGISTRY_PORT),
+        PUBLISH_NODE_ENV: ",".join(facts.managers or (facts.manager_id,)),
         NODE_ENV: "{{.Node.ID}}",
     }
     if facts.upstream:
-        environment[CACHE_ENV] = f"{facts.manager_address}:{CACHE_PORT}"
+        environment[CACHE_ENV] = facts.doors(CACHE_PORT)
     return Draft(
         role="relay",
         image=facts.images.hub,
@@ -129,7 +141,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         f"--SwarmEngine.image={facts.images.notebook}",
         *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
         f"--MiniclusterHub.server_gpus={choices.server_gpus}",
-        f"--MiniclusterHub.task_url=http://{_host(facts.manager_address)}:{SERVICE_PORT}{SERVICE_PREFIX}",
+        *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
         *choices.service_options,
     ]
     return Draft(
@@ -143,11 +155,13 @@ def service(choices: Choices, facts: Facts) -> Draft:
             "JUPYTERHUB_CLIENT_ID": "service-minicluster",
             "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
             "JUPYTERHUB_BASE_URL": "/",
+            **(_managers(facts) if facts.shared_data else {}),
         },
         secrets=("service_token", *(("db_url",) if choices.has_db_url else ())),
         data_dir=DATA_DIR,
         ports={SERVICE_PORT: SERVICE_PORT},
         socket=True,
+        each_manager=bool(facts.shared_data),
     )
 
 
@@ -180,6 +194,16 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
         secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
         ports={choices.port: 8000},
     )
+
+
+def _task_url(address: str) -> str:
+    return f"http://{_host(address)}:{SERVICE_PORT}{SERVICE_PREFIX}"
+
+
+def _managers(facts: Facts) -> dict[str, str]:
+    """Return what tells a job service which of the managers it is on."""
+    urls = (f"{node_id}={_task_url(address)}" for node_id, address in facts.managers.items())
+    return {NODE_ENV: "{{.Node.ID}}", SERVICES_ENV: ",".join(urls)}
 
 
 def _host(address: str) -> str:

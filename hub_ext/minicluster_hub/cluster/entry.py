@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SECRETS = Path("/run/secrets")
@@ -71,8 +71,21 @@ def _service(words: list[str]) -> int:
     os.environ["JUPYTERHUB_API_TOKEN"] = secret("service_token")
     database = SECRETS / "db_url"
     more = [f"--db-url={secret('db_url')}"] if database.exists() else []
+    more += service_urls(os.environ)
     _become([sys.executable, "-P", "-m", "minicluster_hub", *words, *more])
     return 0
+
+
+def service_urls(environ: Mapping[str, str]) -> list[str]:
+    """Return the options that name this job service's URL and those of the others; none where it is alone."""
+    told = environ.get("MINICLUSTER_SERVICES", "")
+    if not told:
+        return []
+    urls = dict(pair.split("=", 1) for pair in told.split(","))
+    own = urls.get(environ.get("MINICLUSTER_NODE_ID", ""), "")
+    # A manager that was made one after the last `up` is reached by no task yet: it only stands in.
+    alone = [f"--MiniclusterHub.task_url={own}"] if own else []
+    return [*alone, *(f"--MiniclusterHub.task_urls={url}" for url in urls.values())]
 
 
 def _relay(words: list[str]) -> int:

@@ -66,6 +66,12 @@ def _up(parser: argparse.ArgumentParser) -> None:
     )
     add("--db-url", metavar="URL", help="a database for the job service instead of SQLite")
     add(
+        "--shared-data",
+        metavar="PATH",
+        help="a folder that all managers share, for the platform's data: any one of three may die then "
+        "(needs --db-url)",
+    )
+    add(
         "--service-option",
         dest="service_options",
         action="append",

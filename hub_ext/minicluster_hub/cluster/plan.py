@@ -57,7 +57,7 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
     name = service_name(draft.role)
     spec: dict[str, Any] = {
         "name": name,
-        "mode": {"Global": {}} if draft.everywhere else {"Replicated": {"Replicas": 1}},
+        "mode": _mode(draft),
         "endpoint_spec": {"Mode": "dnsrr", "Ports": [_port(*pair) for pair in draft.ports.items()]},
         # A platform service goes on with its new version even if that one fails: `up` tells of it.
         "update_config": {"Parallelism": 0, "FailureAction": "continue", "Order": "stop-first"},
@@ -73,6 +73,11 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
     spec["labels"] = labels(draft.role, name=name, spec=digest)
     spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
     return spec
+
+
+def _mode(draft: Draft) -> dict[str, Any]:
+    everywhere = draft.everywhere or draft.each_manager
+    return {"Global": {}} if everywhere else {"Replicated": {"Replicas": 1}}
 
 
 def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
@@ -100,7 +105,11 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
 
 def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = []
-    if draft.data_dir:
+    if draft.data_dir and facts.shared_data:
+        mounts.append(
+            {"Type": "bind", "Source": f"{facts.shared_data}/{draft.role}", "Target": draft.data_dir}
+        )
+    elif draft.data_dir:
         mounts.append(
             {
                 "Type": "volume",
@@ -137,6 +146,8 @@ def _placement(draft: Draft, facts: Facts) -> dict[str, Any]:
     at_home = draft.image == facts.images.hub and not facts.images.hub_is_published
     if draft.everywhere and not at_home:
         return {}
+    if facts.shared_data and not at_home:
+        return {"Constraints": ["node.role==manager"]}
     return {"Constraints": [f"node.id=={facts.manager_id}"]}
 
 

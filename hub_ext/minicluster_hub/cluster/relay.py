@@ -14,6 +14,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -22,7 +23,7 @@ from minicluster_hub.cluster import relay_http
 from minicluster_hub.cluster.relay_doors import HOST, PUBLISH_DOOR, Door, RelayError, doors, trust
 
 _PIECE_BYTES = 256 * 1024
-_HEAD_PATIENCE_S, _RETRY_S = 30.0, 0.3
+_HEAD_PATIENCE_S, _RETRY_S, _SILENT_S = 30.0, 0.3, 1.0
 _LOG = logging.getLogger("minicluster.relay")
 
 
@@ -36,6 +37,8 @@ class Relay:
     def __init__(self, doors: Sequence[Door], tls: ssl.SSLContext | None, patience_s: float = 4.0) -> None:
         self._doors, self._tls, self._patience_s = doors, tls, patience_s
         self._servers: list[asyncio.Server] = []
+        self._last: dict[int, int] = {}
+        """Which place of each door answered last."""
 
     async def open(self) -> list[int]:
         """Listen at all doors; return their ports."""
@@ -93,20 +96,22 @@ class Relay:
 
     async def _connect(self, door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         away: OSError | None = None
+        places = deque(door.places)
+        places.rotate(-self._last.get(door.port, 0))
         try:
             async with asyncio.timeout(self._patience_s):
                 while True:
                     try:
-                        streams = await asyncio.open_connection(
-                            door.host, door.upstream_port, ssl=self._tls, limit=_PIECE_BYTES
-                        )
+                        streams = await self._open_one(*places[0], alone=len(places) == 1)
                     except ssl.SSLCertVerificationError as error:
                         away = error
                         break
                     except OSError as error:
                         away = error
-                        await asyncio.sleep(_RETRY_S)
+                        places.rotate(-1)
+                        await asyncio.sleep(_RETRY_S / len(places))
                     else:
+                        self._last[door.port] = door.places.index(places[0])
                         _notice_a_dead_peer(streams[1].get_extra_info("socket"))
                         return streams
         except TimeoutError:
@@ -115,6 +120,13 @@ class Relay:
         raise UpstreamAway(
             f"the cluster's {door.what} at {door.upstream} {reason}; the command doctor tells more"
         )
+
+    async def _open_one(
+        self, host: str, port: int, *, alone: bool
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to one place; where there are others, one that says nothing is soon given up."""
+        async with asyncio.timeout(None if alone else _SILENT_S):
+            return await asyncio.open_connection(host, port, ssl=self._tls, limit=_PIECE_BYTES)
 
 
 async def run(environ: Mapping[str, str]) -> None:
@@ -203,7 +215,7 @@ def _reason(error: OSError | None) -> str:
         return f"shows a certificate that is not this cluster's ({error.verify_message})"
     if error is None:
         return "does not answer"
-    return f"cannot be reached ({os.strerror(error.errno) if error.errno else error})"
+    return f"cannot be reached ({os.strerror(error.errno) if error.errno else str(error) or 'no answer'})"
 
 
 if __name__ == "__main__":

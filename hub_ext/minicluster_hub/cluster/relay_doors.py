@@ -24,17 +24,26 @@ class RelayError(ClusterError):
 
 @dataclass(frozen=True)
 class Door:
-    """One port of the loopback and where it leads. authorization None: everything passes as it is."""
+    """One port of the loopback and where it leads. authorization None: everything passes as it is.
+
+    others: where else the registry may be, if it runs on any of several managers.
+    """
 
     port: int
     what: str
     host: str
     upstream_port: int
     authorization: bytes | None
+    others: tuple[tuple[str, int], ...] = ()
 
     @property
     def upstream(self) -> str:
         return f"{self.host}:{self.upstream_port}"
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Everywhere that the registry may be."""
+        return ((self.host, self.upstream_port), *self.others)
 
 
 def doors(environ: Mapping[str, str]) -> list[Door]:
@@ -44,12 +53,11 @@ def doors(environ: Mapping[str, str]) -> list[Door]:
         raise RelayError(f"The relay was not told where the registry is: set {REGISTRY_ENV}=HOST:PORT.")
     reader = _read_secret(environ.get(READER_FILE_ENV, _READER_FILE)).strip()
     authorization = b"Basic " + base64.b64encode(reader.encode())
-    found = [Door(REGISTRY_DOOR, "registry", *_address(registry), authorization)]
+    found = [_door(REGISTRY_DOOR, "registry", registry, authorization)]
     if cache:
-        found.append(Door(CACHE_DOOR, "cache", *_address(cache), authorization))
-    publish_node = environ.get(PUBLISH_NODE_ENV)
-    if publish_node and publish_node == environ.get(NODE_ENV):
-        found.append(Door(PUBLISH_DOOR, "registry", *_address(registry), None))
+        found.append(_door(CACHE_DOOR, "cache", cache, authorization))
+    if environ.get(NODE_ENV, "-") in environ.get(PUBLISH_NODE_ENV, "").split(","):
+        found.append(_door(PUBLISH_DOOR, "registry", registry, None))
     return found
 
 
@@ -61,6 +69,11 @@ def trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise RelayError(f"The authority's certificate is no PEM text ({error}). Run `up` again.") from error
     return context
+
+
+def _door(port: int, what: str, upstreams: str, authorization: bytes | None) -> Door:
+    first, *others = [_address(upstream) for upstream in upstreams.split(",")]
+    return Door(port, what, *first, authorization, tuple(others))
 
 
 def _address(text: str) -> tuple[str, int]:

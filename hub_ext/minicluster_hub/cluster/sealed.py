@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -57,15 +57,19 @@ def registry_passwords() -> Group:
     )
 
 
-def registry_certificate(address: str) -> Group:
+def registry_certificate(addresses: Sequence[str]) -> Group:
     """Return the certificate that registry and cache show to the relays."""
 
     def make() -> Mapping[str, str]:
-        made = make_ca_and_cert([address, "registry", "cache"], INTERNAL_DAYS)
+        made = make_ca_and_cert([*addresses, "registry", "cache"], INTERNAL_DAYS)
         return {"registry_ca": made.ca_pem, "registry_cert": made.cert_pem, "registry_key": made.key_pem}
 
     return Group(
-        "registry_certificate", ("registry_ca", "registry_cert", "registry_key"), make, address, INTERNAL_DAYS
+        "registry_certificate",
+        ("registry_ca", "registry_cert", "registry_key"),
+        make,
+        " ".join(addresses),
+        INTERNAL_DAYS,
     )
 
 

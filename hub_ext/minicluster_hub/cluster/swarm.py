@@ -87,10 +87,16 @@ def nodes(daemon: Daemon) -> tuple[SwarmNode, ...]:
     return nodes_of(daemon.call("nodes"))
 
 
-def check_home(daemon: Daemon, manager_id: str) -> None:
-    """See that the command runs on the manager that holds the cluster's data. Raises SwarmUnusable."""
+def managers(daemon: Daemon) -> list[SwarmNode]:
+    """Return the managers, in an order that stays."""
+    ids = {node["ID"] for node in daemon.call("nodes") if node["Spec"]["Role"] == "manager"}
+    return sorted((node for node in nodes(daemon) if node.id in ids), key=lambda node: node.id)
+
+
+def check_home(daemon: Daemon, manager_id: str, shared_data: str = "") -> None:
+    """See that the command runs on a manager that has the cluster's data. Raises SwarmUnusable."""
     here = this_node(daemon)
-    if here.id == manager_id:
+    if here.id == manager_id or shared_data:
         return
     home = next((node for node in nodes(daemon) if node.id == manager_id), None)
     if home is None:

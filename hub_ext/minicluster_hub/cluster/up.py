@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from minicluster_hub.cluster import accounts, images, objects, plan, record, sealed, swarm, waiting
+from minicluster_hub.cluster import accounts, images, objects, plan, record, sealed, shared, swarm, waiting
 from minicluster_hub.cluster.choices import NO_UPSTREAM, Choices
 from minicluster_hub.cluster.choosing import chosen, secret_groups
 from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
@@ -86,11 +86,23 @@ class Up:
         )
         known = record.load(self.daemon)
         if known is not None:
-            swarm.check_home(self.daemon, known.manager_id)
+            swarm.check_home(self.daemon, known.manager_id, known.choices.shared_data)
         before = known or Record(Choices(), self.node.id)
         self.record = before.with_(choices=chosen(before.choices, self.given))
+        self._check_data_stays(known)
+        shares = self.record.choices.shared_data
+        self.managers = swarm.managers(self.daemon) if shares else [self.node]
         for sentence in swarm.too_old(swarm.nodes(self.daemon)):
             say(f"  WARNING: {sentence}")
+
+    def _check_data_stays(self, known: Record | None) -> None:
+        """Data is not moved by a command: who wants it elsewhere ends the cluster and copies it first."""
+        before, now = known.choices.shared_data if known else "", self.record.choices.shared_data
+        if known is not None and before != now and objects.platform(self.daemon):
+            raise OptionUnusable(
+                f"The cluster's data is in {before or 'volumes of this machine'}, and --shared-data names"
+                f" {now}: end the cluster with `down`, copy the data, then `up` again."
+            )
 
     def _keep(self, **changes: Any) -> None:
         self.record = self.record.with_(**changes)
@@ -127,6 +139,18 @@ class Up:
         )
         former = now if self.upgrading and now.hub and found != now else self.record.former
         self._keep(images=found, former=former)
+        if choices.shared_data:
+            self._share(found.hub)
+
+    def _share(self, hub_image: str) -> None:
+        if not self.record.images.hub_is_published:
+            raise OptionUnusable(
+                "--shared-data needs a hub image that all managers can pull: publish it (images/publish),"
+                " then name it by --hub-image."
+            )
+        shared.prepare(self.daemon, hub_image, self.record.choices.shared_data)
+        names = ", ".join(node.name for node in self.managers)
+        self.steps.done("shared data", f"{self.record.choices.shared_data} of {names}")
 
     def _resolve(self, what: str, name: str) -> str:
         with self.steps.step(what) as step:
@@ -162,7 +186,7 @@ class Up:
 
     def _seal(self) -> None:
         choices, given = self.record.choices, self.given
-        self.sealed, made = sealed.keep(self.daemon, secret_groups(choices, given, self.node))
+        self.sealed, made = sealed.keep(self.daemon, secret_groups(choices, given, self.managers))
         self.steps.done("secrets", f"{len(self.sealed)}", objects.MADE if made else "")
         texts = {"registry_config": registry_config(None)}
         upstream = self._upstream()
@@ -185,6 +209,8 @@ class Up:
             upstream=self._upstream(),
             sealed=self.sealed,
             configs=self.configs,
+            managers={node.id: node.address for node in self.managers},
+            shared_data=self.record.choices.shared_data,
         )
         return plan.services(self.record.choices, facts)
 
@@ -235,10 +261,7 @@ def _progress(now: waiting.Standing) -> str:
 
 def _silent(daemon: Daemon) -> Mapping[str, str]:
     """Return what does not answer yet, with the reason."""
-    code, said = daemon.run_in(
-        accounts.container_of(daemon, "hub"),
-        ["python", "-P", "-m", "minicluster_hub.cluster", "run", "ready"],
-    )
+    code, said = accounts.in_hub(daemon, ["ready"])
     return {"hub": said or "does not run"} if code else json.loads(said)
 
 

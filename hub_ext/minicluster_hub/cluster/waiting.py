@@ -102,7 +102,7 @@ def wait_for(
     failures_before: int | None = None
     while True:
         now = standing(spec, look(daemon), nodes_of(daemon.call("nodes")))
-        if node_id in now.reached:
+        if node_id in now.reached or ("Replicated" in spec["mode"] and now.reached):
             return now
         told(now)
         waited_s = time.monotonic() - began

@@ -19,7 +19,8 @@ class TaskLaunch:
     """One task as data. `token` is the agent's secret: an engine hands it over as a file.
 
     job_id, attempt_id: for what the task is started; None when its gang has no job any more.
-    image, shm_bytes: as in wire.JobSpec.
+    image, shm_bytes: as in wire.JobSpec. epoch: whose lead the decision was, where several services share
+    a database.
     """
 
     task_id: int
@@ -33,6 +34,7 @@ class TaskLaunch:
     attempt_id: int | None = None
     image: str | None = None
     shm_bytes: int | None = None
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

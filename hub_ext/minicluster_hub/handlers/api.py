@@ -7,15 +7,17 @@ from minicluster.wire import (
     Job,
     JobList,
     JobSubmit,
+    JobWhy,
     NodeList,
     PlaceServer,
     ReportAnswer,
     ServerList,
     ServerPlace,
+    SnapshotList,
     TaskOrders,
     TaskReport,
 )
-from minicluster_hub.handlers import blobs, events, jobs, nodes, ops, servers, tasks
+from minicluster_hub.handlers import blobs, events, jobs, nodes, ops, servers, snapshots, tasks, why
 from minicluster_hub.handlers.messages import Health, JobStory
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
 
@@ -80,6 +82,14 @@ API_ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "api/jobs/{job_id}/why",
+        why.WhyHandler,
+        "Why a job does not get on: one sentence, and where its ranks are",
+        scope=_READ,
+        answer=JobWhy,
+    ),
+    Route(
+        "GET",
         "api/jobs/{job_id}/log",
         jobs.LogHandler,
         "A rank's output",
@@ -89,6 +99,23 @@ API_ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET", "api/jobs/{job_id}/result", jobs.ResultHandler, "What rank 0 left", scope=_READ, answer=BYTES
+    ),
+    Route(
+        "GET",
+        "api/jobs/{job_id}/snapshots",
+        snapshots.SnapshotsHandler,
+        "What a job left to go on from, the newest first",
+        scope=_READ,
+        answer=SnapshotList,
+    ),
+    Route(
+        "GET",
+        "api/jobs/{job_id}/snapshots/{step}",
+        snapshots.SnapshotHandler,
+        "One snapshot, as a tar file",
+        scope=_READ,
+        answer=BYTES,
+        query=(Query("part", "integer", "which part of it; 0 if not given"),),
     ),
     Route(
         "PUT",
@@ -176,6 +203,23 @@ API_ROUTES: tuple[Route, ...] = (
         "api/tasks/blobs/{sha256}",
         blobs.TaskBlobHandler,
         "Store a result",
+        who=Who.TASK,
+        body=BYTES,
+        answer=BlobInfo,
+    ),
+    Route(
+        "GET",
+        "api/tasks/snapshots/{sha256}",
+        snapshots.TaskSnapshotHandler,
+        "The snapshot that the task's attempt goes on from",
+        who=Who.TASK,
+        answer=BYTES,
+    ),
+    Route(
+        "PUT",
+        "api/tasks/snapshots/{sha256}",
+        snapshots.TaskSnapshotHandler,
+        "Store a snapshot",
         who=Who.TASK,
         body=BYTES,
         answer=BlobInfo,

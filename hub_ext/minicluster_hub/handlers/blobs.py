@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from minicluster.wire import BlobInfo
-from minicluster_hub.blobs import BlobDamaged, BlobWriter
+from minicluster_hub.blobs import BlobDamaged, BlobFiles, BlobNotKept, BlobWriter
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
-from minicluster_hub.handlers.errors import ApiError, too_large
+from minicluster_hub.handlers.errors import ApiError, api_error, too_large
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.tasks import TaskHandler
 
@@ -21,7 +21,15 @@ class Upload(ServiceHandler):
     async def prepare(self) -> None:
         await super().prepare()
         if self.request.method == "PUT" and not self.refused:
-            self._writer = self.context.blobs.writer(self.path_kwargs["sha256"])
+            try:
+                self._writer = self.files.writer(self.path_kwargs["sha256"])
+            except (ApiError, BlobNotKept) as error:
+                self.refuse(api_error(error, 503))
+
+    @property
+    def files(self) -> BlobFiles:
+        """Where the body goes. May raise ApiError."""
+        return self.context.blobs
 
     @property
     def body_name(self) -> str:
@@ -34,10 +42,20 @@ class Upload(ServiceHandler):
             self._writer.discard()
             self.refuse(too_large(self.body_name, self.body_limit_bytes))
             return
-        self._writer.write(chunk)
+        try:
+            self._writer.write(chunk)
+        except BlobNotKept as error:
+            self._writer.discard()
+            self.refuse(api_error(error, 503))
 
     async def keep(self, owner: str) -> None:
         """Commit the body as a blob of this owner and answer. Raises ApiError (422) if damaged."""
+        info = await self.take()
+        self.context.store.add_blob(owner, info.sha256, info.size_bytes, self.context.clock())
+        self.reply(info)
+
+    async def take(self) -> BlobInfo:
+        """Commit the body. Raises ApiError (422) if damaged."""
         writer = self._writer
         if writer is None:
             raise ApiError(400, "no_body", "the blob's bytes are missing")
@@ -46,8 +64,7 @@ class Upload(ServiceHandler):
             await asyncio.to_thread(writer.commit)
         except BlobDamaged as error:
             raise ApiError(422, "blob_damaged", str(error)) from error
-        self.context.store.add_blob(owner, sha256, writer.size_bytes, self.context.clock())
-        self.reply(BlobInfo(sha256=sha256, size_bytes=writer.size_bytes))
+        return BlobInfo(sha256=sha256, size_bytes=writer.size_bytes)
 
     def on_finish(self) -> None:
         self._discard()

@@ -31,7 +31,8 @@ class ApiLimits:
 
     request_bytes: int = 8 * KIB * KIB
     payload_bytes: int = 2 * KIB * KIB * KIB
-    result_bytes: int = 2 * KIB * KIB * KIB
+    result_bytes: int = 16 * KIB * KIB * KIB
+    snapshot_bytes: int = 64 * KIB * KIB * KIB
     lag_bytes: int = 256 * KIB
     tail_bytes: int = 64 * KIB
     push_interval_s: float = 0.05

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer, ErrorDetail
-from minicluster_hub.blobs import BlobNotKept
-from minicluster_hub.logs import LogNotKept
-from minicluster_hub.store import StoreUnavailable
+from minicluster_hub.full_disk import NotKept
+from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
 
 
 class ApiError(Exception):
@@ -43,6 +42,15 @@ def too_large(what: str, limit_bytes: int) -> ApiError:
     )
 
 
+def disk_full() -> ApiError:
+    return ApiError(
+        507,
+        "disk_full",
+        "the job service's disk is full",
+        "running jobs go on; tell who runs the cluster to free some space, then try again",
+    )
+
+
 def invalid_body(error: ValidationError) -> ApiError:
     """Name each field that is wrong and why."""
     unknown, wrong = [], []
@@ -62,12 +70,14 @@ def api_error(error: BaseException | None, status: int) -> ApiError:
     """Return what to tell of any exception: text of a defect stays in the service's log."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, NotLeading):
+        return ApiError(503, "not_leading", "another job service leads since a moment ago", "try again")
+    if isinstance(error, StoreFull) or (isinstance(error, NotKept) and error.full):
+        return disk_full()
     if isinstance(error, StoreUnavailable):
         return ApiError(503, "store_unavailable", "the job service's database does not answer", "try again")
-    if isinstance(error, BlobNotKept | LogNotKept):
-        return ApiError(
-            503, "disk", "the job service's disk did not take it", "it is tried again; free some space"
-        )
+    if isinstance(error, NotKept):
+        return ApiError(503, "disk", "the job service's disk did not take it", "try again")
     if isinstance(error, HTTPError) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _of_http_error(error)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -133,10 +133,6 @@ class OverviewEventsHandler(EventStream):
                 nodes_at, nodes_wait = time.monotonic(), False
 
     def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
-        records = (self.context.store.job(job_id) for job_id in job_ids if isinstance(job_id, int))
+        records = self.context.store.jobs_by_id([key for key in job_ids if isinstance(key, int)])
         view = self.context.board.job
-        return [
-            Event("job", view(record))
-            for record in records
-            if record is not None and owner in (None, record.owner)
-        ]
+        return [Event("job", view(record)) for record in records if owner in (None, record.owner)]

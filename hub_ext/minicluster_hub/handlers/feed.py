@@ -59,7 +59,7 @@ class JobFeed:
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
         """Yield what the streams have more, one event for each of them."""
-        sizes = self._context.logs.sizes(self._record.id, self._cursor.attempt)
+        sizes = self._context.logs.readable(self._record.id, self._cursor.attempt)
         for stream in sorted(sizes, key=_order):
             offset = self._cursor.offsets.get(stream, 0)
             if sizes[stream] > offset:

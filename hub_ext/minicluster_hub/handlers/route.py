@@ -64,6 +64,7 @@ def path_parts(path: str) -> dict[str, str]:
     # Ids of more digits are beyond what the databases take.
     known = {
         "job_id": r"[0-9]{1,15}",
+        "step": r"[0-9]{1,18}",
         "sha256": r"[0-9a-f]{64}",
         "owner": r"[^/]{1,1024}",
         "server": r"[^/]{1,1024}",

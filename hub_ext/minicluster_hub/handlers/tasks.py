@@ -13,10 +13,17 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
+from minicluster_hub.handlers import snapshot_files
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.logs import LogNotKept
 from minicluster_hub.models import TaskRecord
 from minicluster_hub.orders import TaskOver
+from minicluster_hub.store import StoreUnavailable
+
+_OUTPUT = "output"
+_WAITS = "The job service could not write the job's output: it waits on the nodes."
+_WAITS_FOR_ROOM = "The job service's disk is full: the job's output waits on the nodes until there is room."
 
 
 class TaskHandler(ServiceHandler):
@@ -41,7 +48,11 @@ class TaskHandler(ServiceHandler):
 
     def living_task(self) -> TaskRecord:
         """Return the token's task as it is now. Raises ApiError (410) when it is over."""
-        task = self.context.store.task_by_token(self._token_hash)
+        try:
+            task = self.context.store.task_by_token(self._token_hash)
+        except StoreUnavailable:
+            self.context.reconciler.missed()
+            raise
         if task is None:
             raise _over("this token belongs to no task that goes on")
         return task
@@ -70,13 +81,35 @@ class ReportHandler(TaskHandler):
         self.context.reconciler.heartbeat(self.task.id)
         sizes: dict[str, int] = {}
         if run is not None and report.attempt == run.attempt:
-            sizes = self._keep(run, report)
+            sizes = self._keep_or_say(run, report)
+            own = range(run.first_rank, run.first_rank + run.local_world_size)
+            self.context.board.looks.hear(self.task.id, run.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.
+        report = snapshot_files.only_those_here(self.context, run, report)
         if self.context.store.report(self.task, report, self.context.clock()):
+            if run is not None and report.snapshots:
+                snapshot_files.drop_surplus(self.context, run, report)
             self.context.reconciler.wake()
             if run is not None and report.notes:
                 self.context.board.changes.ring(run.job_id)
         self.reply(ReportAnswer(sizes=sizes))
+
+    def _keep_or_say(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
+        """Keep the output. When the disk does not take it: what became of the ranks counts all the same."""
+        board = self.context.board
+        try:
+            sizes = self._keep(run, report)
+        except LogNotKept as error:
+            board.annotate(run.job_id, _WAITS_FOR_ROOM if error.full else _WAITS, _OUTPUT)
+            if self.context.store.report(
+                self.task, report.model_copy(update={"cleared": 0, "snapshots": ()}), self.context.clock()
+            ):
+                self.context.reconciler.wake()
+            raise
+        if report.chunks:
+            cut = [stream for stream, size in sizes.items() if size > self.context.logs.limit_bytes]
+            board.annotate(run.job_id, _too_long(cut, self.context.logs.limit_bytes) if cut else "", _OUTPUT)
+        return sizes
 
     def _keep(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
         """Append the report's chunks; return the sizes of all streams of this task."""
@@ -114,6 +147,13 @@ def _streams(run: RunOrder) -> tuple[str, ...]:
     ranks = range(run.first_rank, run.first_rank + run.local_world_size)
     records = "records" if run.group_rank == 0 else f"agent-{run.group_rank}"
     return (*(f"rank-{rank}" for rank in ranks), records)
+
+
+def _too_long(streams: list[str], limit_bytes: int) -> str:
+    return (
+        f"{', '.join(streams)} printed more than {limit_bytes:,} bytes: what it prints now is not kept. "
+        "Print less, or write to a file."
+    )
 
 
 def _over(message: str) -> ApiError:

@@ -21,6 +21,7 @@ from minicluster_hub.processes import (
     of_data_folder,
 )
 from minicluster_hub.settings import Settings
+from minicluster_hub.task_memory import TaskMemory
 
 _START_LIMIT_S = 90.0
 _HUB_GRACE_S = 10.0
@@ -113,6 +114,7 @@ class HubProcess:
             except subprocess.TimeoutExpired:
                 self._child.kill()
         end_all(of_data_folder(self.settings.data_dir), 3.0)
+        TaskMemory(self.settings.data_dir.resolve() / "tasks").sweep(())
         if self._child is not None:
             self._child.wait()
 

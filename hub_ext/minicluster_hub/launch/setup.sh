@@ -6,7 +6,7 @@ torch_version=2.13.0
 torch_cpu_index=https://download.pytorch.org/whl/cpu
 proxy_version=5.3.0
 proxy_node_major=20
-run_extras=hub,notebook,train,examples
+run_extras=hub,notebook,train,fault-tolerant,examples
 test_extras=$run_extras,swarm,dev
 
 fail() {

@@ -16,6 +16,9 @@ from minicluster_hub.scheduling.base import (
 )
 from minicluster_hub.scheduling.holders import held_by, server_holder
 
+_SHOWN = 3
+"""How many of the jobs before one are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -31,18 +34,18 @@ def explain(snapshot: Snapshot) -> tuple[Wait, ...]:
     """Return a reason for each waiting job, in the order of their arrival."""
     ordered = sorted(snapshot.waiting, key=lambda job: (job.submitted_at, job.job_id))
     free = give(snapshot.free, snapshot.warm)
+    first = [request.job_id for request in ordered[:_SHOWN]]
     return tuple(
-        _wait(request, index + 1, ordered[:index], free, snapshot) for index, request in enumerate(ordered)
+        _wait(request, index + 1, first[:index], free, snapshot) for index, request in enumerate(ordered)
     )
 
 
-def _wait(
-    request: JobRequest, position: int, before: list[JobRequest], free: FreeSlots, snapshot: Snapshot
-) -> Wait:
+def _wait(request: JobRequest, position: int, before: list[int], free: FreeSlots, snapshot: Snapshot) -> Wait:
+    """Explain one; `before`: the first few of the jobs before it."""
     fitting = fitting_nodes(free, request.slots_per_node)
     expected = None if before else _expected_start(request, free, snapshot)
     if fitting >= request.min_nodes and before:
-        reason = f"waits for {_jobs([job.job_id for job in before])}, first in the queue"
+        reason = f"waits for {_jobs(before, position - 1)}, first in the queue"
     elif fitting >= request.min_nodes:
         reason = "its slots are being freed" if snapshot.warm else "starts now"
     else:
@@ -57,7 +60,11 @@ def _shortage(request: JobRequest, fitting: int, snapshot: Snapshot) -> str:
     if up < request.min_nodes:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
     holders = [job.job_id for job in snapshot.running]
-    until = f" until {_jobs(holders)} end{'s' if len(holders) == 1 else ''}" if holders else ""
+    until = (
+        f" until {_jobs(holders[:_SHOWN], len(holders))} end{'s' if len(holders) == 1 else ''}"
+        if holders
+        else ""
+    )
     return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{until}{_servers(snapshot)}"
 
 
@@ -86,10 +93,10 @@ def _expected_start(request: JobRequest, free: FreeSlots, snapshot: Snapshot) ->
     return None
 
 
-def _jobs(ids: list[int]) -> str:
-    shown = ", ".join(str(job_id) for job_id in ids[:3])
-    more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-    return f"job{_s(len(ids))} {shown}{more}"
+def _jobs(first: list[int], count: int) -> str:
+    shown = ", ".join(str(job_id) for job_id in first)
+    more = f" and {count - len(first)} more" if count > len(first) else ""
+    return f"job{_s(count)} {shown}{more}"
 
 
 def _s(count: int) -> str:

@@ -1,6 +1,8 @@
 // One job, live: its state, its ranks' output, its story.
 
 import { address, ask, element, jobId, listen, tell } from "./service.js";
+import { showSnapshots } from "./job_snapshots.js";
+import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
 
 const TAIL_CHARACTERS = 200_000;
@@ -29,7 +31,9 @@ function showJob(job) {
   byId("reason").textContent = job.error ? "" : reasonText(job);
   byId("reason").hidden = !byId("reason").textContent;
   showError(job.error);
+  showWhy(job);
   loadStory().catch(tell);
+  showSnapshots().catch(tell);
 }
 
 function showError(error) {

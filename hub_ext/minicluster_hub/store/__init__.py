@@ -4,9 +4,11 @@ from minicluster_hub.store.errors import (
     GangTaken,
     HomeMoved,
     JobUnknown,
+    NotLeading,
     SlotTaken,
     StoreBroken,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 from minicluster_hub.store.facade import Store
@@ -15,9 +17,11 @@ __all__ = [
     "GangTaken",
     "HomeMoved",
     "JobUnknown",
+    "NotLeading",
     "SlotTaken",
     "Store",
     "StoreBroken",
     "StoreError",
+    "StoreFull",
     "StoreUnavailable",
 ]

@@ -7,7 +7,8 @@ ones follow each other on SQLite; on PostgreSQL they lock the rows they decide f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from minicluster_hub.store.errors import StoreBroken, StoreUnavailable
+from minicluster_hub.store.errors import StoreBroken, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_S = 10
 _WRITES = "minicluster_writes"
+_POSTGRESQL_DISK_FULL = "53100"
 
 
 class Database:
@@ -32,6 +34,8 @@ class Database:
         # A snapshot for all queries of a reading transaction; SQLite gives one anyway.
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         self._reading = engine.execution_options(**snapshot)
+        self.fence: Callable[[Connection], None] | None = None
+        """Called first in each writing transaction; raises to forbid it."""
 
     @property
     def is_sqlite(self) -> bool:
@@ -46,20 +50,26 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with self._told(), self._reading.begin() as connection:
+        with self.told(), self._reading.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is kept as a whole or, when the block raises, not at all."""
-        with self._told(), self._writing.begin() as connection:
+        with self.told(), self._writing.begin() as connection:
+            if self.fence is not None:
+                self.fence(connection)
             yield connection
+
+    def connect(self) -> Connection:
+        """Return a connection that is the caller's until closed. Raises the driver's errors."""
+        return self._engine.connect()
 
     def close(self) -> None:
         self._engine.dispose()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def told(self) -> Iterator[None]:
         """Turn the driver's errors into ours. A broken key passes: it is the caller's answer."""
         try:
             yield
@@ -67,7 +77,7 @@ class Database:
             raise
         except SQLAlchemyError as error:
             message = f"the database {self.name} did not take a call: {first_line(error)}"
-            raise StoreUnavailable(message) from error
+            raise (StoreFull if _is_full(error) else StoreUnavailable)(message) from error
 
 
 def open_database(url: str) -> Database:
@@ -89,6 +99,13 @@ def first_line(error: SQLAlchemyError) -> str:
     """Return what the driver said, without SQLAlchemy's decoration."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return str(cause).strip().split("\n", 1)[0] or type(cause).__name__
+
+
+def _is_full(error: SQLAlchemyError) -> bool:
+    """Whether the database's disk is full, as SQLite and PostgreSQL say it."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    codes = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
+    return codes[0] == sqlite3.SQLITE_FULL or codes[1] == _POSTGRESQL_DISK_FULL
 
 
 def _bad_url(why: str) -> str:

@@ -17,6 +17,17 @@ class StoreUnavailable(StoreError):
     """The database did not take this call (disk full, server gone); a later try may succeed."""
 
 
+class StoreFull(StoreUnavailable):
+    """The database has no room left on its disk."""
+
+
+class NotLeading(StoreError):
+    """Another job service acts, not this one. Nothing was changed."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"the job service at {holder} does not lead; another one does")
+
+
 class JobUnknown(StoreError):
     """A job's id that has no row: a defect in the caller, since jobs are never deleted."""
 

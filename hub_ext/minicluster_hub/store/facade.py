@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -15,11 +15,13 @@ from minicluster_hub.states import JobEvent
 from minicluster_hub.store import blobs, gangs, jobs, reports, servers
 from minicluster_hub.store.database import Database, open_database
 from minicluster_hub.store.errors import SlotTaken
+from minicluster_hub.store.leadership import Competing
 from minicluster_hub.store.schema import upgrade
+from minicluster_hub.store.snapshots import Snapshots
 from minicluster_hub.store.world import read_world
 
 
-class Store:
+class Store(Competing):
     """All state that must outlive the service. Every method may raise StoreUnavailable.
 
     Calls take about a millisecond and block; times are seconds since the epoch.
@@ -27,6 +29,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.snapshots = Snapshots(database)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -81,6 +84,10 @@ class Store:
         """Return jobs, the newest first. `owner` None: everyone's."""
         with self._database.read() as connection:
             return jobs.list_jobs(connection, owner, open_only, limit)
+
+    def jobs_by_id(self, job_ids: Collection[int]) -> list[JobRecord]:
+        with self._database.read() as connection:
+            return jobs.list_by_id(connection, job_ids)
 
     def events(self, job_id: int, after: int = 0) -> list[EventRecord]:
         """Return the lines of a job's story behind the event `after`, in order."""

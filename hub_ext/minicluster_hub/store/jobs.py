@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -14,6 +15,7 @@ from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
 from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
+_IDS_AT_ONCE = 500
 
 
 def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -> JobRecord:
@@ -65,6 +67,16 @@ def list_jobs(connection: Connection, owner: str | None, open_only: bool, limit:
     if open_only:
         query = query.where(JOBS.c.state.in_(OPEN_STATES))
     return [to_job(row) for row in connection.execute(query)]
+
+
+def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobRecord]:
+    """Return those of these jobs that there are, with few queries for many."""
+    found: list[JobRecord] = []
+    ordered = sorted(job_ids)
+    for start in range(0, len(ordered), _IDS_AT_ONCE):
+        some = JOBS.c.id.in_(ordered[start : start + _IDS_AT_ONCE])
+        found += map(to_job, connection.execute(select(JOBS).where(some).order_by(JOBS.c.id)))
+    return found
 
 
 def add_event(connection: Connection, job_id: int, kind: str, text: str, now: float) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from minicluster.wire import RankReport, RankState, TaskReport
+from minicluster.wire import RankReport, RankState, SnapshotReport, TaskReport
 from minicluster_hub.models import TaskRecord, TaskState
+from minicluster_hub.store import snapshots
 from minicluster_hub.store.rows import clean, to_json, to_task
 from minicluster_hub.store.tables import ATTEMPTS, EVENTS, RANKS, TASKS
 
@@ -29,10 +30,11 @@ class ReportPlan:
     ranks: tuple[RankReport, ...]
     result: dict[str, Any]
     notes: tuple[str, ...]
+    snapshots: tuple[SnapshotReport, ...] = ()
 
     @property
     def empty(self) -> bool:
-        return not (self.task or self.ranks or self.result or self.notes)
+        return not (self.task or self.ranks or self.result or self.notes or self.snapshots)
 
 
 def plan(
@@ -61,6 +63,7 @@ def plan(
         _rank_changes(connection, newest.id, task_id, report),
         result,
         _new_notes(connection, newest.job_id, report),
+        snapshots.unknown(connection, newest.job_id, newest.id, report.snapshots),
     )
 
 
@@ -84,6 +87,8 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
     if changes.result:
         attempt = update(ATTEMPTS).where(ATTEMPTS.c.id == changes.attempt_id)
         connection.execute(attempt.values(changes.result))
+    if changes.snapshots and changes.job_id and changes.attempt_id:
+        snapshots.add(connection, changes.job_id, changes.attempt_id, changes.snapshots, now)
     for text in changes.notes:
         values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
         connection.execute(insert(EVENTS).values(values))

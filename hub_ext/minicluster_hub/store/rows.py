@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -44,7 +45,9 @@ def slots_to_json(slots: tuple[int, ...]) -> str:
     return json.dumps(list(slots))
 
 
+@lru_cache(8192)
 def to_job(row: AnyRow) -> JobRecord:
+    """Return a row's job. Cached by its values: in a long queue the same rows are read at each tick."""
     return JobRecord(
         id=row.id,
         owner=row.owner,

@@ -21,6 +21,7 @@ from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
 from .parent import Parent
 from .reporter import Reporter
 from .settings import AgentSettings, SettingsIncomplete
+from .snapshots import SnapshotKeeper
 from .store_seat import StoreSeat
 
 log = logging.getLogger("minicluster.agent")
@@ -35,6 +36,7 @@ class Agent:
         self._parent = parent
         self._reporter = Reporter(link, self._snapshot, self._take_answer)
         self._store = StoreSeat(settings.address, parent)
+        self._snapshots = SnapshotKeeper(link, self._reporter.state_changed)
         self._attempt: Attempt | None = None
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
@@ -82,6 +84,11 @@ class Agent:
             await self._drop(self._attempt)
         if wanted and wanted.attempt > self._cleared and self._attempt is None:
             self._begin(wanted)
+        elif wanted and self._attempt:
+            self._attempt.renew(wanted)
+            self._snapshots.renew(wanted)
+        if self._attempt:
+            self._attempt.lookout.ask(orders.look)
         if orders.stop and self._attempt:
             self._attempt.stop(orders.stop)
 
@@ -95,7 +102,9 @@ class Agent:
             output_came=self._reporter.output_came,
             renew_store=self._store.renew,
             kept=self._kept,
+            snapshots=self._snapshots,
         )
+        self._snapshots.begin(order)
         self._attempt = Attempt(order, around)
         self._running = self._tasks.create_task(self._attempt.run())
 
@@ -128,6 +137,8 @@ class Agent:
                 "chunks": attempt.chunks(),
                 "result": attempt.result,
                 "notes": attempt.notes(),
+                **attempt.lookout.report(),
+                "snapshots": self._snapshots.reports(),
             }
         )
 
@@ -136,9 +147,11 @@ class Agent:
         if attempt is None or report.attempt != attempt.id:
             return
         attempt.acknowledge(answer.sizes)
+        attempt.lookout.told(report.look)
         if attempt.unsent:
             self._reporter.output_came()
-        if attempt.told_all(report) and self._cleared < attempt.id:
+        all_told = attempt.told_all(report) and self._snapshots.told_all(report)
+        if all_told and self._cleared < attempt.id:
             self._cleared = attempt.id
             self._reporter.state_changed()
 
@@ -158,6 +171,7 @@ class Agent:
 
     async def _end_all(self) -> None:
         self._parent.close()
+        self._snapshots.close()
         await processes.clear_below(os.getpid())
         await self._link.close()
 

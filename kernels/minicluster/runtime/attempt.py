@@ -13,14 +13,19 @@ from minicluster.errors import MiniclusterError
 from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
 
 from . import ladder, processes
+from .gpu_memory import GpuMemory
 from .link import Backoff, Link, ServiceAway, ServiceRefused
+from .lookout import Lookout
 from .parent import Parent
 from .paths import AttemptPaths, write_whole
 from .ranks import LocalRank
 from .settings import AgentSettings
+from .snapshots import SnapshotKeeper
 from .streams import CHUNK_BYTES, Spool
 
 REPORT_BYTES = 1 << 20
+_LAST_SNAPSHOT_S = 5.0
+"""For the last snapshot of an attempt that failed: shorter than the service waits for its end."""
 _BECAUSE = {
     StopMode.INTERRUPT: "the job was stopped",
     StopMode.ABORT: "the job's attempt was ended",
@@ -49,6 +54,7 @@ class Surroundings:
     output_came: Callable[[], None]
     renew_store: Callable[[], None]
     kept: Callable[[], set[int]]
+    snapshots: SnapshotKeeper
 
 
 class Attempt:
@@ -67,11 +73,14 @@ class Attempt:
         stream = "records" if order.group_rank == 0 else f"agent-{order.group_rank}"
         self._records = Spool(stream, self._paths.spool(stream))
         self._ranks = [self._local_rank(index) for index in range(order.local_world_size)]
+        self.lookout = Lookout(self._ranks, self._paths, order.quiet_after_s, around.changed)
+        self._gpu_memory = GpuMemory()
         self._notes: list[str] = []
         self._mode: StopMode | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._descent: asyncio.Task[None] | None = None
         self._acknowledged = asyncio.Event()
+        self._late: asyncio.Task[None] | None = None
 
     # What the agent reports.
 
@@ -89,7 +98,7 @@ class Attempt:
 
     def notes(self) -> tuple[str, ...]:
         told = [rank.note for rank in self._ranks] + [spool.lost for spool in self._spools()]
-        return (*self._notes, *filter(None, told))
+        return (*self._notes, *self._around.snapshots.notes(), *filter(None, told))
 
     def chunks(self) -> tuple[StreamChunk, ...]:
         """Return the next piece of each stream, those first that have sent the least."""
@@ -130,8 +139,21 @@ class Attempt:
             self._preparing.cancel()
         self._descend(mode, because or _BECAUSE[mode], self._ranks)
 
+    def renew(self, order: RunOrder) -> None:
+        """Take another order of the same attempt: in a fault-tolerant one, the lead may come here."""
+        self.order = order
+        if order.fault_tolerant and self.delivered and self.result is None and order.brings_result:
+            self._late = asyncio.create_task(self._bring_late())
+
+    async def _bring_late(self) -> None:
+        await self._upload_result()
+        self._around.changed()
+
     def forget(self) -> None:
         """Drop the files."""
+        if self._late:
+            self._late.cancel()
+        self.lookout.close()
         for spool in self._spools():
             spool.close()
         shutil.rmtree(self._paths.folder, ignore_errors=True)
@@ -141,7 +163,7 @@ class Attempt:
         if self._mode:
             self._preparing.cancel()
         try:
-            await self._preparing
+            await asyncio.gather(self._preparing, self._gpu_memory.remember())
         except asyncio.CancelledError:
             if self._mode is None:
                 raise
@@ -153,9 +175,11 @@ class Attempt:
 
     async def _live(self) -> None:
         failing = asyncio.create_task(self._end_all_when_one_fails())
+        watching = asyncio.create_task(self.lookout.run())
         parent = self._around.parent
         await asyncio.gather(*(rank.live(parent, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
+        watching.cancel()
         if self._descent:
             self._descent.cancel()
 
@@ -191,6 +215,7 @@ class Attempt:
             self._descent.cancel()
 
         def send(number: signal.Signals) -> None:
+            self._around.parent.wake()
             for rank in ranks:
                 rank.send(number, because)
 
@@ -200,6 +225,8 @@ class Attempt:
         """End what the ranks left behind, and read the last of their output."""
         if not await processes.clear_below(os.getpid(), self._around.kept()):
             self._notes.append(f"Processes of the job do not end on {self._around.settings.node}.")
+        if held := await self._gpu_memory.still_held():
+            self._notes.append(f"{held} Its node is {self._around.settings.node}.")
         for rank in self._ranks:
             rank.drain()
             rank.close()
@@ -209,15 +236,21 @@ class Attempt:
 
     async def _deliver(self) -> None:
         await self._upload_result()
+        await self._keep_snapshot()
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()
         self.delivered = True
         self._around.changed()
 
+    async def _keep_snapshot(self) -> None:
+        """Bring the last snapshot into the job's storage, unless the job waits to go on without a node."""
+        if self._mode is not StopMode.KILL:
+            await self._around.snapshots.finish(60.0 if not self.failed else _LAST_SNAPSHOT_S)
+
     async def _upload_result(self) -> None:
         first = self._ranks[0]
-        if first.rank != 0 or not first.succeeded or not self._paths.result.exists():
+        if not self.order.brings_result or not first.succeeded or not self._paths.result.exists():
             return
         backoff = Backoff()
         while self.result is None:

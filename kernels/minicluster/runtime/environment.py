@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from minicluster.train.live.settings import JOINS, LIGHTHOUSE
 from minicluster.wire import RunOrder
 
 ATTEMPT = "MINICLUSTER_ATTEMPT"
@@ -39,6 +40,8 @@ def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         ATTEMPT: str(order.attempt),
     }
+    if order.fault_tolerant:
+        places |= {LIGHTHOUSE: order.lighthouse, JOINS: str(int(order.joins))}
     return {**order.env, **places}
 
 

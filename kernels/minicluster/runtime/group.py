@@ -15,7 +15,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
 
-from .network import interface_to
+from minicluster.errors import MiniclusterError
+from minicluster.train.live.settings import ADDRESS
+
+from .network import interface_to, source_address
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -36,6 +39,25 @@ def choose_device(local_rank: int, local_world_size: int) -> str:
     torch.cuda.set_device(local_rank % count)
     # NCCL refuses two ranks on one GPU.
     return "cpu:gloo,cuda:nccl" if local_world_size <= count and dist.is_nccl_available() else "gloo"
+
+
+class NoFixedGroup(MiniclusterError):
+    """A cell of a fault-tolerant job asked for a process group."""
+
+
+def have_none(master: str) -> None:
+    """Do without a process group, in a fault-tolerant job: one that is fixed dies with its first rank."""
+    os.environ[ADDRESS] = source_address(master)
+    os.environ.setdefault("RUST_LOG", "error")  # torchft's servers tell each step otherwise.
+    for module in (dist, distributed_c10d):
+        vars(module).update(init_process_group=_refuse)
+
+
+def _refuse(*_args: Any, **_kwargs: Any) -> None:
+    raise NoFixedGroup(
+        "A fault-tolerant job has no fixed process group: its ranks come and go.",
+        "Use mc.prepare(), or leave --fault-tolerant out.",
+    )
 
 
 class GivenGroup:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 
@@ -22,9 +23,14 @@ from minicluster.wire import (
 )
 
 _HOLD_S = 25.0
-_TIMEOUT = httpx.Timeout(10.0)
+_TIMEOUT = httpx.Timeout(10.0, connect=1.5)
+"""A connection to a machine that is away is given up before the kernel's pauses get longer than that."""
+_QUICK_TIMEOUT = httpx.Timeout(3.0)
+"""Where there is another service to ask, which leads if this one is frozen."""
 _LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
 _PIECE_BYTES = 1 << 20
+_SLOW_DISK_BYTES_PER_S = 20e6
+_Answer = TypeVar("_Answer")
 
 
 class ServiceAway(MiniclusterError):
@@ -40,14 +46,17 @@ class TaskOver(MiniclusterError):
 
 
 class Backoff:
-    """Waits that grow from 0.1 s to 2 s, with some chance, so that agents do not come all at once."""
+    """Waits that grow from 0.1 s to 1 s, with some chance, so that agents do not come all at once.
+
+    No longer, or a service that is back would take an agent that waits for a lost one.
+    """
 
     def __init__(self) -> None:
         self._next_s = 0.1
 
     def next_s(self) -> float:
         wait_s = self._next_s * random.uniform(0.7, 1.0)
-        self._next_s = min(2.0, self._next_s * 2)
+        self._next_s = min(1.0, self._next_s * 2)
         return wait_s
 
     def reset(self) -> None:
@@ -55,18 +64,19 @@ class Backoff:
 
 
 class Link:
-    """One connection pool to the service, with the task's token. All methods raise the three above."""
+    """Connections to the service, with the task's token. All methods raise the three above.
+
+    service_url: also several, with commas between them, of which one leads and the others send away:
+    who does not answer well is left for the next one, with all that it still had to answer.
+    """
 
     def __init__(self, service_url: str, token: str) -> None:
-        headers = {"Authorization": f"task {token}", VERSION_HEADER: str(WIRE_VERSION)}
-        self._http = httpx.AsyncClient(
-            base_url=service_url,
-            headers=headers,
-            timeout=_TIMEOUT,
-            # Without TLS the certificates need not be loaded, which costs time and 5 MB.
-            verify=service_url.startswith("https:"),
-            trust_env=False,
-        )
+        urls = service_url.split(",")
+        timeout = _TIMEOUT if len(urls) == 1 else _QUICK_TIMEOUT
+        self._services = [_client(url, token, timeout) for url in urls]
+        self._at = 0
+        self._left = asyncio.Event()
+        """Set, and a new one made, when the service that was asked until now is left."""
 
     async def report(self, report: TaskReport) -> ReportAnswer:
         body = report.model_dump_json()
@@ -78,11 +88,14 @@ class Link:
         answer = await self._ask("GET", "api/tasks/orders", params={"have": have}, timeout=_LONG_TIMEOUT)
         return TaskOrders.model_validate_json(answer.content)
 
-    async def fetch(self, sha256: str, path: Path) -> None:
-        """Write a blob to a file, its hash checked."""
+    async def fetch(self, sha256: str, path: Path, kind: str = "blobs") -> None:
+        """Write a blob to a file, its hash checked. kind: "blobs" or "snapshots"."""
+        await self._of_any(lambda service: self._fetch(service, sha256, path, kind))
+
+    async def _fetch(self, service: httpx.AsyncClient, sha256: str, path: Path, kind: str) -> None:
         digest = hashlib.sha256()
         try:
-            async with self._http.stream("GET", f"api/tasks/blobs/{sha256}") as answer:
+            async with service.stream("GET", f"api/tasks/{kind}/{sha256}") as answer:
                 if answer.status_code != httpx.codes.OK:
                     await answer.aread()
                     _check(answer)
@@ -99,29 +112,102 @@ class Link:
         """Send a file as a blob."""
         sha256 = await asyncio.to_thread(_digest, path)
         size = path.stat().st_size  # noqa: ASYNC240 - a local disk
-        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        url = f"api/tasks/blobs/{sha256}"
-        answer = await self._ask(
-            "PUT", url, content=_pieces(path, size), headers=headers, timeout=_LONG_TIMEOUT
+        return await self.send(f"api/tasks/blobs/{sha256}", size, _pieces(path, size))
+
+    async def send(self, url: str, size_bytes: int, pieces: Iterable[bytes]) -> BlobInfo:
+        """Send bytes as they come."""
+        headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
+        # The pieces come once, so this is for one service; who calls tries again.
+        answer = await self._of_any(
+            lambda service: _ask(
+                service,
+                "PUT",
+                url,
+                content=_in_turn(pieces),
+                headers=headers,
+                timeout=_upload_timeout(size_bytes),
+            ),
+            tries=1,
         )
         return BlobInfo.model_validate_json(answer.content)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for service in self._services:
+            await service.aclose()
 
     async def _ask(self, method: str, url: str, **request: object) -> httpx.Response:
+        return await self._of_any(lambda service: _ask(service, method, url, **request))
+
+    async def _of_any(
+        self, ask: Callable[[httpx.AsyncClient], Awaitable[_Answer]], tries: int | None = None
+    ) -> _Answer:
+        """Ask the service that answered last, then each of the others once."""
+        if len(self._services) == 1:
+            return await ask(self._services[0])
+        away = ServiceAway("The job service does not answer.")
+        for _ in range(tries or len(self._services)):
+            at = self._at
+            try:
+                return await self._until_left(ask(self._services[at]))
+            except ServiceAway as error:
+                away = error
+                self._leave(at)
+        raise away
+
+    def _leave(self, at: int) -> None:
+        if self._at == at:
+            self._at = (at + 1) % len(self._services)
+            self._left.set()
+            self._left = asyncio.Event()
+
+    async def _until_left(self, asking: Awaitable[_Answer]) -> _Answer:
+        """Return the answer, or raise ServiceAway once another call has left this service."""
+        works = asyncio.ensure_future(asking), asyncio.ensure_future(self._left.wait())
         try:
-            answer = await self._http.request(method, url, **request)  # type: ignore[arg-type]
-        except httpx.HTTPError as error:
-            raise ServiceAway(f"The job service does not answer: {error!r}.") from error
-        _check(answer)
-        return answer
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+            if works[0].done():
+                return works[0].result()
+            raise ServiceAway("The job service was left for another one.")
+        finally:
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+
+
+def _client(service_url: str, token: str, timeout: httpx.Timeout) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=service_url,
+        headers={"Authorization": f"task {token}", VERSION_HEADER: str(WIRE_VERSION)},
+        timeout=timeout,
+        # Without TLS the certificates need not be loaded, which costs time and 5 MB.
+        verify=service_url.startswith("https:"),
+        trust_env=False,
+    )
+
+
+async def _ask(service: httpx.AsyncClient, method: str, url: str, **request: object) -> httpx.Response:
+    try:
+        answer = await service.request(method, url, **request)  # type: ignore[arg-type]
+    except httpx.HTTPError as error:
+        raise ServiceAway(f"The job service does not answer: {error!r}.") from error
+    _check(answer)
+    return answer
 
 
 _JSON = {"Content-Type": "application/json"}
 
 
-async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:
+def _upload_timeout(size_bytes: int) -> httpx.Timeout:
+    """Leave the service the time to bring all of it to its disk for good, before it answers."""
+    return httpx.Timeout(30.0, connect=1.5, read=_HOLD_S + 10.0 + size_bytes / _SLOW_DISK_BYTES_PER_S)
+
+
+async def _in_turn(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def _pieces(path: Path, size: int) -> Iterator[bytes]:
     for offset in range(0, size, _PIECE_BYTES):
         yield _piece(path, offset)
 

@@ -86,6 +86,10 @@ class Parent:
             self._refuse(child, f"the parent of the ranks does not answer: {error.strerror}")
         return child
 
+    def wake(self) -> None:
+        """Have it go on if somebody stopped it: without it, nobody hears of a rank's end."""
+        self._process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         """End the zygote; the kernel ends its children with it."""
         with contextlib.suppress(RuntimeError):

@@ -32,6 +32,15 @@ class AttemptPaths:
     def error_file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.error.json"
 
+    @property
+    def cell(self) -> Path:
+        """The cell's text, for looks at the ranks."""
+        return self.folder / "cell.json"
+
+    def stacks(self, rank: int) -> Path:
+        """Return where a rank answers when it is asked where it is."""
+        return self.folder / f"rank-{rank}.stacks"
+
     def spool(self, stream: str) -> Path:
         return self.folder / f"{stream}.log"
 

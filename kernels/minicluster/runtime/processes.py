@@ -15,6 +15,7 @@ from pathlib import Path
 
 _SWEEPS = 100
 _SWEEP_WAIT_S = 0.02
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def descendants(root: int) -> list[int]:
@@ -55,6 +56,33 @@ def signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, signal.SIGCONT)
 
 
+def state_of(pid: int) -> str:
+    """Return the kernel's letter for what a process does (R, S, D, T, Z); X when it is gone."""
+    stat = _stat(Path(f"/proc/{pid}"))
+    return stat[0] if stat else "X"
+
+
+def cpu_seconds(roots: Collection[int]) -> dict[int, float]:
+    """Return the CPU time of each of these processes together with all below it, living or gone."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        stat = _stat(entry) if entry.name.isdecimal() else None
+        if stat:
+            children.setdefault(int(stat[1]), []).append(int(entry.name))
+            ticks[int(entry.name)] = sum(map(int, stat[11:15]))
+    return {root: _sum_below(root, children, ticks) / _TICKS_PER_S for root in roots}
+
+
+def _sum_below(root: int, children: dict[int, list[int]], ticks: dict[int, int]) -> int:
+    total, todo = 0, [root]
+    while todo:
+        pid = todo.pop()
+        total += ticks.get(pid, 0)
+        todo += children.get(pid, [])
+    return total
+
+
 def oom_kills() -> int:
     """Return how many processes this machine's kernel has killed for memory since it started."""
     with contextlib.suppress(OSError):
@@ -68,10 +96,15 @@ def _living() -> Iterator[tuple[int, int]]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
-        try:
-            # The name in parentheses may hold anything; the fields behind it are plain.
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-        except (OSError, ValueError):
-            continue
-        if state not in "ZX":
-            yield int(entry.name), int(parent)
+        stat = _stat(entry)
+        if stat and stat[0] not in "ZX":
+            yield int(entry.name), int(stat[1])
+
+
+def _stat(process: Path) -> list[str]:
+    """Return a process's line from its state on, nothing when it is gone."""
+    try:
+        # The name in parentheses may hold anything; the fields behind it are plain.
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import dataclasses
+import contextlib
 import faulthandler
 import fcntl
 import json
@@ -25,11 +25,13 @@ import torch
 from minicluster import pickling
 from minicluster.cell import CellSource
 from minicluster.errors import MiniclusterError
-from minicluster.payload import CellPayload, LeftBehind, ResultPayload
+from minicluster.payload import CellPayload, LeftBehind
+from minicluster.result_file import write_result_file
+from minicluster.train.snapshots.shelf import FOLDERS
 from minicluster.wire import RunOrder
 
-from . import birth, environment, group, system, tracebacks
-from .paths import AttemptPaths, write_whole
+from . import birth, environment, group, memory, stacks, system, tracebacks
+from .paths import AttemptPaths
 from .settings import TOKEN_FILE
 
 _RECORDS_FD_FROM = 200
@@ -76,17 +78,25 @@ class Rank:
         return 0
 
     def _prepare(self) -> None:
+        with contextlib.suppress(OSError):  # A full disk: then nobody learns where the rank is.
+            stacks.listen(self.paths.stacks(self.rank))
         records_fd = fcntl.fcntl(self.pipes.records, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.records)
         error_file = str(self.paths.error_file(self.rank))
         os.environ.pop(TOKEN_FILE, None)
         os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
         os.environ[environment.RECORDS_FD] = str(records_fd)
+        folders = memory.job_folders(self.order.job_id)
+        os.environ[FOLDERS] = os.pathsep.join(map(str, folders))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
         np.random.seed()
         group.choose_interface(self.order.master_addr)
-        group.GivenGroup(group.choose_device(self.local_rank, self.order.local_world_size)).make()
+        backend = group.choose_device(self.local_rank, self.order.local_world_size)
+        if self.order.fault_tolerant:
+            group.have_none(self.order.master_addr)
+        else:
+            group.GivenGroup(backend).make()
 
     def _load(self, payload: CellPayload) -> None:
         sys.argv = [payload.filename]
@@ -107,6 +117,7 @@ class Rank:
     def _execute(self, payload: CellPayload) -> None:
         lines = payload.source.splitlines(keepends=True)
         linecache.cache[payload.filename] = (len(payload.source), None, lines, payload.filename)
+        stacks.tell_cell(self.paths.cell, payload.filename, payload.source)
         cell = CellSource.parse(payload.source, payload.filename)
         value = None
         try:
@@ -116,15 +127,21 @@ class Rank:
         except SystemExit as ended:
             if ended.code not in (None, 0):
                 raise
-        if self.rank == 0:
+        if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
             self._keep_result(payload, cell, value)
 
     def _keep_result(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         wanted = cell.assigned if payload.pull is None else payload.pull
-        has_value, limit_bytes = cell.value is not None, payload.result_limit_bytes
-        result = pickling.dump_result(self.namespace, wanted, value, has_value, limit_bytes, self.given)
         absent = [name for name in payload.pull or () if name not in self.namespace]
-        write_whole(self.paths.result, _with_absent(result, absent).to_bytes())
+        write_result_file(
+            self.paths.result,
+            self.namespace,
+            wanted,
+            value if cell.value is not None else pickling.NOTHING,
+            payload.result_limit_bytes,
+            self.given,
+            [LeftBehind(name, "", "the cell did not make it") for name in absent],
+        )
 
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, SystemExit):
@@ -185,8 +202,3 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
         return error.code & 0xFF or 1, f"sys.exit({error.code})"
     print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
     return 1, str(error.code)
-
-
-def _with_absent(result: ResultPayload, absent: list[str]) -> ResultPayload:
-    left = tuple(LeftBehind(name, "", "the cell did not make it") for name in absent)
-    return dataclasses.replace(result, left_behind=result.left_behind + left)

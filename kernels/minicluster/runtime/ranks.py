@@ -41,6 +41,7 @@ class LocalRank:
         self.failing = asyncio.Event()
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
+        self.heard_bytes = 0
         self._node = node
         self._paths = paths
         self._changed = changed
@@ -60,6 +61,12 @@ class LocalRank:
     @property
     def succeeded(self) -> bool:
         return self.end is not None and self.failure is None
+
+    @property
+    def pid(self) -> int | None:
+        """The rank's process while its cell runs."""
+        child = self._child
+        return None if child is None or child.ended.is_set() or self.leaving else child.pid
 
     async def live(self, parent: Parent, local_rank: int) -> None:
         """Have the rank forked and follow it to its end."""
@@ -117,6 +124,7 @@ class LocalRank:
         return RankReport(rank=self.rank, state=RankState.STARTED if started else RankState.PENDING)
 
     def _keep(self, spool: Spool, data: bytes) -> None:
+        self.heard_bytes += len(data)
         spool.write(data)
         self._output_came()
 

@@ -22,7 +22,9 @@ class SettingsIncomplete(MiniclusterError):
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """address: where other tasks of the gang reach this one; by default the route to the service.
+    """service_url: of the job service, or of several with commas between them.
+
+    address: where other tasks of the gang reach this one; by default the route to the service.
 
     An engine may tell a name instead, that of a container on the gang's network.
     """
@@ -35,10 +37,10 @@ class AgentSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
-        url = _need(environ, "MINICLUSTER_SERVICE_URL")
-        host = urlsplit(url).hostname or "127.0.0.1"
+        urls = [url.strip() for url in _need(environ, "MINICLUSTER_SERVICE_URL").split(",")]
+        host = urlsplit(urls[0]).hostname or "127.0.0.1"
         return cls(
-            service_url=url if url.endswith("/") else f"{url}/",
+            service_url=",".join(url if url.endswith("/") else f"{url}/" for url in urls),
             token=_read_token(Path(_need(environ, TOKEN_FILE))),
             scratch=Path(_need(environ, "MINICLUSTER_SCRATCH")),
             node=_need(environ, "MINICLUSTER_NODE"),

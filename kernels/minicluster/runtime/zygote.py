@@ -120,6 +120,7 @@ def preload() -> None:
         import torch
         import torch._dynamo
         import torch.distributed
+        import torch.distributed.checkpoint
         import torch.nn.parallel
         import torch.utils.data  # noqa: F401
 

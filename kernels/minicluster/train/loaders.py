@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sized
+from typing import Any, cast
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from minicluster.errors import MiniclusterError
 
-from . import place
+from . import fault_tolerant, place
+from .sampler import ElasticSampler
+from .snapshots.session import finish_writing
 
 
 class LoaderNotDivisible(MiniclusterError):
@@ -17,18 +21,61 @@ class LoaderNotDivisible(MiniclusterError):
 
 
 class SharedLoader(DataLoader[Any]):
-    """A DataLoader over this rank's share, in another order each time that it is gone through."""
+    """A DataLoader over this rank's share, in another order each time that it is gone through.
 
-    def __init__(self, sampler: DistributedSampler[Any], **options: Any) -> None:
-        super().__init__(sampler.dataset, sampler=sampler, **options)
-        self._distributed = sampler
-        self._epoch = 0
+    epoch: how often it was gone through to the end. It knows where it is: a run that goes on from a
+    snapshot goes on with the next batch, and with another number of ranks with the next samples.
+    """
 
-    def __iter__(self) -> Any:
-        # Without it each epoch would have the order of the first.
-        self._distributed.set_epoch(self._epoch)
-        self._epoch += 1
-        return super().__iter__()
+    def __init__(self, sampler: ElasticSampler, dataset: Any, **options: Any) -> None:
+        super().__init__(dataset, sampler=sampler, **options)
+        self._elastic = sampler
+        self._given = 0
+        self._within = False
+
+    @property
+    def epoch(self) -> int:
+        return self._elastic.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        size = len(self.dataset)  # type: ignore[arg-type]
+        each = (self.batch_size or 1) * place.world_size()
+        consumed = min(size, self._elastic.consumed + self._given * each)
+        return {"epoch": self.epoch, "consumed": consumed, "within": self._within}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next loop go on at the position of the state."""
+        self._elastic.epoch, self._elastic.consumed = state["epoch"], state["consumed"]
+        self._given, self._within = 0, state["within"]
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if not self._within:
+            return self._to_the_end(super().__iter__)
+        if self._given:  # The loop before was left in the middle.
+            self._turn()
+            return self._to_the_end(super().__iter__)
+        return self._to_the_end(lambda: _without_a_draw(super(SharedLoader, self).__iter__))
+
+    def _to_the_end(self, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        self._within = True
+        if self.num_workers:
+            finish_writing()
+        for batch in begin():
+            self._given += 1
+            yield batch
+        self._turn()
+
+    def _turn(self) -> None:
+        self._elastic.epoch, self._elastic.consumed = self.epoch + 1, 0
+        self._given, self._within = 0, False
+
+
+def _without_a_draw(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Begin a loop in the middle of an epoch: the number that each loop draws was drawn already."""
+    before = torch.get_rng_state()
+    iterator = begin()
+    torch.set_rng_state(before)
+    return iterator
 
 
 def share(loader: DataLoader[Any]) -> DataLoader[Any]:
@@ -37,29 +84,30 @@ def share(loader: DataLoader[Any]) -> DataLoader[Any]:
     The batch size stays: all ranks together take world_size() times as much in each step.
     Raises LoaderNotDivisible.
     """
-    if place.world_size() == 1 or isinstance(loader.sampler, DistributedSampler):
+    if isinstance(loader.sampler, DistributedSampler | ElasticSampler):
         return loader
-    _check(loader)
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        loader.dataset,
-        num_replicas=place.world_size(),
-        rank=place.rank(),
-        shuffle=isinstance(loader.sampler, RandomSampler),
-        drop_last=loader.drop_last,
-    )
-    return SharedLoader(sampler, **_options(loader))
+    trouble = _trouble(loader)
+    if trouble and place.world_size() == 1:
+        return loader
+    if trouble:
+        hint = "Divide the data by mc.rank() and mc.world_size() yourself, without mc.prepare()."
+        raise LoaderNotDivisible(f"mc.prepare() cannot divide {trouble}.", hint)
+    if fault_tolerant.wanted():
+        return fault_tolerant.share(loader, _options(loader))
+    shuffle = isinstance(loader.sampler, RandomSampler)
+    sampler = ElasticSampler(cast(Sized, loader.dataset), shuffle=shuffle, drop_last=loader.drop_last)
+    return SharedLoader(sampler, loader.dataset, **_options(loader))
 
 
-def _check(loader: DataLoader[Any]) -> None:
-    hint = "Divide the data by mc.rank() and mc.world_size() yourself, without mc.prepare()."
+def _trouble(loader: DataLoader[Any]) -> str:
+    """Return in words what keeps a loader from being divided."""
     if isinstance(loader.dataset, IterableDataset):
-        raise LoaderNotDivisible("mc.prepare() cannot divide an IterableDataset among the ranks.", hint)
+        return "an IterableDataset among the ranks"
     if type(loader.batch_sampler) not in (BatchSampler, type(None)):
-        name = type(loader.batch_sampler).__name__
-        raise LoaderNotDivisible(f"mc.prepare() cannot divide a loader with the batch sampler {name}.", hint)
+        return f"a loader with the batch sampler {type(loader.batch_sampler).__name__}"
     if type(loader.sampler) not in (RandomSampler, SequentialSampler):
-        name = type(loader.sampler).__name__
-        raise LoaderNotDivisible(f"mc.prepare() cannot divide a loader with the sampler {name}.", hint)
+        return f"a loader with the sampler {type(loader.sampler).__name__}"
+    return ""
 
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:

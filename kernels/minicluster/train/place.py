@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from .live.settings import LIVE_RANK, LIVE_WORLD_SIZE
+
 if TYPE_CHECKING:
     import torch
 
 
 def rank() -> int:
-    """Return this process's number, from 0 to world_size() - 1."""
-    return int(os.environ.get("RANK", "0"))
+    """Return this process's number, from 0 to world_size() - 1.
+
+    In a fault-tolerant job it is that among the ranks which take part now; RANK keeps the first one.
+    """
+    return int(os.environ.get(LIVE_RANK) or os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """Return the number of processes that train together."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    """Return the number of processes that train together; in a fault-tolerant job, just now."""
+    return int(os.environ.get(LIVE_WORLD_SIZE) or os.environ.get("WORLD_SIZE", "1"))
 
 
 def local_rank() -> int:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from minicluster.errors import MiniclusterError
 
-from . import place
+from . import fault_tolerant, place
 from .loaders import share
 
 BUCKET_MB = 5
@@ -47,12 +47,14 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     optimizer keeps its parameters; the loader gives this rank's share of the data, in a new order
     each epoch, with the batch size of each rank as it was. Batches stay on the CPU: move them with
     `.to(mc.device())`. Returns as many as were given. Raises NotPreparable, LoaderNotDivisible.
+    In a fault-tolerant job the ranks come and go, and the loader's shares follow them.
     """
     _check(model, torch.nn.Module, "a model (torch.nn.Module)", "first")
     ready: list[Any] = [_spread(model)]
     if optimizer is not None:
         _check(optimizer, Optimizer, "an optimizer (torch.optim)", "second")
-        ready.append(_moved(optimizer))
+        moved = _moved(optimizer)
+        ready.append(fault_tolerant.wrapped(moved) if fault_tolerant.wanted() else moved)
     if loader is not None:
         _check(loader, DataLoader, "a loader (torch.utils.data.DataLoader)", "third")
         ready.append(share(loader))
@@ -64,6 +66,8 @@ def _spread(model: torch.nn.Module) -> torch.nn.Module:
         return model
     model.to(place.device())
     trained = any(parameter.requires_grad for parameter in model.parameters())
+    if trained and fault_tolerant.wanted():
+        return fault_tolerant.spread(model, place.device(), BUCKET_MB)
     if place.world_size() == 1 or not trained:
         return model
     if not dist.is_initialized():

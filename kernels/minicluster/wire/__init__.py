@@ -30,6 +30,7 @@ from .jobs import (
     SlotUse,
 )
 from .servers import PlaceServer, ServerList, ServerPlace
+from .snapshots import Snapshot, SnapshotList, SnapshotRef, SnapshotReport
 from .streams import LogChunk, Record, Records
 from .tasks import (
     RankReport,
@@ -41,6 +42,7 @@ from .tasks import (
     TaskOrders,
     TaskReport,
 )
+from .why import JobWhy, RankSight, RankStack, StackFrame
 
 __all__ = [
     "VERSION_HEADER",
@@ -56,6 +58,7 @@ __all__ = [
     "JobSpec",
     "JobState",
     "JobSubmit",
+    "JobWhy",
     "LogChunk",
     "Message",
     "Node",
@@ -63,6 +66,8 @@ __all__ = [
     "NodeRange",
     "PlaceServer",
     "RankReport",
+    "RankSight",
+    "RankStack",
     "RankState",
     "Record",
     "Records",
@@ -72,6 +77,11 @@ __all__ = [
     "ServerPlace",
     "Sha256",
     "SlotUse",
+    "Snapshot",
+    "SnapshotList",
+    "SnapshotRef",
+    "SnapshotReport",
+    "StackFrame",
     "StopMode",
     "StreamChunk",
     "StreamName",

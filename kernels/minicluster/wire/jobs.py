@@ -78,6 +78,8 @@ class JobSpec(Message):
     timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
     image: the container image that its tasks run; None means the cluster's own.
     shm_bytes: size of /dev/shm in each task, for data loaders; None means the engine's default.
+    quiet_after_s: time without progress of a rank after which its owner is told why; 0: never;
+        None means the cluster's own.
     fault_tolerant: its ranks go on when a node is lost, and new ones join them live.
     """
 
@@ -90,6 +92,7 @@ class JobSpec(Message):
     timeout_s: float | None = Field(default=None, gt=0)
     image: str | None = Field(default=None, min_length=1, max_length=512)
     shm_bytes: int | None = Field(default=None, ge=1 << 20, le=1 << 44)
+    quiet_after_s: float | None = Field(default=None, ge=0)
     fault_tolerant: bool = False
 
     @property
@@ -110,7 +113,10 @@ class BlobInfo(Message):
 
 
 class Job(Message):
-    """A job as its owner sees it. Times are seconds since the epoch on the service's clock."""
+    """A job as its owner sees it. Times are seconds since the epoch on the service's clock.
+
+    note: what its owner should know while it runs (a rank makes no progress, say).
+    """
 
     id: int
     owner: str
@@ -127,6 +133,7 @@ class Job(Message):
     result: BlobInfo | None = None
     queue_position: int | None = None
     expected_start_at: float | None = None
+    note: str = ""
 
 
 class JobList(Message):

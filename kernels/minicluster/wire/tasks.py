@@ -8,6 +8,8 @@ from pydantic import Base64Bytes, Field
 
 from .base import Message, Sha256, StreamName
 from .jobs import BlobInfo, JobError
+from .snapshots import SnapshotRef, SnapshotReport
+from .why import RankStack
 
 
 class RankState(StrEnum):
@@ -42,6 +44,9 @@ class TaskReport(Message):
     cleared: the highest attempt id of which nothing is left here: no process, no unsent output.
     failure: why the agent itself cannot work (torch does not import, say).
     notes: sentences about the attempt for its owner (a rank that hung at exit, say).
+    snapshots: the newest that the agent has brought into the job's storage.
+    quiet: the ranks that have made no progress for the order's `quiet_after_s`.
+    look, stacks: the newest look that was answered, and where the ranks were then.
     """
 
     ready: bool = False
@@ -54,6 +59,10 @@ class TaskReport(Message):
     cleared: int = 0
     failure: JobError | None = None
     notes: tuple[str, ...] = ()
+    snapshots: tuple[SnapshotReport, ...] = ()
+    quiet: tuple[int, ...] = ()
+    look: int = 0
+    stacks: tuple[RankStack, ...] = ()
 
 
 class ReportAnswer(Message):
@@ -63,7 +72,15 @@ class ReportAnswer(Message):
 
 
 class RunOrder(Message):
-    """One attempt's place in the world, as the service decided it (env names as torchrun's)."""
+    """One attempt's place in the world, as the service decided it (env names as torchrun's).
+
+    snapshot: the newest one in the job's storage that attempts before this one left.
+    quiet_after_s: time without progress after which a rank is reported as quiet; 0: never.
+    fault_tolerant: the ranks go on when others are lost; then world_size is that of the beginning.
+    lighthouse: host:port of the job's lighthouse, if so. joins: the attempt runs already.
+    lead: this task's first rank brings the result; may change while the attempt runs, with no effect
+        but this. None: the task with rank 0.
+    """
 
     attempt: int
     job_id: int
@@ -77,6 +94,16 @@ class RunOrder(Message):
     master_port: int
     restart_count: int = 0
     env: dict[str, str] = Field(default_factory=dict)
+    snapshot: SnapshotRef | None = None
+    quiet_after_s: float = 0.0
+    fault_tolerant: bool = False
+    lighthouse: str = ""
+    joins: bool = False
+    lead: bool | None = None
+
+    @property
+    def brings_result(self) -> bool:
+        return self.first_rank == 0 if self.lead is None else self.lead
 
 
 class StopMode(StrEnum):
@@ -95,8 +122,10 @@ class TaskOrders(Message):
 
     run: the attempt to run (again the same one: nothing to do). stop: how to end that attempt.
     Both None: keep warm and wait. `version` is a digest of the rest.
+    look: a number other than 0 and the last one: say where the ranks are, once.
     """
 
     version: str
     run: RunOrder | None = None
     stop: StopMode | None = None
+    look: int = 0

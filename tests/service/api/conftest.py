@@ -20,6 +20,7 @@ from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.stall_watch import StallWatch
 from minicluster_hub.store import Store
 
 from .client import PREFIX, Api, Events
@@ -55,6 +56,7 @@ async def start_api(tmp_path):
             asyncio.create_task(
                 JobWatch(context.store, context.metrics, context.log).run(context.board.changes)
             ),
+            asyncio.create_task(StallWatch(context.store, context.board, context.clock, context.log).run()),
         ]
         await context.board.looked.wait()
         server.add_sockets(sockets)

@@ -41,8 +41,9 @@ class HubUser(BaseHTTPRequestHandler):
 class Cluster:
     """The job service as a process of its own, which can be killed and started again."""
 
-    def __init__(self, folder, hub_url):
+    def __init__(self, folder, hub_url, *options):
         self.folder = folder
+        self._options = options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -60,7 +61,7 @@ class Cluster:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "minicluster_hub", "--data-dir", str(self.folder)]
+        command = [sys.executable, "-m", "minicluster_hub", "--data-dir", str(self.folder), *self._options]
         with (self.folder / "service.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
         end = time.monotonic() + 30
@@ -96,14 +97,26 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory):
+def hub_url():
     hub = ThreadingHTTPServer(("127.0.0.1", 0), HubUser)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
-    made = Cluster(tmp_path_factory.mktemp("cluster"), f"http://127.0.0.1:{hub.server_port}/hub/api")
-    yield made
-    made.end()
+    yield f"http://127.0.0.1:{hub.server_port}/hub/api"
     hub.shutdown()
     hub.server_close()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory, hub_url):
+    made = Cluster(tmp_path_factory.mktemp("cluster"), hub_url)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def cluster_on_postgresql(tmp_path, hub_url, postgres_url):
+    made = Cluster(tmp_path, hub_url, "--db-url", postgres_url)
+    yield made
+    made.end()
 
 
 @pytest.fixture

@@ -15,13 +15,22 @@ from typing import Any
 
 from traitlets import Enum, Integer, Unicode, default
 
-from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskLaunch, TaskRefused, TaskView
+from minicluster_hub.engines.base import (
+    Engine,
+    ImageNotAllowed,
+    LighthouseView,
+    TaskLaunch,
+    TaskRefused,
+    TaskView,
+)
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
+from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
 from minicluster_hub.engines.local.watch import ExitWatch
 from minicluster_hub.models import NodeView
 from minicluster_hub.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
+from minicluster_hub.task_memory import VARIABLE, TaskMemory
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""
@@ -50,15 +59,21 @@ class LocalEngine(Engine):
         super().__init__(**kwargs)
         self._data = Path(self.data_dir).resolve()
         self._tasks_root = self._data / "tasks"
+        self._memory = TaskMemory(self._tasks_root)
         self._nodes: tuple[tuple[NodeView, tuple[int, ...]], ...] = ()
         self._tasks: dict[int, TaskView] = {}
         self._watches: dict[int, ExitWatch] = {}
+        hooks = (self.log, lambda: self.on_change())
+        self._lighthouses = LocalLighthouses(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
 
     async def open(self) -> None:
+        self._lighthouses.open()
         self._tasks_root.mkdir(parents=True, exist_ok=True)
         gpus = gpu_indexes() if self.devices == "auto" else ()
         self._nodes = virtual_nodes(self.node_count, gpus)
-        for task_id, pid in tasks_alive(self._tasks_root).items():
+        alive = tasks_alive(self._tasks_root)
+        self._memory.sweep(alive)
+        for task_id, pid in alive.items():
             self.log.info("found task %s running as process %s", task_id, pid)
             if pid is not None:
                 self._watch(task_id, pid)
@@ -88,6 +103,7 @@ class LocalEngine(Engine):
 
     async def end(self, task_id: int) -> None:
         await asyncio.to_thread(kill_task, self._scratch(task_id))
+        self._memory.remove(task_id)
         watch = self._watches.pop(task_id, None)
         if watch is not None:
             watch.finish()
@@ -100,6 +116,16 @@ class LocalEngine(Engine):
     def forget(self, task_id: int) -> None:
         self._tasks.pop(task_id, None)
         shutil.rmtree(self._scratch(task_id), ignore_errors=True)
+        self._memory.remove(task_id)
+
+    async def start_lighthouse(self, gang_id: int) -> None:
+        self._lighthouses.start(gang_id, self._passed_on())
+
+    async def end_lighthouse(self, gang_id: int) -> None:
+        await self._lighthouses.end(gang_id)
+
+    def lighthouses(self) -> Mapping[int, LighthouseView]:
+        return self._lighthouses.all()
 
     def nodes(self) -> tuple[NodeView, ...]:
         return tuple(node for node, _ in self._nodes)
@@ -112,6 +138,7 @@ class LocalEngine(Engine):
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
+        self._lighthouses.close()
 
     # --- one task -----------------------------------------------------------------------------
 
@@ -130,8 +157,7 @@ class LocalEngine(Engine):
         return scratch
 
     def _environment(self, launch: TaskLaunch, scratch: Path) -> dict[str, str]:
-        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        environment |= {
+        environment = self._passed_on() | {
             "HOME": str(self._folder_of(launch.owner)),
             DATA_LABEL: str(self._data),
             "MINICLUSTER_SERVICE_URL": launch.service_url,
@@ -140,10 +166,14 @@ class LocalEngine(Engine):
             "MINICLUSTER_SLOTS": ",".join(map(str, launch.slots)),
             TASK_LABEL: str(launch.task_id),
             SCRATCH_LABEL: str(scratch),
+            VARIABLE: str(self._memory.of(launch.task_id)),
         }
         gpus = dict((node.name, mine) for node, mine in self._nodes)[launch.node]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpus[slot]) for slot in launch.slots if gpus)
         return environment
+
+    def _passed_on(self) -> dict[str, str]:
+        return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
     def _folder_of(self, owner: str) -> Path:
         """Return the owner's home, where relative paths of a cell mean what they mean in the notebook."""

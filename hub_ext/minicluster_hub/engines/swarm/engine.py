@@ -9,9 +9,17 @@ from typing import Any, TypeVar
 
 from traitlets import Bool, Float, Integer, List, Unicode
 
-from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskLaunch, TaskRefused, TaskView
+from minicluster_hub.engines.base import (
+    Engine,
+    ImageNotAllowed,
+    LighthouseView,
+    TaskLaunch,
+    TaskRefused,
+    TaskView,
+)
 from minicluster_hub.engines.swarm.docker import Docker, DockerAway, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.last_words import LastWords
+from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
@@ -51,6 +59,7 @@ class SwarmEngine(Engine):
         self._view = Reflector(self._docker, role="task", log=self.log)  # pyright: ignore[reportArgumentType]
         self._networks = GangNetworks(self._docker, self.log)  # pyright: ignore[reportArgumentType]
         self._words = LastWords(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
+        self._lighthouses = SwarmLighthouses(self._docker, self._networks)
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
         self._made: dict[int, tuple[int, float]] = {}
@@ -68,6 +77,7 @@ class SwarmEngine(Engine):
             # Of a start that was cut off before its service: the next start makes another one.
             if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
                 await self._docker.remove("remove_secret", secret["ID"])
+        await self._lighthouses.open()
         await self._networks.find_unused()
 
     async def start(self, launch: TaskLaunch) -> None:
@@ -110,6 +120,15 @@ class SwarmEngine(Engine):
             known.pop(task_id, None)
         self._ended.discard(task_id)
         self._words.forget(task_name(task_id))
+
+    async def start_lighthouse(self, gang_id: int) -> None:
+        await self._patiently(lambda: self._lighthouses.start(gang_id, self._view.nodes, self._settings()))
+
+    async def end_lighthouse(self, gang_id: int) -> None:
+        await self._lighthouses.end(gang_id)
+
+    def lighthouses(self) -> Mapping[int, LighthouseView]:
+        return self._lighthouses.all()
 
     def nodes(self) -> tuple[NodeView, ...]:
         kinds = slot_kinds(self._view.nodes)

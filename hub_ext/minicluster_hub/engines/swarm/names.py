@@ -12,6 +12,8 @@ NAME_LABEL = f"{_PREFIX}name"
 TASK_LABEL, GANG_LABEL, OWNER_LABEL = f"{_PREFIX}task", f"{_PREFIX}gang", f"{_PREFIX}owner"
 JOB_LABEL, ATTEMPT_LABEL = f"{_PREFIX}job", f"{_PREFIX}attempt"
 SERVER_LABEL = f"{_PREFIX}server"
+ADDRESS_LABEL = f"{_PREFIX}address"
+"""Of a lighthouse: where the ranks reach it."""
 SLOTS_LABEL = f"{_PREFIX}slots"
 """On a node, set by an admin: how many jobs' tasks it takes at a time where it has no GPU."""
 
@@ -39,6 +41,10 @@ def label_filter(role: str) -> dict[str, list[str]]:
 
 def task_name(task_id: int) -> str:
     return f"{CLUSTER}-task-{task_id}"
+
+
+def lighthouse_name(gang_id: int) -> str:
+    return f"{CLUSTER}-lighthouse-{gang_id}"
 
 
 def gang_network(gang_id: int) -> str:

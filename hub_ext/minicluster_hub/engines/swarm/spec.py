@@ -90,6 +90,7 @@ def task_labels(launch: TaskLaunch) -> dict[str, str]:
         attempt=launch.attempt_id,
         gang=launch.gang_id,
         task=launch.task_id,
+        epoch=launch.epoch,
     )
 
 

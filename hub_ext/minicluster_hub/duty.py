@@ -1,0 +1,116 @@
+"""Whether this job service acts or stands by: takes the lead when nobody has it, and keeps it.
+
+A service is the leader as long as it renewed its lease in time by its own clock, which
+goes on while it is frozen: one that was frozen knows at once that it may be the leader no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from minicluster_hub.store import StoreUnavailable
+from minicluster_hub.store.leadership import Leadership
+
+RENEW_S = 1.0
+LOOK_S = 0.25
+_Answer = TypeVar("_Answer")
+
+
+class Duty:
+    """`leads`: this service acts now. `leader_url`: of the one that does, "" if it is not known."""
+
+    def __init__(
+        self,
+        leadership: Leadership | None,
+        log: logging.Logger,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.leader_url = ""
+        self.moved = asyncio.Event()
+        """Set, and a new one made, when another service leads."""
+        self._leadership = leadership
+        self._log = log
+        self._clock = clock
+        self._lease_until = -math.inf
+        self._ready = False
+        # The database may let us wait; one thread, since the leadership has one session.
+        self._thread = ThreadPoolExecutor(1, "leadership")
+
+    @property
+    def leads(self) -> bool:
+        return self._ready and self._clock() < self._lease_until
+
+    async def take(self) -> bool:
+        """Become the leader unless another service is; return whether this one is now."""
+        if self._leadership is None:
+            self._lease_until = math.inf
+            return True
+        return await self._try(self._take)
+
+    async def taken(self) -> None:
+        """Return when this service is the leader."""
+        while not await self.take():  # noqa: ASYNC110 - another process has it, which rings no bell here
+            await asyncio.sleep(LOOK_S)
+
+    def begin(self) -> None:
+        """Say that the leader has looked around, and may be asked."""
+        self._ready = True
+
+    async def kept(self) -> None:
+        """Keep the lead, for ever. Raises NotLeading."""
+        if self._leadership is None:
+            await asyncio.get_running_loop().create_future()
+        while True:
+            renewed = await self._try(self._renew)
+            await asyncio.sleep(RENEW_S if renewed else LOOK_S)
+
+    async def close(self) -> None:
+        """Give the lead to whom wants it."""
+        self._lease_until = -math.inf
+        if self._leadership is not None:
+            await self._in_thread(self._leadership.close)
+        self._thread.shutdown(wait=False)
+
+    # --- asking the database ------------------------------------------------------------------
+
+    async def _try(self, ask: Callable[[Leadership], bool]) -> bool:
+        """Ask, and take the lease from before the question when the answer is yes."""
+        leadership = self._leadership
+        assert leadership is not None  # noqa: S101
+        asked_at = self._clock()
+        try:
+            leads = await self._in_thread(lambda: ask(leadership))
+        except StoreUnavailable as error:
+            self._log.warning("who leads cannot be asked; trying again: %s", error)
+            return False
+        if leads:
+            self._lease_until = asked_at + leadership.lease_s
+        return leads
+
+    def _take(self, leadership: Leadership) -> bool:
+        if leadership.take():
+            return True
+        claim = leadership.look()
+        self._loop.call_soon_threadsafe(self._see, "" if claim.age_s > leadership.lease_s else claim.holder)
+        return False
+
+    def _renew(self, leadership: Leadership) -> bool:
+        leadership.renew()
+        return True
+
+    def _see(self, leader_url: str) -> None:
+        if leader_url != self.leader_url:
+            self._log.info("standing by: %s", f"{leader_url} leads" if leader_url else "nobody leads")
+            self.leader_url = leader_url
+            self.moved.set()
+            self.moved = asyncio.Event()
+
+    async def _in_thread(self, call: Callable[[], _Answer]) -> _Answer:
+        self._loop = asyncio.get_running_loop()
+        return await self._loop.run_in_executor(self._thread, call)

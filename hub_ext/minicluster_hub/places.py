@@ -1,0 +1,107 @@
+"""What a rank does, from its frames: in a collective, at its data, in a line of the cell: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from minicluster.wire import RankStack, StackFrame
+
+
+class Kind(Enum):
+    """RANKS: waits for other ranks, if for anything. DATA: for its DataLoader. ELSEWHERE: none of these."""
+
+    RANKS = "ranks"
+    DATA = "data"
+    ELSEWHERE = "elsewhere"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is. line: "cell line 14", or another file's; text: of that line, if it is known."""
+
+    kind: Kind
+    what: str
+    line: str
+    text: str = ""
+
+    def words(self, quiet: bool) -> str:
+        """Say it after "rank 2 is"."""
+        if self.kind is Kind.RANKS:
+            return f"in the {self.what} of {self.line}" if self.line else f"in the {self.what}"
+        shown = f"{self.line}: `{self.text}`" if self.text else self.line
+        if self.kind is Kind.DATA:
+            return f"waiting for a DataLoader in {shown}" if quiet else f"at a DataLoader in {shown}"
+        return f"in {shown}" if shown else "not in the cell yet"
+
+
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|minicluster/train)/|^<frozen ")
+_COMMUNICATES = re.compile(r"torch/(distributed/|nn/parallel/distributed\.py|_ops\.py)")
+_COLLECTIVE = re.compile(
+    r"reduce|gather|scatter|broadcast|barrier|all_to_all|send|recv|init_process_group|new_"
+)
+"""Of c10d's functions those that wait for other ranks; get_rank() does not."""
+_C10D = "torch/distributed/distributed_c10d.py"
+_DDP = "torch/nn/parallel/distributed.py"
+_BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
+_LOADER = "torch/utils/data/dataloader.py"
+_WAIT = re.compile(r"\.wait\(")
+_DDP_STEPS = {
+    "__init__": "start of DistributedDataParallel",
+    "forward": "forward pass of DistributedDataParallel",
+}
+_QUIET_S = 1.0
+
+
+def place_of(stack: RankStack) -> Place:
+    """Say where a rank is that was seen."""
+    depth = next((at for at, frame in enumerate(stack.frames) if not _LIBRARY.search(frame.file)), None)
+    library = stack.frames if depth is None else stack.frames[:depth]
+    line, text = _line(stack.frames, depth)
+    waits_for_ranks = _collective(library) or _backward(library, stack.quiet_s) or _handle(library, text)
+    if waits_for_ranks:
+        return Place(Kind.RANKS, waits_for_ranks, line)
+    if any(frame.file.endswith(_LOADER) for frame in library):
+        return Place(Kind.DATA, "DataLoader", line, text)
+    return Place(Kind.ELSEWHERE, "", line, text)
+
+
+def _line(frames: Sequence[StackFrame], depth: int | None) -> tuple[str, str]:
+    """Return the innermost line of the cell, or else of what else the user wrote."""
+    cell = next((frame for frame in frames if frame.cell), None)
+    if cell is not None:
+        return f"cell line {cell.line}", cell.text
+    if depth is None:
+        return "", ""
+    frame = frames[depth]
+    return f"{frame.function}, line {frame.line} of {frame.file.rpartition('/')[2]}", ""
+
+
+def _collective(library: Sequence[StackFrame]) -> str:
+    """Return the collective as the user called it: the outermost of torch's own functions.
+
+    A model's layers are called through such functions as well: the innermost call tells.
+    """
+    if not library or not _COMMUNICATES.search(library[0].file):
+        return ""
+    for frame in reversed(library):
+        if frame.file.endswith(_C10D) and _COLLECTIVE.search(frame.function):
+            return frame.function
+        if frame.file.endswith(_DDP):
+            return _DDP_STEPS.get(frame.function, "synchronization of DistributedDataParallel")
+        if "torch/distributed/fsdp/" in frame.file or "torch/distributed/_" in frame.file:
+            return frame.function
+    return ""
+
+
+def _backward(library: Sequence[StackFrame], quiet_s: float) -> str:
+    """A backward pass that takes no CPU time waits for the gradients of others."""
+    inside = any(frame.file.endswith(_BACKWARD[0]) and frame.function == _BACKWARD[1] for frame in library)
+    return "backward pass (the all_reduce of its gradients)" if inside and quiet_s >= _QUIET_S else ""
+
+
+def _handle(library: Sequence[StackFrame], text: str) -> str:
+    """`work.wait()` is a call of C++ that has no frame of its own."""
+    return "wait() for a collective" if not library and _WAIT.search(text) else ""

@@ -1,0 +1,30 @@
+// What a job left to go on from: looked at when the job changes, and now and then while the page is seen.
+
+import { address, ask, element, jobId, tell } from "./service.js";
+import { clockTime } from "./job_parts.js";
+
+const LOOK_EACH_MS = 15_000;
+
+export async function showSnapshots() {
+  const { snapshots } = await ask(`api/jobs/${jobId}/snapshots`);
+  document.getElementById("snapshots").hidden = !snapshots.length;
+  document.getElementById("snapshot-rows").replaceChildren(...snapshots.map(row));
+}
+
+function row(snapshot) {
+  const file = address(`api/jobs/${jobId}/snapshots/${snapshot.step}`, {});
+  const cells = [
+    snapshot.step,
+    snapshot.attempt,
+    `${(snapshot.size_bytes / 1e6).toFixed(1)} MB`,
+    clockTime(snapshot.created_at),
+    element("a", { href: file }, "Download"),
+  ];
+  return element("tr", {}, ...cells.map((cell) => element("td", {}, cell instanceof Node ? cell : String(cell))));
+}
+
+setInterval(() => {
+  if (!document.hidden) {
+    showSnapshots().catch(tell);
+  }
+}, LOOK_EACH_MS);

@@ -1,0 +1,52 @@
+// Why a running job does not get on: asked of its ranks when the button is pressed.
+
+import { ask, element, jobId, tell } from "./service.js";
+
+const SIGHTS = {
+  stopped: "stopped by a signal",
+  kernel: "held inside the kernel",
+  silent: "runs, but does not answer",
+  starting: "still starting",
+  ended: "its cell is over",
+  away: "its node does not answer",
+};
+const byId = (id) => document.getElementById(id);
+
+// Show what the service has to say of itself while the job runs, and the button to ask for more.
+export function showWhy(job) {
+  byId("note").textContent = job.note;
+  byId("note").hidden = !job.note;
+  byId("ask-why").hidden = job.state !== "running";
+  byId("why").hidden = byId("why").hidden || job.state !== "running";
+}
+
+byId("ask-why").addEventListener("click", async () => {
+  byId("ask-why").disabled = true;
+  try {
+    show(await ask(`api/jobs/${jobId}/why`));
+  } catch (error) {
+    tell(error);
+  } finally {
+    byId("ask-why").disabled = false;
+  }
+});
+
+function show(why) {
+  byId("why").hidden = false;
+  byId("why-sentence").textContent = why.sentence;
+  byId("why-hint").textContent = why.hint;
+  byId("why-ranks").replaceChildren(...why.ranks.map(row));
+}
+
+function row(stack) {
+  const place = lines(stack.frames) || SIGHTS[stack.sight] || "not in the cell yet";
+  const quiet = stack.sight === "seen" ? `${Math.round(stack.quiet_s)} s` : "";
+  const cells = [stack.rank, place, quiet].map((text) => element("td", {}, String(text)));
+  return element("tr", {}, ...cells);
+}
+
+// The cell's lines, the innermost first.
+function lines(frames) {
+  const own = frames.filter((frame) => frame.cell);
+  return own.map((frame) => (frame.text ? `${frame.line}: ${frame.text}` : String(frame.line))).join(" ← ");
+}

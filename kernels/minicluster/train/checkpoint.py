@@ -1,0 +1,95 @@
+"""mc.checkpoint: the training's state, kept so that a lost node costs seconds and not the run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from . import place
+from .snapshots import state
+from .snapshots.session import Session, session
+from .snapshots.state import Parts, SnapshotImpossible
+
+
+def checkpoint(
+    model: torch.nn.Module,
+    optimizer: Optimizer | None = None,
+    loader: Any = None,
+    *,
+    step: int,
+    every: int | None = None,
+    keep: int = 2,
+    **more: Any,
+) -> None:
+    """Keep a snapshot now and then: `mc.checkpoint(model, optimizer, loader, step=step)` after each step.
+
+    All ranks call it, each time with the same step. It goes into the memory of each node and, behind
+    the training's back, into the job's storage, which keeps the newest `keep`. every: a snapshot each
+    so many steps; left out, an interval is chosen so that snapshots take at most 2 % of the time.
+    loader: one of mc.prepare(), whose position is kept. more: what has a state_dict() (a scheduler, a
+    GradScaler), dicts and lists. The ranks' random states are in it. Outside of a job nothing happens.
+    Raises SnapshotImpossible.
+    """
+    _check(step, every, keep)
+    here = session()
+    if here is None:
+        return
+    began = time.perf_counter()
+    here.calls += 1
+    named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
+    due = step % every == 0 if every else here.calls >= here.look_at and _is_due(here, named)
+    if due:
+        _take(here, named, step, keep, began)
+
+
+def _check(step: int, every: int | None, keep: int) -> None:
+    asked = (("step", step, 0), ("every", 1 if every is None else every, 1), ("keep", keep, 1))
+    for name, value, least in asked:
+        if not isinstance(value, int) or value < least:
+            raise SnapshotImpossible(
+                f"mc.checkpoint({name}={value!r}) takes a whole number from {least} on.",
+                "step counts the steps of the whole training: step=step.",
+            )
+
+
+def _is_due(here: Session, named: dict[str, Any]) -> bool:
+    """Agree with the other ranks: their clocks differ, so that of rank 0 counts."""
+    told = (0, 0)
+    if here.ranks.decides:
+        here.pace.cost_s = here.writer.cost_s or here.pace.cost_s
+        plan = here.pace.plan(here.calls, time.monotonic(), _size_of(named))
+        told = (int(plan.take), plan.look_at)
+        _tell_cost(here, named)
+    take, here.look_at = here.ranks.told_by_first(told)
+    return bool(take)
+
+
+def _take(here: Session, named: dict[str, Any], step: int, keep: int, began: float) -> None:
+    """Keep a snapshot: each node all of it, with the random states of all ranks."""
+    randoms = here.ranks.gather(state.random_states())
+    if not here.ranks.writes:
+        return
+    kept = {name: state.state_of(name, part) for name, part in named.items() if part is not None}
+    parts = Parts({"state": kept, "randoms": randoms, "world_size": place.world_size(), "step": step})
+    here.writer.write(parts, (here.attempt, step), len(randoms), keep, began)
+
+
+def _size_of(named: dict[str, Any]) -> int:
+    """Return about how many bytes a snapshot has; cheap, and good enough for the first one."""
+    model, optimizer = named["model"], named["optimizer"]
+    held = [*model.parameters(), *model.buffers()]
+    if optimizer is not None:
+        for values in optimizer.state.values():
+            held += [value for value in values.values() if isinstance(value, torch.Tensor)]
+    return sum(tensor.nbytes for tensor in held)
+
+
+def _tell_cost(here: Session, named: dict[str, Any]) -> None:
+    if not here.cost_told and here.writer.cost_s:
+        here.cost_told = True
+        here.shelf.tell_cost(
+            size_bytes=_size_of(named), cost_s=here.writer.cost_s, interval_s=here.pace.interval_s
+        )

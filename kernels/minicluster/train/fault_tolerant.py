@@ -1,0 +1,87 @@
+"""mc.prepare in a fault-tolerant job: what `--fault-tolerant` puts around model, optimizer and loader.
+
+Nothing here imports torchft before a job asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from minicluster.errors import MiniclusterError
+
+from .live import settings
+
+if TYPE_CHECKING:
+    import torch
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+    from .live.session import Session
+
+
+class NoFaultTolerance(MiniclusterError):
+    """A fault-tolerant job on an image that lacks torchft."""
+
+
+def joins() -> bool:
+    """Say whether this rank was added to an attempt that runs."""
+    return os.environ.get(settings.JOINS) == "1"
+
+
+def wanted() -> bool:
+    """Say whether this is a rank of a fault-tolerant job."""
+    return bool(os.environ.get(settings.LIGHTHOUSE))
+
+
+def live() -> Session:
+    """Return this rank's session; the first call meets the other ranks. Raises NoFaultTolerance."""
+    try:
+        from .live.session import session
+    except ImportError as error:
+        raise NoFaultTolerance(
+            f"--fault-tolerant needs torchft, which this image lacks ({error}).",
+            "Add torchft==0.2.0 to the image, or leave --fault-tolerant out.",
+        ) from error
+    return session()
+
+
+def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torch.nn.Module:
+    """Return the model whose gradients are averaged over the ranks that take part."""
+    from .live.model import LiveModel
+
+    session = live()
+    devices = [device] if device.type == "cuda" else None
+    return LiveModel(
+        session, model, device_ids=devices, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
+    )
+
+
+def wrapped(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer that takes a step only if all that take part can."""
+    from .live.model import LiveOptimizer
+
+    return optimizer if isinstance(optimizer, LiveOptimizer) else LiveOptimizer(live(), optimizer)
+
+
+def share(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
+    """Return a loader that follows the ranks that take part."""
+    from .live.loader import LiveLoader
+
+    return LiveLoader(live(), loader, options)
+
+
+def resume(from_snapshot: Callable[[], int], more: Mapping[str, Any]) -> int:
+    """Return the step to go on from, the same on all ranks: that of a peer that is ahead, if there is one.
+
+    from_snapshot: loads what this rank's node has. more: what else must be the same on all ranks.
+    """
+    session = live()
+    for name, part in more.items():
+        if hasattr(part, "state_dict"):
+            session.keep(name, part.load_state_dict, part.state_dict)
+    if not joins():
+        session.resumed(from_snapshot())
+    session.begin()
+    return session.step

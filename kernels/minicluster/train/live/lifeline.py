@@ -1,0 +1,59 @@
+"""Notices that another lighthouse has taken the place of the one that this rank's call waits for.
+
+Where the former's node is cut off, the connection to it stays open for up to 80 s. A new one counts its
+quorums from the beginning, which its status page tells.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+
+PATIENCE_S = 3.0
+"""A quorum that takes longer has the lighthouse asked."""
+_LOOK_S = 1.0
+
+
+class Lifeline:
+    """Follows the quorum under way. `on_cut()` is called from its thread."""
+
+    def __init__(self, lighthouse: str, number: Callable[[], int], on_cut: Callable[[], None]) -> None:
+        self._lighthouse = lighthouse
+        self._number = number
+        self._on_cut = on_cut
+        self._since = 0.0
+        self._asking = threading.Event()
+        threading.Thread(target=self._run, daemon=True, name="minicluster-lifeline").start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+        self._asking.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._asking.clear()
+
+    def _run(self) -> None:
+        while True:
+            self._asking.wait()
+            time.sleep(_LOOK_S)
+            waited_s = time.monotonic() - self._since
+            if not self._asking.is_set() or waited_s < PATIENCE_S:
+                continue
+            if is_another(self._lighthouse, self._number()) and self._asking.is_set():
+                self._since = time.monotonic()
+                self._on_cut()
+
+
+def is_another(lighthouse: str, number: int) -> bool:
+    """Ask the lighthouse whether it is another one; one that does not answer is no other."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"http://{lighthouse}/status", timeout=_LOOK_S) as answer:
+            page = answer.read().decode(errors="replace")
+    except OSError:
+        return False
+    found = re.search(r"Current quorum_id: (\d+)", page)
+    return found is not None and int(found[1]) < number

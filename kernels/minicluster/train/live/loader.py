@@ -1,0 +1,154 @@
+"""A loader whose share follows the ranks that take part: each sample of an epoch is seen once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from .session import Session
+from .shares import Take, next_take
+
+
+class LiveLoader(DataLoader[Any]):
+    """Gives this rank's part of the epoch, step by step.
+
+    What a step that was not taken had used comes again, divided among those who are left. epoch and
+    consumed are part of the state that a rank which joins gets; epochs that are over are empty for it.
+    """
+
+    def __init__(self, session: Session, loader: DataLoader[Any], options: dict[str, Any]) -> None:
+        self._shuffles = isinstance(loader.sampler, RandomSampler)
+        super().__init__(loader.dataset, shuffle=False, **options)
+        self._session = session
+        self._options = {
+            name: value for name, value in options.items() if name not in ("batch_size", "drop_last")
+        }
+        self._iterations = 0
+        self._epoch = 0
+        self._consumed = 0
+        self._position = 0
+        self._order: tuple[int, list[int]] = (-1, [])
+        session.after_commit(self._committed)
+        session.keep("loader", self.load_state_dict, self.state_dict)
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In the notebook it is a plain loader again: it has no ranks there.
+        return _plain, (self.dataset, self.batch_size, self._shuffles)
+
+    def state_dict(self) -> dict[str, Any]:
+        # With the same names as a plain job's loader: a snapshot of the one serves the other.
+        return {"epoch": self._epoch, "consumed": self._consumed, "within": self._consumed > 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._epoch, self._consumed = state["epoch"], state["consumed"]
+        self._position = self._consumed
+        if not self._iterations:  # Of mc.resume(): the loop begins at `epoch`.
+            self._iterations = self._epoch
+
+    def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        iteration = self._iterations
+        self._iterations += 1
+        if iteration > self._epoch:  # The one before was left in the middle.
+            self._turn_to(iteration)
+        return self._steps(iteration)
+
+    def __len__(self) -> int:
+        batch = (self.batch_size or 1) * max(1, len(self._session.members))
+        size = len(self._indexes())
+        return size // batch if self.drop_last else -(-size // batch)
+
+    def _steps(self, epoch: int) -> Iterator[Any]:
+        ahead = _Ahead(self)
+        while True:
+            self._session.begin()
+            if self._epoch != epoch:
+                return
+            take = self.take_at(self._position)
+            if take is None:
+                self._turn_to(epoch + 1)
+                return
+            batch = ahead.get(self._position)
+            self._position += take.all
+            yield batch
+
+    def take_at(self, position: int) -> Take | None:
+        """Return what this rank takes at a position of the epoch, as the ranks stand now."""
+        members = self._session.members
+        return next_take(
+            self._indexes(), position, self._session.place, len(members), self.batch_size or 1, self.drop_last
+        )
+
+    def ahead_from(self, position: int) -> Iterator[Any]:
+        """Return batches from a position on, loaded ahead by the user's number of processes."""
+
+        def takes() -> Iterator[tuple[int, ...]]:
+            at = position
+            while take := self.take_at(at):
+                at += take.all
+                yield take.samples
+
+        if self.batch_size is None:
+            flat = itertools.chain.from_iterable(takes())
+            return iter(DataLoader(self.dataset, batch_size=None, sampler=_Once(flat), **self._options))
+        batches = (list(samples) for samples in takes())
+        return iter(DataLoader(self.dataset, batch_sampler=_Once(batches), **self._options))
+
+    def _indexes(self) -> list[int]:
+        """Return the epoch's order, the same on all ranks, as DistributedSampler would make it."""
+        if self._order[0] != self._epoch:
+            size = len(self.dataset)  # pyright: ignore[reportArgumentType]
+            generator = torch.Generator()
+            generator.manual_seed(self._epoch)
+            order = (
+                torch.randperm(size, generator=generator).tolist() if self._shuffles else list(range(size))
+            )
+            self._order = self._epoch, order
+        return self._order[1]
+
+    def _turn_to(self, epoch: int) -> None:
+        self._epoch, self._consumed, self._position = epoch, 0, 0
+
+    def _committed(self, taken: bool) -> None:
+        if taken:
+            self._consumed = self._position
+        else:
+            self._position = self._consumed
+
+
+def _plain(dataset: Any, batch_size: int | None, shuffle: bool) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=batch_size, shuffle=shuffle)
+
+
+class _Once:
+    """A sampler that is gone through once."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
+
+
+class _Ahead:
+    """Batches in their order, for as long as the ranks and the position go on as foreseen."""
+
+    def __init__(self, loader: LiveLoader) -> None:
+        self._loader = loader
+        self._seen: tuple[Any, ...] = ()
+        self._batches: Iterator[Any] = itertools.repeat(None)
+
+    def get(self, position: int) -> Any:
+        members = self._loader._session.members
+        if self._seen != (position, members):
+            self._batches = self._loader.ahead_from(position)
+        take = self._loader.take_at(position)
+        self._seen = (position + (take.all if take else 0), members)
+        return next(self._batches)

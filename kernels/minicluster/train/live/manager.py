@@ -1,0 +1,102 @@
+"""torchft's manager, made for one rank that is a replica group of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from concurrent.futures import InvalidStateError
+from concurrent.futures.thread import _threads_queues
+from contextlib import suppress
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+from torchft.manager import Manager
+
+from . import settings
+from .group import LiveGroup
+from .settings import LiveSettings
+from .transport import PeerTransport
+
+
+class QuorumClient:
+    """Stands between torchft's manager and its server, and remembers the newest quorum."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+        self._client = manager._client
+        self.members: tuple[str, ...] = ()
+        self.mark = ""
+        self.number = 0
+
+    def _quorum(self, **asked: Any) -> Any:
+        quorum = self._client._quorum(**asked)
+        members = tuple(quorum.replica_ids)
+        if members != self.members:
+            # A lighthouse that was started again may give another quorum the same number.
+            self._manager._quorum_id = -1
+        self.members, self.number = members, quorum.quorum_id
+        digest = hashlib.sha256("|".join(members).encode()).hexdigest()[:16]
+        self.mark = f"{quorum.max_step}-{digest}"
+        return quorum
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class LiveManager(Manager):
+    """A manager whose store, transport and group know the gang's addresses."""
+
+    def __init__(self, around: LiveSettings) -> None:
+        # It tells each step, and each fault as an exception with its stack.
+        logging.getLogger("torchft").setLevel(logging.CRITICAL)
+        # Of its own: the store of a rank that is gone would be gone with it.
+        self._own_store = TCPStore(around.address, 0, is_master=True, wait_for_workers=False)
+        self.group = LiveGroup(lambda: self.client.mark, lambda: self.server_address)
+        super().__init__(
+            pg=self.group,
+            load_state_dict=None,
+            state_dict=None,
+            min_replica_size=1,
+            use_async_quorum=False,
+            timeout=settings.CALL,
+            quorum_timeout=settings.QUORUM,
+            connect_timeout=settings.CONNECT,
+            rank=0,
+            world_size=1,
+            store_addr=around.address,
+            store_port=self._own_store.port,
+            lighthouse_addr=f"http://{around.lighthouse}",
+            # Sorted by it: the lowest rank that lives comes first.
+            replica_id=f"rank-{around.rank:06d}",
+            hostname=around.address,
+            heartbeat_interval=settings.HEARTBEAT,
+            # With none left the server keeps its rank waiting for the whole of `quorum_timeout`.
+            quorum_retries=settings.LIGHTHOUSE_TRIES,
+            checkpoint_transport=PeerTransport(around.address, settings.CALL),
+        )
+        self.client = QuorumClient(self)
+        self._client = self.client  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def server_address(self) -> str:
+        return self._manager.address() if self._manager else ""
+
+    def let_go(self) -> None:
+        """Have the call for a quorum fail now. Its thread waits on, for a server that is gone."""
+        if self._manager:
+            self._manager.shutdown()
+        for stuck in self._executor._threads:
+            # Else the end of the process would wait for it.
+            _threads_queues.pop(stuck, None)  # pyright: ignore[reportAttributeAccessIssue]
+        if self._quorum_future:
+            with suppress(InvalidStateError):
+                self._quorum_future.set_exception(ConnectionError("the lighthouse is another one"))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks of the newest quorum, by their own numbers, in their order."""
+        return tuple(int(name.split(":")[0].removeprefix("rank-")) for name in self.client.members)
+
+    def forget_failed_quorum(self) -> None:
+        """Let the next quorum begin although the last one raised."""
+        self._quorum_future = None

@@ -1,0 +1,64 @@
+"""The model and the optimizer of a fault-tolerant job, in place of torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torchft.ddp
+from torch.optim import Optimizer
+from torchft.optim import OptimizerWrapper
+
+from .session import Session
+
+
+class LiveModel(torchft.ddp.DistributedDataParallel):
+    """torchft's model, whose gradients are averaged while the backward pass goes on.
+
+    torchft waits for each bucket in its hook, so that nothing is sent while gradients are computed,
+    and raises in it when a peer dies.
+    """
+
+    def __init__(self, session: Session, module: torch.nn.Module, **options: Any) -> None:
+        super().__init__(session, module, **options)  # pyright: ignore[reportArgumentType]
+        self._session = session
+        session.keep("model", module.load_state_dict, module.state_dict)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        if self.training and torch.is_grad_enabled():
+            self._session.begin()
+        return super().forward(*inputs, **named)
+
+    @staticmethod
+    def _comm_hook(state, bucket):  # torch compares annotations with its classes, not with their names
+        return state.average(bucket.buffer())  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class LiveOptimizer(OptimizerWrapper):
+    """Takes a step only where all that take part have its gradients; else the same data come again."""
+
+    def __init__(self, session: Session, optimizer: Optimizer) -> None:
+        self.optim = optimizer
+        self._session = session
+        session.keep("optimizer", optimizer.load_state_dict, optimizer.state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optim.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is not None:
+            raise NotImplementedError("A fault-tolerant job takes no optimizer with a closure (LBFGS).")
+        return self.optim.step() if self._session.commit() else None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "optim":
+            raise AttributeError(name)
+        return getattr(self.optim, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In the notebook it is the optimizer that the cell was given.
+        return _itself, (self.optim,)
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -1,0 +1,223 @@
+"""The steps of a fault-tolerant job, as one rank takes them: who takes part, the average, the verdict."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import AllreduceOptions, ReduceOp
+from torch.futures import Future
+
+from minicluster.errors import MiniclusterError
+
+from . import settings, start
+from .lifeline import Lifeline
+from .manager import LiveManager
+from .settings import LiveSettings
+from .watch import Watch
+
+_RETRY_S = 0.2
+State = Callable[[], dict[str, Any]]
+Load = Callable[[dict[str, Any]], Any]
+
+
+class LighthouseGone(MiniclusterError):
+    """The job's lighthouse has not answered for so long that training cannot go on."""
+
+
+class Session:
+    """One rank's part in the steps. A step begins, is computed, and is taken by all or not at all.
+
+    begin: settle who takes part, with the state of those ahead. average: the all-reduce. commit: say
+    whether the step counts; after False the optimizer must not step, and the same data come again.
+    """
+
+    def __init__(self, around: LiveSettings) -> None:
+        self._around = around
+        self._kept: list[tuple[str, Load, State]] = []
+        self._cut = False
+        self._on_commit: list[Callable[[bool], None]] = []
+        self._made: LiveManager | None = None
+        self._begun = False
+        self._works = 0
+        self._members: tuple[int, ...] = ()
+        self._lock = threading.Lock()
+        self._lifeline = Lifeline(around.lighthouse, lambda: self._manager.client.number, self._let_go)
+        self._watch = Watch(lambda: self._manager.group.peers, self._silent)
+        if not around.joins:
+            self._patiently(lambda: self._manager)
+            start.wait_for_all(around)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the numbers of the ranks that take part; empty before the first step."""
+        return self._members
+
+    @property
+    def place(self) -> int:
+        """Return this rank's place among them."""
+        return self._members.index(self._around.rank)
+
+    @property
+    def step(self) -> int:
+        """Return how many steps were taken, by whomever."""
+        return self._made.current_step() if self._made else 0
+
+    def keep(self, name: str, load: Load, state: State) -> None:
+        """Have a rank that joins get this state from its peers."""
+        self._kept.append((f"{name}-{len(self._kept)}", load, state))
+        if self._made:
+            self._made.register_state_dict_fn(*self._kept[-1])
+
+    def after_commit(self, call: Callable[[bool], None]) -> None:
+        self._on_commit.append(call)
+
+    def resumed(self, step: int) -> None:
+        """Go on from a snapshot's step. Called before the first step."""
+        self._manager.load_state_dict({"step": step, "batches_committed": 0})
+
+    def begin(self) -> None:
+        """Settle who takes the next step, unless that is done. May load the state of a peer."""
+        if self._begun:
+            return
+        self._patiently(self._quorum)
+        while self._manager.errored():
+            # The group could not be made: one of its ranks is gone since. Nothing was computed yet.
+            self._manager.should_commit()
+            self._patiently(self._quorum)
+        self._begun = True
+        self._tell()
+
+    def average(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
+        """Average a gradient over all that take part. An error spoils the step, not the caller."""
+        self.begin()
+        if self._manager.errored():
+            return _done(tensor)
+        options = AllreduceOptions()
+        options.reduceOp = ReduceOp.SUM  # pyright: ignore[reportAttributeAccessIssue]
+        with self._lock:
+            self._works += 1
+            number = self._works
+        self._watch.begun(number)
+        try:
+            work = self._manager.group.allreduce([tensor], options)
+            if tensor.is_cuda:
+                work.wait()
+            future = work.get_future()
+        except Exception as error:
+            self._watch.ended(number)
+            self._spoil(error)
+            return _done(tensor)
+        count = len(self._members)
+        return future.then(lambda done: self._finished(done, number, tensor, count))
+
+    def commit(self) -> bool:
+        """Say whether the step counts."""
+        if not self._begun:
+            return False
+        self._begun = False
+        taken = self._manager.should_commit()
+        for call in self._on_commit:
+            call(taken)
+        return taken
+
+    def _finished(self, done: Future[Any], number: int, tensor: torch.Tensor, count: int) -> torch.Tensor:
+        self._watch.ended(number)
+        try:
+            done.value()
+        except Exception as error:
+            self._spoil(error)
+        else:
+            tensor /= count
+        return tensor
+
+    def _spoil(self, error: Exception) -> None:
+        """Give the step up, and end what the peers still wait for in it."""
+        self._manager.report_error(error)
+        self._manager.group.break_off()
+
+    def _silent(self, peer: int) -> None:
+        self._spoil(TimeoutError(f"the rank in place {peer} does not answer"))
+
+    def _quorum(self) -> None:
+        if self._cut:
+            self._cut = False
+            self._made = self._successor()
+        self._manager.forget_failed_quorum()
+        with self._lifeline:
+            self._manager.start_quorum()
+
+    def _let_go(self) -> None:
+        """End the call of a manager whose lighthouse is another one by now."""
+        self._cut = True
+        self._manager.let_go()
+
+    @property
+    def _manager(self) -> LiveManager:
+        """Return the manager. One that joins has it from its first step on: from then it is waited for."""
+        if self._made is None:
+            self._made = self._new_manager()
+        return self._made
+
+    def _new_manager(self) -> LiveManager:
+        manager = LiveManager(self._around)
+        for kept in self._kept:
+            manager.register_state_dict_fn(*kept)
+        return manager
+
+    def _successor(self) -> LiveManager:
+        """Make a manager with connections of its own, that goes on where the former was."""
+        self._manager.group.abort()
+        manager = self._new_manager()
+        manager.load_state_dict(self._manager.state_dict())
+        return manager
+
+    def _patiently(self, call: Callable[[], Any]) -> Any:
+        """Do what needs the lighthouse, however often it has to be tried."""
+        deadline = time.monotonic() + settings.LIGHTHOUSE_AWAY_S
+        while True:
+            try:
+                return call()
+            except (TimeoutError, RuntimeError, OSError) as error:
+                if time.monotonic() > deadline:
+                    raise LighthouseGone(
+                        f"The lighthouse at {self._around.lighthouse} did not answer for"
+                        f" {settings.LIGHTHOUSE_AWAY_S:.0f} s: {error}"
+                    ) from error
+                time.sleep(_RETRY_S)
+
+    def _tell(self) -> None:
+        """Put the ranks that take part where mc.rank() finds them; say so when some left or came."""
+        members, before = self._manager.members, self._members
+        if members == before:
+            return
+        self._members = members
+        os.environ[settings.LIVE_RANK] = str(members.index(self._around.rank))
+        os.environ[settings.LIVE_WORLD_SIZE] = str(len(members))
+        if before and members[0] == self._around.rank:
+            print(words(before, members, self.step), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def words(before: tuple[int, ...], now: tuple[int, ...], step: int) -> str:
+    """Say in one sentence who left, who came, and how many go on."""
+    left = [f"rank {rank} is gone" for rank in before if rank not in now]
+    came = [f"rank {rank} has joined" for rank in now if rank not in before]
+    return f"{', '.join(left + came)}: {len(now)} go on after step {step}."
+
+
+def _done(tensor: torch.Tensor) -> Future[torch.Tensor]:
+    future: Future[torch.Tensor] = Future()
+    future.set_result(tensor)
+    return future
+
+
+@functools.cache
+def session() -> Session:
+    """Return this process's one session."""
+    return Session(LiveSettings.from_environ())

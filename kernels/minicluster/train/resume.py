@@ -1,0 +1,178 @@
+"""mc.resume: the newest whole snapshot that any node has, put back on all ranks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from . import fault_tolerant, place
+from .snapshots import files, state
+from .snapshots.archive import Archive
+from .snapshots.ranks import Ranks
+from .snapshots.session import session
+from .snapshots.shelf import Entry, Key, Shelf, SnapshotNotKept
+
+_LOOK_S = 0.02
+_NONE: Key = (-1, -1)
+Offer = tuple[bool, Key, Key]
+"""Whether a rank speaks for its node, its newest whole snapshot, and the one that its agent is fetching."""
+
+
+def resume(
+    model: torch.nn.Module,
+    optimizer: Optimizer | None = None,
+    loader: Any = None,
+    *,
+    scale_lr: bool = False,
+    **more: Any,
+) -> int:
+    """Go on where the job's newest snapshot was kept: `step = mc.resume(model, optimizer, loader)`.
+
+    Call it on all ranks after mc.prepare(), right before the training loop, with what mc.checkpoint()
+    gets. Returns the snapshot's step, 0 when there is none. With as many ranks as before, the run goes
+    on as if it had never stopped. With more or fewer, a step has more or fewer samples: scale_lr
+    multiplies the learning rate by the same ratio. In a fault-tolerant job a rank that joins later
+    gets the state of its peers instead, that of `more` too, and their step.
+    """
+    named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
+    if fault_tolerant.wanted():
+        return fault_tolerant.resume(lambda: _from_snapshot(named, optimizer, scale_lr), more)
+    return _from_snapshot(named, optimizer, scale_lr)
+
+
+def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr: bool) -> int:
+    here = session()
+    if here is None:
+        return 0
+    entry = _agreed(here.shelf, here.ranks)
+    if entry is None:
+        return 0
+    tensors, rest = files.read(entry.folder)
+    kept = state.put_together(rest, tensors)
+    for name, part in named.items():
+        if part is not None and name in kept["state"]:
+            state.put_back(part, kept["state"][name])
+    _tell(here.ranks, entry, kept["world_size"], scale_lr)
+    if scale_lr and optimizer is not None:
+        _scale(optimizer, place.world_size() / kept["world_size"])
+    if here.ranks.rank < len(kept["randoms"]):
+        state.set_random_states(kept["randoms"][here.ranks.rank])
+    return kept["step"]
+
+
+# Agreeing.
+
+
+def _agreed(shelf: Shelf, ranks: Ranks) -> Entry | None:
+    """Return the newest snapshot that any node has, brought to this node if it was not there."""
+    offers = ranks.gather(_offer(shelf, ranks))
+    while _newest_coming(offers) > _newest(offers):
+        # What comes from the job's storage is newer than what the nodes have.
+        if _offer_of(ranks, offers)[2] != _NONE:
+            _wait_for_agent(shelf)
+        offers = ranks.gather(_offer(shelf, ranks))
+    newest = _newest(offers)
+    if newest == _NONE:
+        return None
+    having = [rank for rank, offer in enumerate(offers) if offer[1] == newest]
+    if any(speaks and key != newest for speaks, key, _ in offers):
+        _pass_on(shelf, ranks, newest, having[0])
+    return shelf.find(newest)
+
+
+def _offer(shelf: Shelf, ranks: Ranks) -> Offer:
+    if not ranks.writes:
+        return False, _NONE, _NONE
+    # What is being fetched first: it may be here a moment later.
+    coming = shelf.fetching() or _NONE
+    newest = shelf.newest()
+    return True, newest.key if newest else _NONE, coming
+
+
+def _offer_of(ranks: Ranks, offers: list[Offer]) -> Offer:
+    return offers[0 if ranks.alone else ranks.rank]
+
+
+def _newest(offers: list[Offer]) -> Key:
+    return max(key for _, key, _ in offers)
+
+
+def _newest_coming(offers: list[Offer]) -> Key:
+    return max(coming for _, _, coming in offers)
+
+
+def _wait_for_agent(shelf: Shelf) -> None:
+    while shelf.fetching() is not None:
+        time.sleep(_LOOK_S)
+
+
+def _pass_on(shelf: Shelf, ranks: Ranks, key: Key, source: int) -> None:
+    """Bring a snapshot from one node to those that lack it. All ranks take part to the end."""
+    entry = shelf.find(key)
+    archive = Archive(entry) if entry and ranks.rank == source else None
+    size_bytes = max(ranks.gather(archive.size_bytes if archive else 0))
+    pieces = ranks.pass_on(source, size_bytes, archive.pieces() if archive else ())
+    trouble = ""
+    if entry is None and ranks.writes:
+        trouble = _take_in(shelf, pieces)
+    else:
+        for _ in pieces:
+            pass
+    if archive:
+        archive.close()
+    failures = list(filter(None, ranks.gather(trouble)))
+    if failures:
+        raise SnapshotNotKept(failures[0])
+
+
+def _take_in(shelf: Shelf, pieces: Iterator[bytes]) -> str:
+    """Write what comes; return in words why it could not be kept."""
+    path = shelf.scratch_file("incoming.tar")
+    trouble = ""
+    try:
+        with path.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+        shelf.adopt(path)
+    except (OSError, SnapshotNotKept) as error:
+        trouble = str(error)
+        for _ in pieces:  # The other ranks wait in each broadcast.
+            pass
+    finally:
+        path.unlink(missing_ok=True)
+    return trouble
+
+
+# Telling.
+
+
+def _tell(ranks: Ranks, entry: Entry, world_size: int, scale_lr: bool) -> None:
+    if ranks.rank != 0:
+        return
+    print(f"mc.resume: going on from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201
+    now = place.world_size()
+    if now == world_size:
+        return
+    learning = (
+        "the learning rate was multiplied by the same ratio."
+        if scale_lr
+        else "the learning rate stays as it was; mc.resume(..., scale_lr=True) scales it by the same ratio."
+    )
+    print(  # noqa: T201
+        f"mc.resume: {now} ranks go on where {world_size} were. With the same batch size for each rank, "
+        f"a step has {now}/{world_size} of the samples that it had; {learning}",
+        file=sys.stderr,
+    )
+
+
+def _scale(optimizer: Optimizer, ratio: float) -> None:
+    """Follow the linear rule: the learning rate is in proportion to the samples of a step."""
+    for group in optimizer.param_groups:
+        for name in ("lr", "initial_lr"):
+            if name in group:
+                group[name] = group[name] * ratio

@@ -1,0 +1,148 @@
+"""The state of a training: taken apart into tensors and the rest, and put back."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from minicluster.errors import MiniclusterError
+
+
+class SnapshotImpossible(MiniclusterError):
+    """The state of a cell cannot be kept in a snapshot."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Stands in the place of a tensor."""
+
+    key: str
+
+
+class Parts:
+    """A state taken apart. `tensors` are the live ones until `stage` copied them to the CPU."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        rest = self._walk("", state)
+        try:
+            self.rest = pickle.dumps(rest)
+        except Exception as error:
+            raise SnapshotImpossible(f"A part of the state cannot be pickled: {error}.") from error
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.rest) + sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def _walk(self, path: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if type(value).__name__ in ("DTensor", "ShardedTensor"):
+                raise SnapshotImpossible(
+                    f"{path} is sharded (FSDP): mc.checkpoint() keeps states that each rank has whole.",
+                    "Use torch.distributed.checkpoint with a folder that all nodes share.",
+                )
+            self.tensors[path] = value.detach()
+            return Held(path)
+        if isinstance(value, dict):
+            return {
+                key: self._walk(f"{path}.{key}" if path else str(key), part) for key, part in value.items()
+            }
+        if type(value) in (list, tuple):
+            return type(value)(self._walk(f"{path}.{number}", part) for number, part in enumerate(value))
+        return value
+
+
+class Stage:
+    """Copies on the CPU that are used again with each snapshot: fresh memory costs more than the copy."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, torch.Tensor] = {}
+
+    def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        copies = {key: self._copy(key, tensor) for key, tensor in tensors.items()}
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            torch.cuda.synchronize()
+        self._copies = copies
+        return copies
+
+    def _copy(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        there = self._copies.get(key)
+        if there is None or (there.shape, there.dtype) != (tensor.shape, tensor.dtype):
+            there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return there.copy_(tensor, non_blocking=True)
+
+
+def put_together(rest: bytes, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return the state that was taken apart. It was pickled by the job itself."""
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, Held):
+            return tensors[value.key]
+        if isinstance(value, dict):
+            return {key: fill(part) for key, part in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(fill, value))
+        return value
+
+    return fill(pickle.loads(rest))  # noqa: S301 - see above
+
+
+def plain_model(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside of what was put around it for training."""
+    while True:
+        inner = (
+            model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
+        )
+        if inner is None:
+            return model
+        model = inner
+
+
+def state_of(name: str, part: Any) -> Any:
+    """Return what is to be kept of something that the cell named. Raises SnapshotImpossible."""
+    if isinstance(part, dict | list):
+        return part
+    if not callable(getattr(part, "state_dict", None)):
+        raise SnapshotImpossible(
+            f"{name} ({type(part).__name__}) cannot be kept: it has no state_dict().",
+            "Put plain values into a dict or a list, which mc.resume() fills again.",
+        )
+    return part.state_dict()
+
+
+def put_back(part: Any, state: Any) -> None:
+    """Fill again what `state_of` was taken from."""
+    if isinstance(part, dict):
+        part.clear()
+        part.update(state)
+    elif isinstance(part, list):
+        part[:] = state
+    else:
+        part.load_state_dict(state)
+
+
+def random_states() -> dict[str, Any]:
+    """Return this rank's random states."""
+    states = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state().numpy(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state().numpy()
+    return states
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(torch.from_numpy(states["torch"]))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.from_numpy(states["cuda"]))

@@ -1,0 +1,281 @@
+"""Where real ranks are: in collectives, in loops, stopped, with loaders; and which of them are quiet."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import textwrap
+
+import pytest
+
+from minicluster.wire import RankSight, RankStack, StopMode, TaskOrders
+from minicluster_hub.why import BUSY_S, explain
+
+from .cluster import Cluster, Run
+
+_NUMBERS = itertools.count(1)
+HEAD = """import os, signal, socket, time
+import torch, torch.distributed as dist
+print("here")
+"""
+
+
+async def look(run: Run) -> dict[int, RankStack]:
+    """Ask all agents of a run where its ranks are."""
+    number = next(_NUMBERS)
+    for task in run.attempt.tasks:
+        version = str(int(task.orders.version) + 1)
+        task.orders = TaskOrders(version=version, run=task.orders.run, look=number)
+    found: dict[int, RankStack] = {}
+
+    def all_answered() -> bool:
+        for task in run.attempt.tasks:
+            if task.report.look == number:
+                found.update({stack.rank: stack for stack in task.report.stacks})
+        return len(found) == run.attempt.world_size
+
+    await run.cluster.service.notify()
+    await run.cluster.service.until(all_answered, 10.0)
+    return found
+
+
+def functions(stack: RankStack) -> list[str]:
+    return [frame.function for frame in stack.frames]
+
+
+def cell_line(stack: RankStack) -> tuple[int, str]:
+    frame = next(frame for frame in stack.frames if frame.cell)
+    return frame.line, frame.text
+
+
+async def settled(run: Run, rank: int, function: str) -> dict[int, RankStack]:
+    """Look until a rank has come to a function."""
+    while True:
+        found = await look(run)
+        if function in functions(found[rank]):
+            return found
+
+
+async def test_a_rank_in_a_loop_and_those_that_wait_for_it_in_an_all_reduce(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import torch, torch.distributed as dist
+        print("here")
+        if dist.get_rank() == 2:
+            while True:
+                pass
+        dist.all_reduce(torch.ones(1))
+        """
+    )
+    await run.started()
+    found = await settled(run, 0, "all_reduce")
+    assert cell_line(found[0]) == cell_line(found[1]) == (6, "dist.all_reduce(torch.ones(1))")
+    assert cell_line(found[2])[0] in (4, 5)
+    assert {stack.sight for stack in found.values()} == {RankSight.SEEN}
+    await run.stop()
+    await run.over()
+
+
+async def test_a_stopped_rank_is_told_from_one_that_works(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import os, signal, torch, torch.distributed as dist
+        print(os.getpid())
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.barrier()
+        print("through")
+        """,
+        nodes=2,
+    )
+    await run.started()
+    found = await settled(run, 0, "barrier")
+    assert found[1].sight is RankSight.STOPPED
+    assert found[1].frames == ()
+    os.kill(int(run.attempt.text(1)), signal.SIGCONT)
+    assert (await run.over()).succeeded, run.errors()
+
+
+async def test_looks_do_no_harm_to_what_a_cell_computes(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import time, torch, torch.distributed as dist
+        print("here")
+        total, until = torch.zeros(1000), time.time() + 2
+        while True:
+            part = torch.ones(1000)
+            dist.all_reduce(part)
+            total += part
+            go_on = torch.tensor([float(time.time() < until)])
+            dist.broadcast(go_on, 0)
+            if not go_on:
+                break
+        value = bool((total == total[0]).all()), float(total[0]) % 3
+        """
+    )
+    await run.started()
+    for _ in range(10):
+        await look(run)
+    assert (await run.result())["value"] == (True, 0.0)
+
+
+async def test_a_loaders_processes_are_seen_as_well(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import time
+        from torch.utils.data import DataLoader, Dataset
+        class Slow(Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, index):
+                time.sleep(600)
+        print("here")
+        next(iter(DataLoader(Slow(), num_workers=2)))
+        """,
+        nodes=1,
+    )
+    await run.started()
+    found = (await settled(run, 0, "_try_get_data"))[0]
+    assert cell_line(found)[0] == 9
+    while len(found.helpers) < 2:
+        found = (await look(run))[0]
+    assert {frames[0].function for frames in found.helpers} == {"__getitem__"}
+    assert {frames[0].text for frames in found.helpers} == {"time.sleep(600)"}
+    await run.stop()
+    await run.over()
+
+
+async def test_a_rank_whose_cell_is_over_has_ended(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import torch, torch.distributed as dist
+        print("here")
+        if dist.get_rank() != 0:
+            dist.recv(torch.ones(1), src=0)
+        """,
+        nodes=2,
+    )
+    await run.started()
+    found = await look(run)
+    while found[0].sight is not RankSight.ENDED:
+        found = await look(run)
+    await run.stop()
+    await run.over()
+
+
+@pytest.mark.parametrize(
+    ("body", "quiet"),
+    [
+        ("dist.barrier() if dist.get_rank() else exec('while True: pass')", {1, 2}),
+        ("time.sleep(600)", {0, 1, 2}),
+        ("[time.sleep(0.1) for _ in range(6000)]", {0, 1, 2}),
+        ("while dist.get_rank(): print('.'), time.sleep(0.1)\n        time.sleep(600)", {0}),
+    ],
+    ids=["waits for a loop", "sleeps", "naps", "one prints"],
+)
+async def test_quiet_ranks_are_reported(cluster: Cluster, body: str, quiet: set[int]) -> None:
+    source = f"""
+        import time, torch.distributed as dist
+        print("here")
+        {body}
+        """
+    run = await cluster.run(source, quiet_after_s=2.0)
+
+    def reported() -> set[int]:
+        return {rank for task in run.attempt.tasks for rank in task.report.quiet}
+
+    await cluster.service.until(lambda: reported() == quiet)
+    reports = [task.reports for task in run.attempt.tasks]
+    # Four more reports of each, so four more samples: it stays so.
+    await cluster.service.until(
+        lambda: all(
+            task.reports > before + 4 for task, before in zip(run.attempt.tasks, reports, strict=True)
+        )
+    )
+    assert reported() == quiet, (run.errors(), [task.report.ranks for task in run.attempt.tasks])
+    await run.stop()
+    await run.over()
+
+
+SENTENCES = {
+    "a rank sleeps": (
+        """
+        if dist.get_rank() == 2:
+            time.sleep(600)
+        dist.all_reduce(torch.ones(1))
+        """,
+        "Rank 2 never reached the all_reduce of cell line 6; ranks 0 and 1 wait there. "
+        "Rank 2 is in cell line 5: `time.sleep(600)`.",
+    ),
+    "a rank computes for ever": (
+        """
+        while dist.get_rank() == 2: 1 + 1
+        dist.all_reduce(torch.ones(1))
+        """,
+        "Rank 2 has not reached the all_reduce of cell line 5 yet; ranks 0 and 1 wait there. "
+        "Rank 2 is in cell line 4: `while dist.get_rank() == 2: 1 + 1`.",
+    ),
+    "a rank waits for the network": (
+        """
+        if dist.get_rank() == 1:
+            door = socket.create_server(("127.0.0.1", 0))
+            socket.create_connection(door.getsockname()).recv(1)
+        dist.barrier()
+        """,
+        "Rank 1 never reached the barrier of cell line 7; ranks 0 and 2 wait there. "
+        "Rank 1 is in cell line 6: `socket.create_connection(door.getsockname()).recv(1)`.",
+    ),
+    "a rank left its loop early": (
+        """
+        for _ in range(3 - (dist.get_rank() == 0)):
+            dist.all_gather_object([None] * 3, "x" * 10)
+        dist.barrier()
+        """,
+        "Ranks wait in different places: rank 0 in the barrier of cell line 6, "
+        "ranks 1 and 2 in the all_gather_object of cell line 5.",
+    ),
+    "a rank is stopped": (
+        """
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.all_reduce(torch.ones(1))
+        """,
+        "Rank 1 is stopped by a signal (SIGSTOP, or a debugger); "
+        "ranks 0 and 2 wait in the all_reduce of cell line 6.",
+    ),
+    "a loader gives nothing": (
+        """
+        class Slow(torch.utils.data.Dataset):
+            __len__ = lambda self: 8
+            __getitem__ = lambda self, index: time.sleep(600)
+        if dist.get_rank() == 0:
+            next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1)))
+        dist.all_reduce(torch.ones(1))
+        """,
+        "Rank 0 never reached the all_reduce of cell line 9; ranks 1 and 2 wait there. Rank 0 is waiting for "
+        "a DataLoader in cell line 8: `next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1)))`.",
+    ),
+    "gradients wait for a rank": (
+        """
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        loss = model(torch.ones(4, 2)).sum()
+        if dist.get_rank() == 2:
+            time.sleep(600)
+        loss.backward()
+        """,
+        "Rank 2 never reached the backward pass (the all_reduce of its gradients) of cell line 8; "
+        "ranks 0 and 1 wait there. Rank 2 is in cell line 7: `time.sleep(600)`.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "sentence"), SENTENCES.values(), ids=SENTENCES)
+async def test_the_sentence_is_right_for_real_ranks(cluster: Cluster, body: str, sentence: str) -> None:
+    source = HEAD + textwrap.dedent(body).strip()
+    run = await cluster.run(source, quiet_after_s=BUSY_S + 1)
+    await cluster.service.until(lambda: sum(len(task.report.quiet) for task in run.attempt.tasks) >= 2)
+    told = explain(list((await look(run)).values())).sentence
+    await run.stop(StopMode.ABORT)
+    await run.over()
+    assert told == sentence

@@ -1,0 +1,105 @@
+"""What a notebook makes of a proxy that was started again and knows no way to the service yet."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from minicluster.client import Service
+from minicluster.payload import CellPayload
+from minicluster.sse import Connection, Ended, follow
+from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
+
+SOURCE = "import time\nfor i in range(100): print('line', i, flush=True); time.sleep(0.02)"
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes on, or answers as a proxy without routes does. A stand-in for one that is told when to."""
+
+    daemon_threads = True
+
+    def __init__(self, url):
+        super().__init__(("127.0.0.1", 0), Passing)
+        parts = urlsplit(url)
+        self.behind = f"http://{parts.netloc}"
+        self.url = f"http://127.0.0.1:{self.server_port}{parts.path}"
+        self.unrouted = 0
+        self.open = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def restart(self, unrouted):
+        """Cut all connections and know nothing for so many requests."""
+        self.unrouted = unrouted
+        for handler in list(self.open):
+            handler.cut = True
+
+
+class Passing(BaseHTTPRequestHandler):
+    cut = False
+
+    def do_GET(self):
+        if self.server.unrouted:
+            self.server.unrouted -= 1
+            body = b"<html>404: Not Found</html>"
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        self.server.open.append(self)
+        length = int(self.headers.get("Content-Length", 0))
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        with httpx.stream(
+            self.command,
+            self.server.behind + self.path,
+            headers=headers,
+            content=self.rfile.read(length),
+            timeout=60,
+        ) as answer:
+            self.send_response(answer.status_code)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Connection", "close")
+            self.end_headers()
+            for piece in answer.iter_raw():
+                if self.cut:
+                    break
+                self.wfile.write(piece)
+                self.wfile.flush()
+        self.close_connection = True
+
+    do_POST = do_PUT = do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def proxy(cluster):
+    made = Proxy(cluster.url)
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def test_a_proxy_without_routes_is_waited_for(proxy):
+    service = Service(proxy.url, "ada-token", patience_s=10)
+    blob = service.put_blob(CellPayload(SOURCE, "Cell In[1]", pull=()).to_bytes())
+    proxy.restart(unrouted=2)
+    job = service.submit(JobSpec(payload_sha256=blob.sha256, nodes=NodeRange(min=1, max=1)))
+    text, told = "", []
+    for event in follow(service, job.id):
+        if isinstance(event, LogChunk):
+            text += event.text
+        if isinstance(event, Connection):
+            told.append(event)
+        if isinstance(event, Ended):
+            assert event.job.state is JobState.SUCCEEDED
+        if "line 20" in text and not told and not proxy.unrouted:
+            proxy.restart(unrouted=3)
+    assert text == "".join(f"line {i}\n" for i in range(100))
+    assert any("404" in event.lost for event in told)
+    assert told[-1].lost == ""
+    assert told[-1].away_s >= told[0].away_s
+    service.close()

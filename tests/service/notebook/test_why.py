@@ -1,0 +1,60 @@
+"""A cell that stands still says so by itself, with the sentence; `%distribute why` gives it at any time."""
+
+import time
+
+import pytest
+
+from minicluster.wire import JobState
+
+STANDS_STILL = """%%distribute --nodes 3 --detach {options}
+import torch, torch.distributed as dist
+print("here")
+if dist.get_rank() == 2:
+    __import__("time").sleep(600)
+dist.all_reduce(torch.ones(1))
+"""
+SENTENCE = "Rank 2 never reached the all_reduce of cell line 6; ranks 0 and 1 wait there."
+
+
+def until(seen, timeout_s=60):
+    end = time.monotonic() + timeout_s
+    while not (found := seen()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def still(notebook):
+    """Start a cell that stands still; the job is stopped at the end."""
+    handles = []
+
+    def start(options=""):
+        handles.append(notebook.run(STANDS_STILL.format(options=options)))
+        until(lambda: handles[-1].state is JobState.RUNNING)
+        return handles[-1]
+
+    yield start
+    for handle in handles:
+        handle.stop()
+        until(lambda handle=handle: handle.state.terminal)
+
+
+def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
+    handle = still("--quiet 6s")
+    assert until(lambda: handle.job.note).startswith(SENTENCE)
+    handle.stop()
+    until(lambda: handle.state.terminal)
+    assert handle.job.note == ""
+
+
+def test_why_is_answered_at_any_time(still, notebook):
+    handle = still("--quiet 0")
+    until(lambda: repr(notebook.run(f"%distribute why {handle.id}")).startswith(SENTENCE))
+    shown = repr(notebook.run(f"%distribute why {handle.id}"))
+    assert "6: dist.all_reduce(torch.ones(1))" in shown
+    assert handle.job.note == ""
+    handle.stop()
+    until(lambda: handle.state.terminal)
+    ended = repr(notebook.run(f"%distribute why {handle.id}"))
+    assert ended.startswith(f"Job {handle.id} is stopped")

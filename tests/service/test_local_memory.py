@@ -1,0 +1,56 @@
+"""The engine `local` removes what a task kept in memory, however the task ended."""
+
+import os
+import signal
+from pathlib import Path
+
+from minicluster_hub.task_memory import TaskMemory
+
+from .test_local_engine import FamilyEngine, family, folder, launch, opened
+
+__all__ = ["folder"]
+
+KEEPING = """
+import os, pathlib, subprocess, sys, time
+snapshot = pathlib.Path(os.environ['MINICLUSTER_MEMORY']) / 'job-1' / 'attempt-1-step-5'
+snapshot.mkdir(parents=True)
+(snapshot / 'part').write_bytes(bytes(1000))
+subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)
+time.sleep(600)
+"""
+
+
+class KeepingEngine(FamilyEngine):
+    """Its tasks keep something in memory."""
+
+    script = KEEPING
+
+
+async def test_memory_goes_with_its_task_after_a_kill_of_the_agent_too(folder):
+    engine = await opened(KeepingEngine, folder)
+    await engine.start(launch())
+    found = await family(folder)
+    memory = TaskMemory(folder.resolve() / "tasks").of(1)
+    assert (memory / "job-1" / "attempt-1-step-5" / "part").exists()
+    for process in found:
+        os.kill(process.pid, signal.SIGKILL)
+    await engine.changed.wait()
+    await engine.end(1)
+    engine.forget(1)
+    assert not memory.exists()
+
+
+async def test_what_tasks_left_that_are_gone_is_swept_and_nothing_else(folder):
+    mine, others = (TaskMemory(Path(root)) for root in (folder.resolve() / "tasks", folder / "elsewhere"))
+    engine = await opened(KeepingEngine, folder)
+    await engine.start(launch())
+    await family(folder)
+    mine.of(77).mkdir()
+    others.of(77).mkdir()
+    again = await opened(KeepingEngine, folder)
+    assert mine.of(1).exists()
+    assert not mine.of(77).exists()
+    assert others.of(77).exists()
+    others.remove(77)
+    await again.end(1)
+    assert not mine.of(1).exists()

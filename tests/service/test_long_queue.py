@@ -1,0 +1,109 @@
+"""2,000 waiting jobs: what is done at each tick is done for the queue, not for each job by itself."""
+
+import sys
+from dataclasses import replace
+
+from sqlalchemy import event
+
+from minicluster.wire import JobSpec, JobSubmit, NodeRange
+from minicluster_hub.models import NodeView
+from minicluster_hub.scheduling.placement.pack import Pack
+from minicluster_hub.scheduling.policies.fifo import Fifo
+from minicluster_hub.scheduling.reasons import explain
+from minicluster_hub.scheduling.scheduler import schedule
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import Store, jobs, rows
+from minicluster_hub.views import snapshot_of
+
+COUNT = 2000
+NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("gpu",)) for number in (1, 2)]
+
+
+def queue(store):
+    """Fill the queue in one transaction: 2,000 of them take their time to reach the disk."""
+    with store._database.write() as connection:
+        for number in range(COUNT):
+            nodes = 1 if number else 3  # The first waits for nodes, the others for their turn.
+            spec = JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=nodes, max=nodes))
+            request = JobSubmit(idempotency_key=f"key-{number:05}", spec=spec)
+            jobs.submit(connection, "ada", request, float(number))
+
+
+def snapshot(store):
+    return snapshot_of(store.world(), NODES, frozenset(), 1e6)
+
+
+def steps(call):
+    """Return how many lines of Python run, which no busy machine changes."""
+    count = 0
+
+    def trace(_frame, kind, _argument):
+        nonlocal count
+        count += kind == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def counted(engine):
+    """Return a list that grows with each query."""
+    queries = []
+    event.listen(engine, "before_cursor_execute", lambda *call: queries.append(call[2]))
+    return queries
+
+
+def test_a_tick_reads_what_is_new(sqlite: Store):
+    queue(sqlite)
+    rows.to_job.cache_clear()
+    queries = counted(sqlite._database._engine)
+    before = sqlite.world()
+    once = len(queries)
+    assert once < 20
+    read = rows.to_job.cache_info().misses
+    assert sqlite.world() == before
+    assert len(queries) == 2 * once
+    assert rows.to_job.cache_info().misses == read == COUNT
+    known = sqlite.job_of_key("ada", "key-00000")
+    assert known and known is before.jobs[0]
+
+
+def test_a_change_is_seen_in_spite_of_what_was_read_before(sqlite: Store):
+    queue(sqlite)
+    first = sqlite.world().jobs[0]
+    sqlite.apply(first.id, JobEvent.STOP_ASKED, 5.0)
+    assert first.id not in {job.id for job in sqlite.world().jobs}
+    assert sqlite.job(first.id).state == "stopped"
+
+
+def test_the_work_grows_with_the_queue_and_not_with_its_square(sqlite: Store):
+    queue(sqlite)
+    whole = snapshot(sqlite)
+    half = replace(whole, waiting=whole.waiting[: COUNT // 2])
+    assert steps(lambda: explain(whole)) < 2.2 * steps(lambda: explain(half))
+    assert steps(lambda: schedule(whole, Fifo(), Pack())) < 2.2 * steps(
+        lambda: schedule(half, Fifo(), Pack())
+    )
+
+
+def test_each_job_is_told_its_place(sqlite: Store):
+    queue(sqlite)
+    waits = explain(snapshot(sqlite))
+    assert [wait.position for wait in waits] == list(range(1, COUNT + 1))
+    assert waits[0].reason.startswith("needs 3 nodes")
+    assert waits[2].reason == "waits for jobs 1, 2, first in the queue"
+    assert waits[-1].reason == "waits for jobs 1, 2, 3 and 1996 more, first in the queue"
+
+
+def test_many_jobs_are_found_at_once(sqlite: Store):
+    queue(sqlite)
+    queries = counted(sqlite._database._engine)
+    ids = [job.id for job in sqlite.world().jobs]
+    del queries[:]
+    assert [job.id for job in sqlite.jobs_by_id([*ids, 10**9])] == ids
+    assert len(queries) < 10
+    assert sqlite.jobs_by_id([]) == []

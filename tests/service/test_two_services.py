@@ -1,0 +1,88 @@
+"""Two job services on one PostgreSQL: one acts, the other one answers what is read and takes over."""
+
+import signal
+import time
+
+import httpx
+import pytest
+
+from minicluster.client import Service
+from minicluster.payload import CellPayload
+from minicluster.pickling import dumps
+from minicluster.wire import JobSpec, JobState, NodeRange
+
+from .two_services import TwoServices
+
+COUNTING = """
+import os, time
+for step in range(STEPS):
+    print("line", step, flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(postgres_server, tmp_path_factory):
+    with postgres_server.connect() as connection:
+        connection.execute("CREATE DATABASE test_two_services")
+    made = TwoServices(tmp_path_factory.mktemp("two"), postgres_server.url("test_two_services"))
+    try:
+        made.leader()
+        yield made
+    finally:
+        made.close()
+        with postgres_server.connect() as connection:
+            connection.execute("DROP DATABASE test_two_services WITH (FORCE)")
+
+
+def asks(service, patience_s=20):
+    return Service(service.url, "ada-token", patience_s=patience_s)
+
+
+def submit(client, steps, nodes=2):
+    source = COUNTING.replace("STEPS", str(steps))
+    body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
+    spec = JobSpec(payload_sha256=client.put_blob(body).sha256, nodes=NodeRange(min=nodes, max=nodes))
+    return client.submit(spec).id
+
+
+def until(seen, timeout_s=60):
+    end = time.monotonic() + timeout_s
+    while not (found := seen()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.05)
+    return found
+
+
+def test_who_stands_by_answers_what_is_read_and_passes_on_what_is_written(pair):
+    _, other = pair.leader()
+    client = asks(other)
+    job = submit(client, 3)
+    until(lambda: client.job(job).state.terminal)
+    assert client.job(job).state is JobState.SUCCEEDED
+    assert client.log(job, 0, 1 << 20)[0].splitlines()[-1] == "line 2"
+    nodes = httpx.get(f"{other.url}api/nodes", headers={"Authorization": "token ada-token"}).json()
+    assert [node["name"] for node in nodes["nodes"]] == ["node-1", "node-2", "node-3"]
+    client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize("after_s", [0.0, 0.15, 0.4, 1.0, 2.5, 4.0])
+def test_the_other_takes_over_at_any_moment(pair, number, after_s):
+    leader, other = pair.leader()
+    client = asks(other, patience_s=60)
+    job = submit(client, 40)
+    time.sleep(after_s)
+    leader.send(number)
+    began = time.monotonic()
+    until(lambda: pair.leads(other))
+    took_s = time.monotonic() - began
+    print(f"{number.name} after {after_s} s: taken over after {took_s:.2f} s")
+    leader.send(signal.SIGCONT)
+    until(lambda: client.job(job).state.terminal)
+    record = client.job(job)
+    assert (record.state, record.attempt) == (JobState.SUCCEEDED, 1)
+    for rank in (0, 1):
+        lines = client.log(job, rank, 1 << 20)[0].splitlines()
+        assert lines == [f"line {step}" for step in range(40)]
+    client.close()

@@ -1,0 +1,251 @@
+"""Snapshots without ranks: complete or absent, when they are due, as one stream, and in orders."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import minicluster as mc
+from minicluster.train.snapshots import files, pace, state
+from minicluster.train.snapshots.archive import Archive
+from minicluster.train.snapshots.pace import Pace
+from minicluster.train.snapshots.shelf import Shelf, SnapshotNotKept
+from minicluster.train.snapshots.state import Parts, SnapshotImpossible
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf((tmp_path / "memory", tmp_path / "disk"))
+
+
+def keep(shelf: Shelf, step: int, attempt: int = 1, data: bytes = b"data", keep: int = 2) -> None:
+    with shelf.adding((attempt, step), 2, keep, len(data)) as folder:
+        (folder / "part").write_bytes(data + str(step).encode())
+
+
+def steps(shelf: Shelf) -> list[int]:
+    return [entry.step for entry in shelf.entries()]
+
+
+# The shelf.
+
+
+def test_the_newest_are_kept_and_a_later_attempt_is_newer_whatever_its_step(shelf: Shelf) -> None:
+    for step in (10, 20, 30):
+        keep(shelf, step)
+    assert steps(shelf) == [30, 20]
+    keep(shelf, 5, attempt=2)
+    assert steps(shelf) == [5, 30]
+    keep(shelf, 6, attempt=2, keep=1)
+    assert steps(shelf) == [6]
+
+
+def test_what_fails_in_the_middle_leaves_those_before(shelf: Shelf, tmp_path: Path) -> None:
+    keep(shelf, 10)
+    with pytest.raises(OSError, match="disk"), shelf.adding((1, 20), 2, 2, 4) as folder:
+        (folder / "part").write_bytes(b"half")
+        raise OSError("the disk broke")
+    assert steps(shelf) == [10]
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["attempt-1-step-10"]
+
+
+def test_the_same_step_again_takes_the_place_of_the_first(shelf: Shelf) -> None:
+    keep(shelf, 10, data=b"first")
+    keep(shelf, 10, data=b"second")
+    (entry,) = shelf.entries()
+    assert (entry.folder / "part").read_bytes() == b"second10"
+    assert entry.is_whole()
+
+
+def test_a_damaged_one_is_passed_over_and_removed(shelf: Shelf) -> None:
+    keep(shelf, 10)
+    keep(shelf, 20)
+    (shelf.entries()[0].folder / "part").write_bytes(b"dAta20")
+    newest = shelf.newest()
+    assert newest is not None
+    assert newest.step == 10
+    assert steps(shelf) == [10]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"step": 1}', '{"more": 1}'])
+def test_a_folder_without_a_right_manifest_is_no_snapshot(shelf: Shelf, tmp_path: Path, text: str) -> None:
+    keep(shelf, 10)
+    (tmp_path / "memory" / "attempt-1-step-10" / "manifest.json").write_text(text)
+    assert steps(shelf) == []
+
+
+def test_without_room_anywhere_nothing_is_kept(shelf: Shelf) -> None:
+    keep(shelf, 10)
+    keep(shelf, 20)
+    with pytest.raises(SnapshotNotKept, match="has no room"), shelf.adding((1, 30), 1, 2, 1 << 60):
+        pass
+    # The newest stays; the others would not have made enough room, and went.
+    assert steps(shelf) == [20]
+
+
+WRITER = """
+import itertools, sys
+from itertools import pairwise
+from pathlib import Path
+from minicluster.train.snapshots.shelf import Shelf
+shelf = Shelf((Path(sys.argv[1]),))
+for step in itertools.count(1):
+    with shelf.adding((1, step), 1, 2, 400_000) as folder:
+        for name in "abcd":
+            (folder / name).write_bytes(bytes([step % 256]) * 100_000)
+    print(step, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_whole_snapshots(tmp_path: Path) -> None:
+    moments = random.Random(1)
+    for number in range(8):
+        folder = tmp_path / str(number)
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        last = 0
+        for _ in range(moments.randint(1, 30)):
+            last = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        entries = Shelf((folder,)).entries()
+        assert entries[0].step >= last
+        assert all(entry.is_whole() for entry in entries)
+
+
+# As one stream.
+
+
+def test_an_archive_is_a_tar_file_that_another_node_takes_in(shelf: Shelf, tmp_path: Path) -> None:
+    keep(shelf, 10, data=os.urandom(3_000_000))
+    (entry,) = shelf.entries()
+    with Archive(entry) as archive:
+        shelf.remove_all()  # What is open stays readable.
+        data = b"".join(archive.pieces())
+        assert len(data) == archive.size_bytes
+        assert hashlib.sha256(data).hexdigest() == archive.sha256()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert tar.getnames() == ["manifest.json", "part"]
+    (tmp_path / "came.tar").write_bytes(data)
+    other = Shelf((tmp_path / "other",))
+    taken = other.adopt(tmp_path / "came.tar")
+    assert taken.is_whole()
+    assert (taken.key, taken.size_bytes) == (entry.key, entry.size_bytes)
+
+
+def test_an_archive_that_came_damaged_is_refused(shelf: Shelf, tmp_path: Path) -> None:
+    keep(shelf, 10, data=b"x" * 5000)
+    with Archive(shelf.entries()[0]) as archive:
+        data = bytearray(b"".join(archive.pieces()))
+    data[-3000] ^= 1
+    (tmp_path / "came.tar").write_bytes(data)
+    other = Shelf((tmp_path / "other",))
+    with pytest.raises(SnapshotNotKept, match="damaged"):
+        other.adopt(tmp_path / "came.tar")
+    assert other.entries() == []
+
+
+# The state.
+
+
+def test_a_state_comes_back_with_all_its_forms(tmp_path: Path) -> None:
+    tied = torch.randn(3, 4).t()
+    told = {
+        "state": {0: {"step": torch.tensor(3.0), "moment": tied}, 7: {}},
+        "groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0, 7]}],
+        "none": None,
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "empty": torch.empty(0, 3),
+    }
+    parts = Parts(told)
+    files.write(tmp_path, parts.tensors, parts.rest)
+    tensors, rest = files.read(tmp_path)
+    back = state.put_together(rest, tensors)
+    assert back["groups"] == told["groups"]
+    assert (back["none"], back["state"][7], list(back["state"])) == (None, {}, [0, 7])
+    assert torch.equal(back["state"][0]["moment"], tied)
+    assert back["half"].dtype is torch.bfloat16
+    assert back["empty"].shape == (0, 3)
+
+
+def test_copies_are_apart_from_the_training_and_used_again() -> None:
+    stage, live = state.Stage(), {"w": torch.zeros(3)}
+    first = stage.copy(live)["w"]
+    live["w"].add_(1)
+    assert first.tolist() == [0, 0, 0]
+    assert stage.copy(live)["w"] is first
+    assert first.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"step": 1.5}, r"mc\.checkpoint\(step=1\.5\) takes a whole number from 0 on"),
+        ({"step": 1, "every": 0}, "every=0"),
+        ({"step": 1, "keep": 0}, "keep=0"),
+    ],
+)
+def test_checkpoint_says_what_it_takes(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(SnapshotImpossible, match=message):
+        mc.checkpoint(torch.nn.Linear(1, 1), **wrong)  # type: ignore[arg-type]
+
+
+def test_what_has_no_state_is_refused_by_name() -> None:
+    with pytest.raises(SnapshotImpossible, match=r"best \(float\) cannot be kept"):
+        state.state_of("best", 0.5)
+
+
+def test_outside_of_a_job_nothing_happens() -> None:
+    model = torch.nn.Linear(1, 1)
+    assert mc.resume(model) == 0
+    mc.checkpoint(model, step=1)
+
+
+# When.
+
+
+def run(step_s: float, steps: int, cost_s: float) -> list[float]:
+    """Return at what times snapshots are taken in a run, each of which costs `cost_s`."""
+    pacer, now, look_at, taken = Pace(0.0), 0.0, 1, []
+    for call in range(1, steps + 1):
+        now += step_s
+        if call >= look_at:
+            plan = pacer.plan(call, now, 1000)
+            look_at = plan.look_at
+            assert look_at > call
+            if plan.take:
+                taken.append(now)
+                now += cost_s
+                pacer.cost_s = cost_s
+    return taken
+
+
+@given(st.floats(0.0005, 5.0), st.floats(0.001, 1.0), st.integers(50, 3000))
+def test_snapshots_stay_below_their_share_of_the_time(step_s: float, cost_s: float, steps: int) -> None:
+    taken = run(step_s, steps, cost_s)
+    waits = [later - earlier for earlier, later in pairwise(taken)]
+    assert all(wait >= cost_s / pace.SHARE - step_s for wait in waits)
+
+
+def test_a_long_run_has_a_snapshot_each_interval() -> None:
+    taken = run(step_s=0.01, steps=20_000, cost_s=0.05)
+    waits = [later - earlier for earlier, later in pairwise(taken[1:])]
+    assert waits
+    assert max(waits) < 1.2 * 0.05 / pace.SHARE
+
+
+def test_where_a_step_is_an_epoch_each_is_kept() -> None:
+    assert run(step_s=60.0, steps=4, cost_s=0.1) == pytest.approx([60.0, 120.1, 180.2, 240.3])

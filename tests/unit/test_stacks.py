@@ -1,0 +1,117 @@
+"""The agent's side: faulthandler's text as frames, and when a rank counts as quiet."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from minicluster.runtime import stacks
+from minicluster.runtime.quiet import QuietWatch
+
+CELL = stacks.CellText("Cell In[5]", ("# %%distribute", "def train():", "    dist.barrier()", "train()"))
+OWN = str(stacks._OWN_FOLDER)
+TEXT = f"""Thread 0x00007f0000000003 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 4000 in barrier
+  File "Cell In[5]", line 3 in train
+  File "Cell In[5]", line 4 in <module>
+  File "{OWN}/rank.py", line 113 in _execute
+  ...
+"""
+
+
+def test_the_main_threads_frames_come_with_the_cells_text_and_without_the_runtime():
+    frames = stacks.parse(TEXT, "0x7f0000000001", CELL)
+    assert [frame.function for frame in frames] == ["barrier", "train", "<module>"]
+    assert [frame.text for frame in frames] == ["", "dist.barrier()", "train()"]
+    assert [frame.cell for frame in frames] == [False, True, True]
+
+
+def test_without_its_number_the_main_thread_is_the_oldest():
+    assert stacks.parse(TEXT, "", CELL)[0].function == "barrier"
+    assert stacks.parse(TEXT, "0x7f0000000003", CELL)[0].function == "wait"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage\n", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n"]
+)
+def test_no_frames_are_no_error(text):
+    assert stacks.parse(text, "0x1", CELL) == ()
+
+
+def test_a_line_that_is_not_in_the_cell_has_no_text():
+    assert [CELL.line(number) for number in (0, 1, 4, 5, -1)] == ["", "# %%distribute", "train()", "", ""]
+
+
+def test_a_cell_whose_name_is_not_ascii_is_found_again(tmp_path):
+    stacks.tell_cell(tmp_path / "cell.json", "Zelle für [5]", "x = 1")
+    cell = stacks.CellText.read(tmp_path / "cell.json")
+    frames = stacks.parse('Thread 0x01:\n  File "Zelle f\\xfcr [5]", line 1 in <module>\n', "0x01", cell)
+    assert frames[0].text == "x = 1"
+    assert stacks.CellText.read(tmp_path / "none.json") == stacks.CellText()
+
+
+@dataclass
+class Rank:
+    """A rank as the watch sees it."""
+
+    rank: int
+    pid: int | None = 1000
+    heard_bytes: int = 0
+
+
+def watch_of(*ranks, quiet_after_s=10.0):
+    changes = []
+    watch = QuietWatch(ranks, quiet_after_s, lambda: changes.append(watch.quiet))
+    return watch, changes
+
+
+def nothing(pids):
+    return dict.fromkeys(pids, 3.0)
+
+
+def test_a_rank_without_any_sign_becomes_quiet_and_is_told_once():
+    watch, changes = watch_of(Rank(4))
+    for now in range(100, 120):
+        watch.sample(now, nothing)
+    assert changes == [(4,)]
+    assert watch.quiet_s(4, 119) == 19
+
+
+@pytest.mark.parametrize("sign", ["output", "cpu"])
+def test_a_sign_of_life_ends_the_quiet(sign):
+    rank = Rank(0)
+    watch, changes = watch_of(rank)
+    for now in range(100, 120):
+        watch.sample(now, nothing)
+    if sign == "output":
+        rank.heard_bytes += 1
+    watch.sample(120, nothing if sign == "output" else lambda pids: dict.fromkeys(pids, 3.5))
+    assert changes == [(0,), ()]
+
+
+def test_naps_are_no_progress_and_work_is():
+    for share, quiet in ((0.02, (0,)), (0.2, ())):
+        watch, _ = watch_of(Rank(0))
+        for now in range(100, 130):
+            watch.sample(now, lambda pids, now=now, share=share: dict.fromkeys(pids, now * share))
+        assert watch.quiet == quiet
+
+
+def test_a_watch_of_never_tells_nothing_but_knows():
+    watch, changes = watch_of(Rank(0), quiet_after_s=0.0)
+    for now in range(100, 200):
+        watch.sample(now, nothing)
+    assert (changes, watch.quiet_s(0, 199)) == ([], 99)
+
+
+def test_ranks_that_have_ended_are_not_quiet():
+    rank = Rank(0)
+    watch, changes = watch_of(rank)
+    for now in range(100, 120):
+        watch.sample(now, nothing)
+    rank.pid = None
+    watch.sample(120, nothing)
+    assert changes == [(0,), ()]
