@@ -54,7 +54,8 @@ class SwarmPlace:
 def set_up(c: Any, place: SwarmPlace) -> None:
     """Point hub, proxy and spawner at the cluster's other services."""
     c.JupyterHub.bind_url = "http://:8000"
-    c.JupyterHub.public_url = f"{place.public_url}/"
+    if place.public_url:
+        c.JupyterHub.public_url = f"{place.public_url}/"
     c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
     c.JupyterHub.hub_connect_url = "http://hub:8081"
     # With a proxy of its own JupyterHub looks after its routes only as often as at the users' activity.

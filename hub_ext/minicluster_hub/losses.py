@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import DropTasks, EndGang, Happened
-from minicluster_hub.models import JobRecord, TaskRecord, TaskState
+from minicluster_hub.models import JobRecord, RankRecord, TaskRecord, TaskState
 from minicluster_hub.scenes import ENDING, Limits, Scene, Sight
 from minicluster_hub.states import JobEvent
 
@@ -63,11 +63,18 @@ def _late(scene: Scene, sight: Sight, limits: Limits) -> list[TaskRecord]:
 
 
 def _joins_in_vain(task: TaskRecord, scene: Scene) -> bool:
-    """Tell whether a task that was to join cannot, or comes too late: others have finished."""
+    """Tell whether a task that was to join cannot, or comes too late: it would train on alone."""
     ranks = [rank for rank in scene.living_ranks if rank.task_id == task.id]
     waits = all(rank.state is RankState.PENDING for rank in ranks)
-    finished = any(rank.state is RankState.EXITED and rank.error is None for rank in scene.living_ranks)
-    return waits and (finished or task.failure is not None)
+    if waits and (task.failure is not None or _has_finished(scene.living_ranks)):
+        return True
+    first = scene.tasks[0]
+    brought = first.cleared >= (scene.job.attempt_id or 0) if scene.job else False
+    return brought and ranks[0].joined and task is not first and not _has_finished(ranks)
+
+
+def _has_finished(ranks: Iterable[RankRecord]) -> bool:
+    return any(rank.state is RankState.EXITED and rank.error is None for rank in ranks)
 
 
 def _got_further(scene: Scene, job: JobRecord) -> bool:

@@ -91,12 +91,15 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
+    """`joined`: its task came while the attempt was running."""
+
     attempt_id: int
     rank: int
     task_id: int
     state: RankState
     exit_code: int | None
     error: JobError | None
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,16 +38,16 @@ def orders_for(task: TaskRecord, scene: Scene, *, look: int = 0, quiet_after_s: 
 
 def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, quiet_after_s: float) -> RunOrder:
     first = scene.tasks[0]
-    mine = [rank.rank for rank in scene.ranks if rank.task_id == task.id]
+    mine = [rank for rank in scene.ranks if rank.task_id == task.id]
     # In the order of their ranks; those that were lost on the way keep their places.
     gang = list(dict.fromkeys(rank.task_id for rank in scene.ranks))
     return RunOrder(
         attempt=job.attempt_id or 0,
         job_id=job.id,
         payload_sha256=job.spec.payload_sha256,
-        first_rank=mine[0],
+        first_rank=mine[0].rank,
         local_world_size=len(mine),
-        world_size=len(scene.ranks),
+        world_size=sum(not rank.joined for rank in scene.ranks),
         group_rank=gang.index(task.id),
         group_world_size=len(gang),
         master_addr=first.address,
@@ -56,6 +56,10 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, quiet_after_s: fl
         env=job.spec.env,
         quiet_after_s=quiet_after_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
         snapshot=_snapshot(scene, job),
+        fault_tolerant=job.spec.fault_tolerant,
+        lighthouse=scene.lighthouse if job.spec.fault_tolerant else "",
+        joins=mine[0].joined,
+        lead=scene.living_ranks[0].task_id == task.id if job.spec.fault_tolerant else None,
     )
 
 

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from typing import Any
 
 from minicluster import pickling
 from minicluster.payload import CellPayload, ResultPayload
-from minicluster.wire import JobError, RankState, Record, RunOrder, StopMode
+from minicluster.runtime.memory import memory_folder
+from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
 
 from .task_service import Attempt, Task, TaskService
 
@@ -114,9 +116,12 @@ class Cluster:
         env: dict[str, str] | None = None,
         names: dict[str, Any] | None = None,
         lose_payload: bool = False,
+        job_id: int | None = None,
+        snapshot: SnapshotRef | None = None,
+        quiet_after_s: float = 0.0,
         **payload: Any,
     ) -> Run:
-        """Order a cell on the first `nodes` agents."""
+        """Order a cell on the first `nodes` agents: of a new job, or one more attempt of `job_id`."""
         pickled = pickling.dumps(names, {}, "The names") if names else b""
         blob = CellPayload(textwrap.dedent(source).strip(), FILENAME, pickled, **payload).to_bytes()
         sha256 = hashlib.sha256(blob).hexdigest()
@@ -128,7 +133,8 @@ class Cluster:
         for index, task in enumerate(tasks):
             order = RunOrder(
                 attempt=attempt.id,
-                job_id=attempt.id,
+                job_id=job_id or attempt.id,
+                snapshot=snapshot,
                 payload_sha256=sha256,
                 first_rank=index * ranks_per_node,
                 local_world_size=ranks_per_node,
@@ -138,6 +144,7 @@ class Cluster:
                 master_addr=tasks[0].report.address,
                 master_port=tasks[0].report.store_port or 0,
                 env=env or {},
+                quiet_after_s=quiet_after_s,
             )
             await self.service.order(task, order)
         return Run(self, attempt)
@@ -156,6 +163,12 @@ class Cluster:
                     await asyncio.sleep(0.02)
         left = {number: self.processes(number) for number in range(len(self.agents))}
         assert not any(left.values()), f"processes left: {left}"
+        for number, agent in enumerate(self.agents):
+            memory = memory_folder({"MINICLUSTER_TASK": self.label(number)})
+            assert memory is not None
+            # Of one that was killed the engine removes it, which these agents lack.
+            assert agent.returncode == -signal.SIGKILL or not memory.exists(), f"{memory} is left"
+            shutil.rmtree(memory, ignore_errors=True)
 
     async def check_idle(self) -> None:
         """See that each agent has nothing but its zygote and a store."""

@@ -93,7 +93,7 @@ class TaskService:
         routes: list[Any] = [
             (base + "report", ReportHandler, {"service": self}),
             (base + "orders", OrdersHandler, {"service": self}),
-            (base + "blobs/([0-9a-f]{64})", BlobHandler, {"service": self}),
+            (base + "(?:blobs|snapshots)/([0-9a-f]{64})", BlobHandler, {"service": self}),
         ]
         self._server = HTTPServer(Application(routes), max_buffer_size=1 << 28)
         sockets = bind_sockets(self.port, "127.0.0.1")

@@ -26,7 +26,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 def test_an_unknown_helper_lists_those_that_are_there() -> None:
-    with pytest.raises(AttributeError, match="'prepair'; it has device, local_rank, log, prepare"):
+    with pytest.raises(AttributeError, match="'prepair'; it has checkpoint, device, local_rank"):
         mc.prepair  # noqa: B018
 
 
@@ -41,8 +41,10 @@ def test_prepare_returns_as_many_as_it_was_given() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(4, 1)))
     assert mc.prepare(model) is model
     assert mc.prepare(model, optimizer) == (model, optimizer)
-    assert mc.prepare(model, loader=loader) == (model, loader)
-    assert mc.prepare(model, optimizer, loader) == (model, optimizer, loader)
+    prepared, shared = mc.prepare(model, loader=loader)
+    assert prepared is model
+    assert [batch.tolist() for (batch,) in shared] == [batch.tolist() for (batch,) in loader]
+    assert mc.prepare(model, optimizer, shared) == (model, optimizer, shared)
 
 
 def test_prepare_says_what_belongs_where() -> None:

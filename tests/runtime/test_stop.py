@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 
 from minicluster.wire import ErrorKind, StopMode
@@ -99,6 +100,15 @@ async def test_a_stopped_process_is_woken_and_ended(cluster: Cluster) -> None:
         nodes=2,
     )
     assert await stop_and_measure(run, StopMode.INTERRUPT) < 5
+
+
+async def test_ranks_that_somebody_stopped_with_their_parent_are_woken_and_ended(cluster: Cluster) -> None:
+    run = await cluster.run("print('here')\nwhile True: pass", nodes=2)
+    await run.started()
+    for agent in cluster.agents[:2]:
+        for process in psutil.Process(agent.pid).children(recursive=True):
+            process.suspend()
+    assert await stop_and_measure(run, StopMode.INTERRUPT) < TEN_S_AND_SOME
 
 
 async def test_what_a_rank_has_started_ends_with_it(cluster: Cluster) -> None:

@@ -246,6 +246,30 @@ def test_a_task_joins_a_running_attempt_and_leaves_when_it_comes_too_late():
     assert acts(late, lit(sight())) == (DropTasks(3, (31,), ""),)
 
 
+def test_orders_of_a_fault_tolerant_attempt_tell_who_joins_and_who_brings_the_result():
+    tasks = (task(1), task(2))
+    ranks = tuple(
+        RankRecord(70, rank, 30 + rank, RankState.STARTED, None, None, joined=rank == 2) for rank in range(3)
+    )
+    here = replace(world(job(spec=TOLERANT), tasks), ranks=ranks)
+    (scene,) = scenes(here, lit(sight()), LIMITS)
+    survivor, newcomer = (orders_for(one, scene).run for one in tasks)
+    assert (survivor.joins, survivor.lead, survivor.world_size) == (False, True, 2)
+    assert (newcomer.joins, newcomer.lead, newcomer.world_size) == (True, False, 2)
+    assert (survivor.fault_tolerant, survivor.lighthouse) == (True, "127.0.0.1:5000")
+
+
+def test_a_newcomer_does_not_train_on_alone_when_the_others_have_finished():
+    ranks = (
+        RankRecord(70, 0, 30, RankState.EXITED, 0, None),
+        RankRecord(70, 1, 31, RankState.STARTED, None, None, joined=True),
+    )
+    finished = replace(world(job(spec=TOLERANT), (task(0, cleared=70), task(1))), ranks=ranks)
+    assert acts(finished, lit(sight())) == (DropTasks(3, (31,), ""),)
+    delivering = replace(finished, tasks=READY)
+    assert acts(delivering, lit(sight())) == (), "it may be about to finish as well"
+
+
 def test_ranks_keep_their_places_when_others_are_lost():
     ranks = tuple(RankRecord(70, rank, 30 + rank, RankState.STARTED, None, None) for rank in range(3))
     here = replace(world(job(JobState.REQUEUING, state_since=NOW), (task(1), task(2))), ranks=ranks)

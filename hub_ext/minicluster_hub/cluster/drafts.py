@@ -173,7 +173,7 @@ def hub(choices: Choices, facts: Facts) -> Draft:
         environment={
             "MINICLUSTER_ENGINE": "swarm",
             "MINICLUSTER_DATA": DATA_DIR,
-            "MINICLUSTER_PUBLIC_URL": choices.url(facts.manager_address),
+            "MINICLUSTER_PUBLIC_URL": _public_url(choices, facts),
             "MINICLUSTER_IMAGE": facts.images.notebook,
             "MINICLUSTER_SERVER_GPUS": str(choices.server_gpus),
             "MINICLUSTER_SHARED_HOMES": choices.shared_homes,
@@ -194,6 +194,11 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
         secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
         ports={choices.port: 8000},
     )
+
+
+def _public_url(choices: Choices, facts: Facts) -> str:
+    """Return what the hub calls itself; "": as the browser does, where the proxy may run on any manager."""
+    return "" if facts.shared_data and not choices.names else choices.url(facts.manager_address)
 
 
 def _task_url(address: str) -> str:

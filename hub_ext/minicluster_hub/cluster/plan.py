@@ -16,6 +16,7 @@ SPEC_LABEL = "org.minicluster.spec"
 PLATFORM = ("registry", "cache", "relay", "images", "service", "hub", "proxy")
 """The roles of the platform's services, in the order in which they start."""
 
+MANAGERS = "node.role==manager"
 _S = 1_000_000_000
 _SOCKET = "/var/run/docker.sock"
 
@@ -147,7 +148,7 @@ def _placement(draft: Draft, facts: Facts) -> dict[str, Any]:
     if draft.everywhere and not at_home:
         return {}
     if facts.shared_data and not at_home:
-        return {"Constraints": ["node.role==manager"]}
+        return {"Constraints": [MANAGERS]}
     return {"Constraints": [f"node.id=={facts.manager_id}"]}
 
 

@@ -31,29 +31,29 @@ def status(daemon: Daemon, given: argparse.Namespace) -> int:
     services, tasks = objects.platform(daemon), waiting.look(daemon)
     services.sort(key=lambda one: plan.PLATFORM.index(_role(one)))
     standings = {_role(one): waiting.standing(_as_spec(one), tasks, nodes) for one in services}
-    home = next((node for node in nodes if node.id == known.manager_id), None)
-    say("\n".join(report(known, home, nodes, standings, counts(tasks))))
+    say("\n".join(report(known, nodes, standings, counts(tasks))))
     return int(any(not now.done for role, now in standings.items() if role != "images"))
 
 
 def report(
     known: Record,
-    home: SwarmNode | None,
     nodes: Sequence[SwarmNode],
     standings: Mapping[str, waiting.Standing],
     running: Mapping[str, int],
 ) -> list[str]:
     """Return the lines to print."""
-    address = home.address if home else "?"
+    homes = _homes(known, standings)
+    address = next((node.address for node in nodes if node.id in homes), "?")
     has_image = standings["images"].reached if "images" in standings else frozenset[str]()
     lines = [
         f"URL       {known.choices.url(address)}",
         "",
         "node                 state     address          GPUs  engine   image",
     ]
-    lines += [_node_line(node, node.id in has_image, node.id == known.manager_id) for node in nodes]
+    lines += [_node_line(node, node.id in has_image, node.id in homes) for node in nodes]
     lines += ["", "service   up      "]
-    lines += [_service_line(role, now) for role, now in standings.items()]
+    names = {node.id: node.name for node in nodes} if known.choices.shared_data else {}
+    lines += [_service_line(role, now, names) for role, now in standings.items()]
     lines += [
         "",
         f"notebook servers {running.get('server', 0)}, tasks of jobs {running.get('task', 0)}",
@@ -68,6 +68,13 @@ def report(
             " (images/publish) and run upgrade --hub-image NAME."
         )
     return [*lines, *swarm.too_old(tuple(nodes))]
+
+
+def _homes(known: Record, standings: Mapping[str, waiting.Standing]) -> frozenset[str]:
+    """Return where browsers come in: the node with the data or, where managers share it, with the proxy."""
+    if not known.choices.shared_data:
+        return frozenset({known.manager_id})
+    return standings["proxy"].reached if "proxy" in standings else frozenset()
 
 
 def counts(tasks: Sequence[Mapping[str, Any]]) -> Counter[str]:
@@ -86,8 +93,11 @@ def _node_line(node: SwarmNode, has_image: bool, home: bool) -> str:
     return f"{name:<20} {state:<9} {node.address:<16} {len(node.gpus):>4}  {node.engine_version:<8} {image}"
 
 
-def _service_line(role: str, now: waiting.Standing) -> str:
-    what = "being fetched" if now.pulling else now.trouble
+def _service_line(role: str, now: waiting.Standing, names: Mapping[str, str]) -> str:
+    """names: of the nodes, where it is of interest on which of them a service runs."""
+    where = "on " + ", ".join(sorted(names.get(node_id, "?") for node_id in now.reached))
+    told = where if names and now.total == now.done == 1 else ""
+    what = "being fetched" if now.pulling else now.trouble or told
     return f"{role:<9} {now.done} of {now.total}  {what}".rstrip()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ServiceStuck
-from minicluster_hub.cluster.plan import PLATFORM, SPEC_LABEL
+from minicluster_hub.cluster.plan import MANAGERS, PLATFORM, SPEC_LABEL
 from minicluster_hub.engines.swarm.docker import DockerError
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, NAME_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
@@ -82,8 +82,10 @@ def _words(task: Mapping[str, Any]) -> str:
 
 
 def _expected(spec: Mapping[str, Any], nodes: Sequence[SwarmNode]) -> int:
-    pinned = spec["task_template"]["Placement"].get("Constraints")
-    return 1 if "Replicated" in spec["mode"] or pinned else sum(node.usable for node in nodes)
+    constraints = spec["task_template"]["Placement"].get("Constraints") or []
+    if "Replicated" in spec["mode"] or any(one != MANAGERS for one in constraints):
+        return 1
+    return sum(node.usable and (node.manager or not constraints) for node in nodes)
 
 
 def look(daemon: Daemon) -> list[Mapping[str, Any]]:

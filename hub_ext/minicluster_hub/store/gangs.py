@@ -67,7 +67,7 @@ def grow(connection: Connection, job_id: int, places: Places, now: float) -> Non
     task_ids = _add_tasks(connection, job, job.gang_id, places, now)
     highest = select(func.max(RANKS.c.rank)).where(RANKS.c.attempt_id == job.attempt_id)
     first = connection.execute(highest).scalar_one() + 1
-    _add_ranks(connection, job, job.attempt_id, task_ids, first)
+    _add_ranks(connection, job, job.attempt_id, task_ids, first, joined=True)
     _count_ranks(connection, job.gang_id)
     nodes = ", ".join(node for node, _ in places)
     jobs.add_event(connection, job_id, "grown", f"{nodes} joins attempt {job.attempts}", now)
@@ -226,12 +226,24 @@ def _begin_attempt(connection: Connection, job: JobRecord, gang_id: int, now: fl
 
 
 def _add_ranks(
-    connection: Connection, job: JobRecord, attempt_id: int, task_ids: list[int], first: int
+    connection: Connection,
+    job: JobRecord,
+    attempt_id: int,
+    task_ids: list[int],
+    first: int,
+    *,
+    joined: bool = False,
 ) -> int:
     """Write the ranks of these tasks, numbered from `first` on; return how many they are."""
     of_ranks = [task_id for task_id in task_ids for _ in range(job.spec.ranks_on_each_node)]
     ranks = [
-        {"attempt_id": attempt_id, "rank": rank, "task_id": task_id, "state": RankState.PENDING}
+        {
+            "attempt_id": attempt_id,
+            "rank": rank,
+            "task_id": task_id,
+            "state": RankState.PENDING,
+            "joined": joined,
+        }
         for rank, task_id in enumerate(of_ranks, first)
     ]
     connection.execute(insert(RANKS), ranks)

@@ -108,6 +108,7 @@ def to_rank(row: AnyRow) -> RankRecord:
         state=RankState(row.state),
         exit_code=row.exit_code,
         error=_error(row.error),
+        joined=row.joined,
     )
 
 

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 METADATA = MetaData(
@@ -122,6 +123,8 @@ RANKS = Table(
     Column("state", String(16), nullable=False),
     Column("exit_code", Integer),
     Column("error", Text),
+    # Of a task that came while the attempt was running.
+    Column("joined", Boolean, nullable=False, server_default=false()),
 )
 
 # Notebook servers that have a place, whether they run by now or not.

@@ -19,7 +19,7 @@ def name(route):
 
 
 def path_of(route, job_id=1):
-    return route.path.format(job_id=job_id, sha256="a" * 64)
+    return route.path.format(job_id=job_id, sha256="a" * 64, step=10)
 
 
 def code_of(answer):

@@ -20,10 +20,10 @@ for step in range(100_000):
 """
 
 
-def submit(service, source, least, most):
+def submit(service, source, least, most, **spec):
     body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
     nodes = NodeRange(min=least, max=most)
-    return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes)).id
+    return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes, **spec)).id
 
 
 def until(seen, timeout_s=60):
@@ -89,3 +89,44 @@ def kept(cluster, before, lost):
     """Whether the agents of all other tasks are those of before."""
     others = {number: process.pid for number, process in before.items() if number != lost}
     return others.items() <= {number: process.pid for number, process in agents(cluster).items()}.items()
+
+
+TRAINING = """
+import time, torch, minicluster as mc
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
+step = mc.resume(model, optimizer, loader)
+while step < 100_000:
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        mc.checkpoint(model, optimizer, loader, step=step, every=10)
+        print(f"step {step} on", mc.world_size(), flush=True)
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_the_ranks_of_a_fault_tolerant_job_go_on_and_another_joins_them(cluster, service, index):
+    job = submit(service, TRAINING, 3, 3, fault_tolerant=True)
+    until(has_said(service, job, "on 3"))
+    before = agents(cluster)
+    task = sorted(before, key=int)[index]
+    try:
+        before[task].kill()
+        until(has_said(service, job, "on 2", rank=1))
+        until(has_said(service, job, "on 3", rank=3))
+        assert (service.job(job).attempt, service.job(job).world_size) == (1, 3)
+        assert kept(cluster, before, task)
+        steps = [line for line in service.log(job, 3, 1 << 20)[0].splitlines() if line.startswith("step ")]
+        assert int(steps[0].split()[1]) > 1, "it took the others' state"
+    finally:
+        service.stop(job)
+        until(lambda: service.job(job).state.terminal)

@@ -42,7 +42,10 @@ def gather_all(daemon: Daemon) -> ClusterFacts:
 
 
 def _platform_doors(facts: ClusterFacts, record: records.Record) -> list[Door]:
-    manager = next((node for node in facts.nodes if node.id == record.manager_id), None)
+    homes = {record.manager_id}
+    if record.choices.shared_data:
+        homes = {where for service in facts.services if service.role == "proxy" for where in service.nodes}
+    manager = next((node for node in facts.nodes if node.id in homes), None)
     if manager is None:
         return []
     roles = {service.role for service in facts.services}

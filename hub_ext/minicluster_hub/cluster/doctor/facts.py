@@ -23,12 +23,13 @@ class SwarmFacts:
 
 @dataclass(frozen=True)
 class ServiceFacts:
-    """A service of the platform: how many of its tasks should run, how many do, and why not."""
+    """A service of the platform: how many of its tasks should run, how many do and where, and why not."""
 
     role: str
     wanted: int
     running: int
     error: str = ""
+    nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from minicluster_hub.cluster.doctor import specs
 from minicluster_hub.cluster.doctor.checks_swarm import GETS_IMAGE
 from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, SwarmFacts
 from minicluster_hub.cluster.doctor.report import REPORT_PREFIX, Door, OverlayReport, Report
+from minicluster_hub.cluster.plan import MANAGERS
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
@@ -177,11 +178,13 @@ def _services(
     tasks: Iterable[Mapping[str, Any]],
     nodes: Sequence[SwarmNode],
 ) -> Iterator[ServiceFacts]:
-    """Count the running tasks of the platform's services; of a global one, each usable node has one."""
+    """Count the running tasks of the platform's services; of a global one, each usable node has one.
+
+    With shared data the job service is a global one of the managers.
+    """
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for task in tasks:
         by_id.setdefault(task.get("ServiceID", ""), []).append(task)
-    usable = {node.id for node in nodes if node.usable}
     for service in services:
         spec = service["Spec"]
         role = (spec.get("Labels") or {}).get(ROLE_LABEL, "")
@@ -189,11 +192,14 @@ def _services(
             continue
         own = by_id.get(service["ID"], [])
         replicated = (spec.get("Mode") or {}).get("Replicated")
-        wanted = 1 if replicated else len(usable)
-        running = sum(_runs(task) and task.get("NodeID") in usable for task in own)
+        of_managers = MANAGERS in (spec["TaskTemplate"].get("Placement") or {}).get("Constraints", ())
+        may = {node.id for node in nodes if node.usable and (node.manager or not of_managers)}
+        wanted = 1 if replicated else len(may)
+        runs_on = [str(task.get("NodeID")) for task in own if _runs(task) and task.get("NodeID") in may]
         newest_first = sorted(own, key=lambda task: str(task.get("CreatedAt", "")), reverse=True)
         errors = [str((task.get("Status") or {}).get("Err", "")) for task in newest_first]
-        yield ServiceFacts(role, wanted, running, next(filter(None, errors), ""))
+        error = next(filter(None, errors), "")
+        yield ServiceFacts(role, wanted, len(runs_on), error, frozenset(runs_on))
 
 
 def _runs(task: Mapping[str, Any]) -> bool:

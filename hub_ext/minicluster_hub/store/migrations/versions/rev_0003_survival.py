@@ -1,4 +1,4 @@
-"""Snapshots of jobs, losses in a row, and which of several job services acts."""
+"""Snapshots of jobs, losses in a row, ranks that joined later, and which of several job services acts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("losses", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("ranks", sa.Column("joined", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.create_table(
         "snapshots",
         sa.Column("job_id", sa.Integer(), nullable=False),
@@ -40,4 +41,5 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("leadership")
     op.drop_table("snapshots")
+    op.drop_column("ranks", "joined")
     op.drop_column("jobs", "losses")
