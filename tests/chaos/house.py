@@ -1,0 +1,240 @@
+"""A whole cluster in virtual time: the real reconciler over a real store, machines and agents as data."""
+
+import asyncio
+import random
+import shutil
+from contextlib import suppress
+from types import SimpleNamespace
+
+from minicluster.wire import JobSpec, JobSubmit, NodeRange
+from minicluster_hub.models import GangTarget
+from minicluster_hub.orders import TaskOver
+from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scenes import Limits
+from minicluster_hub.scheduling.placement.pack import Pack
+from minicluster_hub.scheduling.policies.fifo import Fifo
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import Store
+
+from ..service.conftest import check_invariants
+from .agents import Agent, digest
+from .faulty_store import FaultyStore, Killed, StoreUnavailable
+from .machines import ChaosEngine, Machines
+from .virtual_time import VirtualLoop
+
+LIMITS = Limits(keep_warm_s=5.0, start_timeout_s=120.0, pull_timeout_s=600.0)
+STARTED_AT = 1_800_000_000.0
+
+
+class House:
+    def __init__(self, template, folder, seed=0, *, serves=True):
+        shutil.copy(template, folder / "minicluster.sqlite")
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        self.random = random.Random(seed)
+        self.store = Store.open(f"sqlite:///{folder}/minicluster.sqlite")
+        self.machines = Machines(self.loop, lambda process: Agent(self, process))
+        self.faulty = FaultyStore(self.store)
+        self.service = None
+        self.jobs = {}
+        self.stopped = {}
+        self.old_reports = []
+        self.lag_s = 0.0
+        self.may_die = False
+        if serves:
+            self.start_service()
+
+    def clock(self):
+        return STARTED_AT + self.loop.time()
+
+    # --- the service ----------------------------------------------------------------------------
+
+    def start_service(self):
+        engine = ChaosEngine()
+        engine.machines, engine.on_change = self.machines, lambda: None
+        self.machines.engine = engine
+        self.faulty.revive()
+        reconciler = Reconciler(
+            self.faulty,
+            engine,
+            policy=Fifo(),
+            placement=Pack(),
+            service_url="http://127.0.0.1:1/",
+            limits=LIMITS,
+            clock=self.clock,
+            monotonic=self.loop.time,
+        )
+        self.service = SimpleNamespace(
+            reconciler=reconciler, engine=engine, acting=self.loop.create_task(reconciler.run())
+        )
+
+    def kill_service(self):
+        """End it at once: what it had under way in the engine may have happened, or not."""
+        service, self.service = self.service, None
+        self.machines.engine = None
+        service.acting.cancel()
+
+        async def gone():
+            await asyncio.gather(service.acting, return_exceptions=True)
+            await service.reconciler.close()
+
+        with suppress(Killed):
+            self.loop.run_until_complete(gone())
+
+    # --- what agents and people ask of it ------------------------------------------------------
+
+    def orders(self, task_id):
+        """Answer as a held request is answered: from what the service last saw. Raises TaskOver."""
+        board = self.service.reconciler.board
+        task = next((one for one in board.world.tasks if one.id == task_id), None)
+        if task is None:
+            raise TaskOver(f"task {task_id} is over")
+        return board.orders(task)
+
+    def send(self, token, report):
+        """Have a report travel: it may come late, and behind one that was sent after it."""
+        self.old_reports.append((token, report))
+        lag_s = self.random.random() * self.lag_s
+        self.loop.call_later(lag_s, self.deliver, token, report)
+
+    def deliver(self, token, report):
+        if self.service is None or self.faulty.dead:
+            return
+        with suppress(TaskOver, Killed, StoreUnavailable):
+            task = self.store.task_by_token(digest(token))
+            if task is None:
+                return
+            self.service.reconciler.board.orders(task)
+            self.service.reconciler.heartbeat(task.id)
+            if self.faulty.report(task, report, self.clock()):
+                self.service.reconciler.wake()
+
+    def submit(self, *, least=1, most=1, owner="ada", **spec):
+        request = JobSubmit(
+            idempotency_key=f"key-{len(self.jobs):05}",
+            spec=JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=least, max=most), **spec),
+        )
+        job, made = self.store.submit(owner, request, self.clock())
+        assert made
+        self.jobs[job.id] = job
+        self.wake()
+        return job.id
+
+    def stop(self, job_id):
+        """Ask as the handler does; a job that is over stays as it is."""
+        if self.service is None or self.faulty.dead or self.store.job(job_id).state.terminal:
+            return
+        with suppress(Killed, StoreUnavailable):
+            self.service.reconciler.happened(job_id, JobEvent.STOP_ASKED)
+        if self.store.job(job_id).state not in ("queued", "starting", "running"):
+            self.stopped.setdefault(job_id, self.store.job(job_id).attempts)
+
+    def wake(self):
+        if self.service is not None:
+            self.service.reconciler.wake()
+
+    def agents_of(self, attempt):
+        found = (one.agent for one in self.machines.processes.values() if one.agent)
+        return [agent for agent in found if agent.run and agent.run.attempt == attempt]
+
+    # --- time and truth ------------------------------------------------------------------------
+
+    def pass_time(self, seconds, look_each_s=1.0):
+        """Let time pass, and look at all that must hold again and again."""
+        until = self.loop.time() + seconds
+        while until - self.loop.time() > 1e-6:
+            self.loop.run_until_complete(asyncio.sleep(min(look_each_s, until - self.loop.time())))
+            self.check()
+
+    def check(self):
+        """What must hold at any moment."""
+        if self.service is not None and (self.faulty.dead or (self.may_die and self.service.acting.done())):
+            self.kill_service()
+        if self.service is not None and self.service.acting.done():
+            self.service.acting.result()
+        world = self.store.world()
+        check_invariants(world)
+        self._check_slots()
+        self._check_rows(world)
+        self._check_jobs(world)
+
+    def _check_slots(self):
+        held = {}
+        for process in self.machines.living():
+            if process.doomed and not process.machine.reached:
+                continue  # ended as soon as its machine is reached, before anything new runs there
+            for slot in process.launch.slots:
+                other = held.setdefault((process.launch.node, slot), process)
+                assert other is process, f"{process} and {other} hold slot {slot} of {process.launch.node}"
+        twice = [task_id for task_id, times in self.machines.ever.items() if times > 1]
+        assert not twice, f"tasks {twice} were started more than once"
+
+    def _check_rows(self, world):
+        known = {task.id for task in world.tasks}
+        for process in self.machines.living():
+            if process.machine.reached:
+                assert process.launch.task_id in known, f"{process} runs without a row"
+
+    def _check_jobs(self, world):
+        open_jobs = {job.id for job in world.jobs}
+        ending = {task.id for gang in world.gangs if gang.target is GangTarget.END
+                  for task in world.tasks if task.gang_id == gang.id}  # fmt: skip
+        attempts = {}
+        for process in self.machines.living():
+            if not process.machine.reached or process.launch.task_id in ending:
+                continue
+            for rank in process.ranks.values():
+                assert rank.job in open_jobs, f"job {rank.job} is over, and has ranks on {process.launch}"
+                other = attempts.setdefault(rank.job, rank.attempt)
+                assert other == rank.attempt, f"job {rank.job} runs twice: {other}, {rank.attempt}"
+        for job_id, before in self.jobs.items():
+            job = self.store.job(job_id)
+            assert job is not None, f"job {job_id} is lost"
+            assert not before.state.terminal or job == before, f"{job} was over, as {before}"
+            assert job.attempts >= before.attempts
+            self.jobs[job_id] = job
+            if job_id in self.stopped:
+                assert job.attempts == self.stopped[job_id], f"{job} was started again after its stop"
+
+    def settle(self):
+        """Have nothing befall anybody any more: then each job ends, and nothing is left."""
+        self.faulty.heal()
+        self.machines.refusals = self.machines.failures = 0
+        self.machines.slow_s = self.lag_s = 0.0
+        for name in self.machines.nodes:
+            self.machines.heal(name)
+        if self.service is None:
+            self.start_service()
+        # Each may have to wait for all others.
+        until = self.loop.time() + 300.0 + 60.0 * len(self.store.world().jobs)
+        while not self._is_over():
+            assert self.loop.time() < until, f"it does not come to rest: {self.story()}"
+            self.pass_time(5.0, look_each_s=5.0)
+            if self.service is None:
+                self.start_service()
+
+    def _is_over(self):
+        world = self.store.world()
+        left = [one for one in self.machines.processes.values() if one.alive]
+        return not (world.jobs or world.leases or left or self.machines.lighthouses)
+
+    def story(self):
+        world = self.store.world()
+        told = [str(world.jobs), str(world.gangs), str(world.tasks), str(world.leases)]
+        told += [str(one) for one in self.machines.processes.values() if one.alive]
+        for job in world.jobs:
+            told += [
+                f"{event.at - STARTED_AT:.2f} {event.kind} {event.text}"
+                for event in self.store.events(job.id)
+            ]
+        return "\n".join(told)
+
+    def close(self):
+        if self.service is not None:
+            self.kill_service()
+        for work in asyncio.all_tasks(self.loop):
+            work.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        asyncio.set_event_loop(None)
+        self.store.close()
