@@ -24,7 +24,7 @@ def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
         yield scene.gang.idle_since + limits.keep_warm_s - sight.now
     for task in scene.tasks:
         if task.state in (TaskState.STARTED, TaskState.READY):
-            yield scene.patience_s - sight.silence_s.get(task.id, 0.0) + 0.05
+            yield scene.patience_s[task.id] - sight.silence_s.get(task.id, 0.0) + 0.05
 
 
 def _job_waits(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Iterator[float]:

@@ -28,6 +28,7 @@ class Limits:
     """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (7 s).
 
     heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
+    boot_timeout_s: the same until an agent's first word: it has to be loaded, on a busy machine maybe.
     suspect_timeout_s: the same, once other ranks have lost their connections.
     quiet_after_s: time without progress of a rank after which its job's owner is told why; 0: never.
     max_losses: attempts that end with a lost task and get no further than the one before.
@@ -35,6 +36,7 @@ class Limits:
 
     heartbeat_timeout_s: float = 3.0
     suspect_timeout_s: float = 1.5
+    boot_timeout_s: float = 15.0
     start_timeout_s: float = 300.0
     pull_timeout_s: float = 3600.0
     stop_patience_s: float = 7.8
@@ -60,8 +62,8 @@ class Sight:
 class Scene:
     """One gang with its tasks, its job if it has one, and the ranks of that job's newest attempt.
 
-    lost: tasks that have ended, or were silent for longer than `patience_s`. lighthouse: host:port of
-    the ranks' meeting point, "" as long as there is none.
+    lost: tasks that have ended, or were silent for longer than their `patience_s`, which goes by task.
+    lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
     """
 
     gang: GangRecord
@@ -69,7 +71,7 @@ class Scene:
     job: JobRecord | None
     ranks: tuple[RankRecord, ...]
     lost: tuple[TaskRecord, ...] = field(default=())
-    patience_s: float = 0.0
+    patience_s: Mapping[int, float] = field(default_factory=dict)
     snapshots: tuple[SnapshotRecord, ...] = field(default=())
     lighthouse: str = ""
 
@@ -112,8 +114,8 @@ def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
         ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
         suspicious = job is not None and lost_connections(job, ranks)
-        patience_s = limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s
-        lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s))
+        patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in tasks}
+        lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s[task.id]))
         snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
         lighthouse = sight.lighthouses.get(gang.id)
         address = lighthouse.address if lighthouse is not None else ""
@@ -136,6 +138,12 @@ def silent_nodes(world: World, sight: Sight, limits: Limits) -> frozenset[str]:
 def lost_connections(job: JobRecord, ranks: Iterable[RankRecord]) -> bool:
     """Tell whether all that is known of a failing attempt is that ranks lost their connections."""
     return job.state is JobState.FAILING and job.error is None and is_consequence(root_cause(ranks))
+
+
+def _patience_s(task: TaskRecord, limits: Limits, *, suspicious: bool) -> float:
+    if task.state is not TaskState.READY:
+        return limits.boot_timeout_s
+    return limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s
 
 
 def _is_lost(task: TaskRecord, sight: Sight, patience_s: float) -> bool:

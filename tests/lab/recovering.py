@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .faults import WITHIN_S, Jobs
 from .machines import Node
@@ -68,7 +69,7 @@ def training(jobs: Jobs, **spec: object) -> Iterator[int]:
     assert jobs.wait(blocker, "running")["nodes"] == [jobs.cluster.first.name]
     job = jobs.submit(TRAINING, **{"nodes": {"min": 2, "max": 3}, **spec})  # type: ignore[arg-type]
     try:
-        wait_for(lambda: len(steps(jobs, job, 1)) > 2 * EVERY, f"steps of job {job}", WITHIN_S, 0.2)
+        wait_for(lambda: len(steps(jobs, job)) > 2 * EVERY, f"steps of job {job}", WITHIN_S, 0.2)
         yield job
     finally:
         for one in (job, blocker):
@@ -77,9 +78,9 @@ def training(jobs: Jobs, **spec: object) -> Iterator[int]:
             jobs.wait(one)
 
 
-def steps(jobs: Jobs, job: int, attempt: int) -> dict[int, float]:
-    """Return when each step of an attempt was done, as its rank 0 said."""
-    lines = [line.split() for line in jobs.log(job, attempt=attempt).splitlines()]
+def steps(jobs: Jobs, job: int, attempt: int = 1, rank: int = 0) -> dict[int, float]:
+    """Return when each step of an attempt was done, as one of its ranks said."""
+    lines = [line.split() for line in jobs.log(job, rank, attempt).splitlines()]
     return {int(words[1]): float(words[2]) for words in lines if words[:1] == ["step"] and len(words) == 3}
 
 
@@ -93,7 +94,7 @@ def recover(jobs: Jobs, fault: str, *, rank_0: bool) -> Recovery:
         strike(victim)
         try:
             wait_for(lambda: steps(jobs, job, 2), f"the next step of job {job}", WITHIN_S, 0.1)
-            before, after = steps(jobs, job, 1), steps(jobs, job, 2)
+            before, after = steps(jobs, job), steps(jobs, job, 2)
             goes_on = jobs.job(job)["nodes"]
             assert victim.name not in goes_on and len(goes_on) == 2, (goes_on, jobs.story(job))
         finally:
@@ -101,3 +102,68 @@ def recover(jobs: Jobs, fault: str, *, rank_0: bool) -> Recovery:
     first = min(after)
     assert first > EVERY, f"it began anew instead of going on: {jobs.log(job)[:2000]}"
     return Recovery(fault, victim.name, rank_0, after[first] - struck_at, max(before) + 1 - first)
+
+
+@dataclass(frozen=True)
+class LiveRecovery:
+    """A fault-tolerant job that lost a node: the survivors' pause and lost steps, and the join after it."""
+
+    fault: str
+    node: str
+    rank_0: bool
+    pause_s: float
+    lost_steps: int
+    joined_s: float
+
+    def __str__(self) -> str:
+        whose = "rank 0" if self.rank_0 else "another rank"
+        return (
+            f"{self.fault:6} {self.node} ({whose}), fault-tolerant: survivors went on after "
+            f"{self.pause_s:.2f} s, {self.lost_steps} steps lost; a new rank joined {self.joined_s:.1f} s "
+            "after the node was back"
+        )
+
+
+def recover_live(jobs: Jobs, fault: str, *, rank_0: bool) -> LiveRecovery:
+    """Have a node of a fault-tolerant job struck and brought back; the others never start again."""
+    strike, undo = FAULTS[fault]
+    with training(jobs, fault_tolerant=True) as job:
+        nodes = jobs.job(job)["nodes"]
+        lost_rank = 0 if rank_0 else len(nodes) - 1
+        witness = 1
+        victim = next(node for node in jobs.cluster.lab.nodes if node.name == nodes[lost_rank])
+        struck_at = time.time()
+        strike(victim)
+        try:
+            wait_for(lambda: _after(jobs, job, witness, struck_at + 2), "survivors' steps", WITHIN_S, 0.2)
+            wait_for(lambda: victim.name not in jobs.job(job)["nodes"], "the loss to be seen", WITHIN_S, 0.2)
+        finally:
+            undo(victim)
+        back_at = time.time()
+        wait_for(lambda: steps(jobs, job, rank=len(nodes)), "the new rank's steps", WITHIN_S, 0.2)
+        seen, joined = steps(jobs, job, rank=witness), steps(jobs, job, rank=len(nodes))
+        assert jobs.job(job)["attempt"] == 1, jobs.story(job)
+    assert min(joined) > min(seen), "it began anew instead of taking a peer's state"
+    return LiveRecovery(
+        fault,
+        victim.name,
+        rank_0,
+        _longest_pause(seen, struck_at),
+        _skipped(seen),
+        min(joined.values()) - back_at,
+    )
+
+
+def _after(jobs: Jobs, job: int, rank: int, moment: float) -> bool:
+    return any(at > moment for at in steps(jobs, job, rank=rank).values())
+
+
+def _longest_pause(seen: dict[int, float], since: float) -> float:
+    """Return the time from a moment to the first step after the longest pause behind it."""
+    times = sorted(at for at in seen.values() if at > since - 1)
+    return max(later - earlier for earlier, later in pairwise(times) if later > since)
+
+
+def _skipped(seen: dict[int, float]) -> int:
+    """Return how many steps between a rank's first and last one it did not take."""
+    return max(seen) - min(seen) + 1 - len(seen)

@@ -11,7 +11,7 @@ from .cluster import Images, LabCluster
 from .faults import WITHIN_S, Jobs, administrator, check_nothing_of_jobs_left
 from .machines import Lab
 from .machines.processes import wait_for
-from .recovering import EVERY, FAULTS, recover
+from .recovering import EVERY, FAULTS, recover, recover_live, steps, training
 
 TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
 """How often each node is struck in each way."""
@@ -46,4 +46,30 @@ def test_a_job_goes_on_from_its_newest_snapshot(
         recovery = recover(jobs, fault, rank_0=rank_0)
         say(str(recovery))
         assert recovery.lost_steps <= 2 * EVERY
+        wait_for(jobs.is_idle, "four idle nodes", WITHIN_S, 0.5)
+
+
+def test_a_job_that_needs_all_its_nodes_waits_for_one_in_the_lost_ones_place(jobs: Jobs) -> None:
+    with training(jobs, nodes=3) as job:
+        lost = next(node for node in jobs.cluster.lab.nodes if node.name == jobs.job(job)["nodes"][0])
+        lost.kill()
+        try:
+            assert jobs.wait(job, "queued")["state"] == "queued"
+            assert "2" in jobs.job(job)["reason"]
+        finally:
+            lost.power_on()
+        wait_for(lambda: steps(jobs, job, 2), "its next step", WITHIN_S, 0.2)
+        assert min(steps(jobs, job, 2)) > EVERY, "the others kept its snapshots"
+        assert len(jobs.job(job)["nodes"]) == 3
+
+
+@pytest.mark.parametrize("rank_0", [True, False], ids=["rank 0", "another rank"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_ranks_of_a_fault_tolerant_job_go_on_and_a_new_one_joins(
+    jobs: Jobs, say: Callable[[str], None], fault: str, rank_0: bool
+) -> None:
+    for _ in range(TIMES):
+        recovery = recover_live(jobs, fault, rank_0=rank_0)
+        say(str(recovery))
+        assert recovery.lost_steps <= 1
         wait_for(jobs.is_idle, "four idle nodes", WITHIN_S, 0.5)

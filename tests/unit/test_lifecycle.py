@@ -422,3 +422,12 @@ def test_ranks_of_a_fault_tolerant_job_start_once_they_can_meet():
     assert orders_for(READY[0], alone).run is None
     (scene,) = scenes(here, lit(sight()), LIMITS)
     assert orders_for(READY[0], scene).run is not None
+
+
+def test_an_agent_that_is_being_loaded_may_be_silent_for_longer():
+    starting = (task(0, TaskState.STARTED), task(1))
+    here = world(job(JobState.STARTING, state_since=NOW), starting, (RankState.PENDING,) * 2)
+    quiet = replace(sight(), silence_s={30: LIMITS.heartbeat_timeout_s + 1, 31: 0.1})
+    assert acts(here, quiet) == ()
+    assert next_deadline(here, quiet, LIMITS) > 1, "and is not looked at all the time"
+    assert events(acts(here, replace(quiet, silence_s={30: LIMITS.boot_timeout_s + 1, 31: 0.1}))) != []

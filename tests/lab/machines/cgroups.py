@@ -26,6 +26,12 @@ class ControlGroup:
         """Make the group where it is missing."""
         self.members.parent.mkdir(parents=True, exist_ok=True)
 
+    def below(self) -> set[str]:
+        """Return the groups below this one, those of all hierarchies together."""
+        tops = [_ROOT] if self._is_v2 else list(_ROOT.iterdir())
+        folders = [top / self.name.strip("/") for top in tops]
+        return {str(group.relative_to(top)) for top in folders for group in top.rglob("*/")}
+
     def freeze(self) -> None:
         """Stop all processes in the middle of what they do."""
         if self._is_v2:

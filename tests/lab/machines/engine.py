@@ -59,6 +59,10 @@ class Engine:
             raise LabError(f"the engine of {self.machine.hostname} could not be told to stop: {told.stderr}")
         wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to stop", within_s)
 
+    def kill(self) -> None:
+        """Kill the engine's daemon alone, as the kernel does when memory is short; `start` brings it back."""
+        end(self._record)
+
     def forget(self) -> None:
         """Clear what the engine left outside its machine; the machine is off by now."""
         end(self._record)

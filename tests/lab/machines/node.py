@@ -75,6 +75,11 @@ class Node:
         self.engine.stop()
         self.engine.start()
 
+    def kill_daemon(self) -> None:
+        """Kill the engine, not what it runs, and start it again, as the machine's init does."""
+        self.engine.kill()
+        self.engine.start()
+
     def cut(self) -> None:
         """Pull the network cable."""
         self.switch.set_cable(self.number, False)

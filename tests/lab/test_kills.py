@@ -1,0 +1,129 @@
+"""The control plane is killed at random moments of a job's life; the job does not notice."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .cluster import LabCluster
+from .faults import WITHIN_S, Events, Jobs, jobs, kill, other_image, ready, runs_again
+from .machines.processes import wait_for
+
+__all__ = ["jobs", "other_image", "ready"]  # fixtures
+KILLS = int(os.environ.get("MINICLUSTER_KILLS", "2"))
+"""How many jobs of each kind have their moment; 30 by hand."""
+SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
+STEPS = 60
+COUNTING = f"""
+import time, uuid
+print('began', uuid.uuid4().hex, flush=True)
+for step in range({STEPS}):
+    print('step', step, time.time(), flush=True)
+    time.sleep(0.1)
+"""
+WAITING = "import time\nwhile True: time.sleep(0.1)\n"
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    return random.Random(SEED)
+
+
+def kill_role(cluster: LabCluster, role: str) -> None:
+    """Kill a platform service and wait until the Swarm has brought it back."""
+    killed = kill(cluster, role)
+    wait_for(runs_again(cluster, role, killed), f"the {role} to be back", WITHIN_S, 0.2)
+
+
+def run_one(jobs: Jobs, nodes: int, strike: Callable[[], None], moment_s: float) -> tuple[int, float]:
+    """Run a job and strike at a moment of its life; return its id and how long it lived."""
+    since, away, trouble = time.monotonic(), [], []
+
+    def struck() -> None:
+        time.sleep(moment_s)
+        at = time.time()
+        try:
+            strike()
+        except BaseException as error:
+            trouble.append(error)
+        away.append((at, time.time()))
+
+    striking = threading.Thread(target=struck)
+    striking.start()
+    try:
+        job = jobs.submit(COUNTING, nodes=nodes)
+        jobs.wait(job)
+        life_s = time.monotonic() - since
+    finally:
+        striking.join()
+    assert not trouble, trouble
+    check_whole(jobs, job, nodes)
+    check_went_on(jobs, job, nodes, *away[0])
+    return job, life_s
+
+
+def check_whole(jobs: Jobs, job_id: int, nodes: int) -> None:
+    """The job ended well in its first attempt, began once, and has each line once."""
+    done = jobs.job(job_id)
+    assert (done["state"], done["attempt"]) == ("succeeded", 1), (done, jobs.story(job_id))
+    for rank in range(nodes):
+        words = [line.split() for line in jobs.log(job_id, rank).splitlines()]
+        assert [word[0] for word in words].count("began") == 1, words
+        assert [int(word[1]) for word in words[1:]] == list(range(STEPS)), words
+
+
+def check_went_on(jobs: Jobs, job_id: int, nodes: int, gone_at: float, back_at: float) -> None:
+    """Ranks that were in the middle when something was killed did steps before it was back."""
+    for rank in range(nodes):
+        times = [float(line.split()[2]) for line in jobs.log(job_id, rank).splitlines()[1:]]
+        if times[0] < gone_at and times[-1] > back_at:
+            assert any(gone_at < at < back_at for at in times), (gone_at, back_at, times)
+
+
+@pytest.mark.timeout(600 + 60 * KILLS)
+@pytest.mark.parametrize("role", ["service", "hub", "proxy"])
+def test_a_kill_at_any_moment_loses_and_repeats_nothing(
+    jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None], role: str
+) -> None:
+    job, life_s = run_one(jobs, 3, lambda: None, 0)
+    events = Events.from_now(ready)
+    for number in range(KILLS):
+        moment_s = chance.uniform(0, life_s)
+        say(f"seed {SEED}: kill {number + 1} of the {role}, {moment_s:.2f} s after the submission")
+        again, _ = run_one(jobs, 3, lambda: kill_role(ready, role), moment_s)
+        assert again == job + number + 1, "a submission that was repeated made two jobs"
+    made = events.tasks_made()
+    assert set(made.values()) <= {1}, made
+
+
+@contextmanager
+def busy_manager(jobs: Jobs) -> Iterator[int]:
+    """Keep the first node's slots by a job, so that others run on the other nodes; tell its id."""
+    blocker = jobs.submit(WAITING, slots_per_node=2)
+    assert jobs.wait(blocker, "running")["nodes"] == [jobs.cluster.first.name]
+    try:
+        yield blocker
+    finally:
+        jobs.stop(blocker)
+        jobs.wait(blocker)
+
+
+@pytest.mark.timeout(600 + 120 * KILLS)
+def test_a_kill_of_the_managers_engine_at_any_moment(
+    jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None]
+) -> None:
+    """Hub, proxy and job service end with it; the job's own nodes are others."""
+    with busy_manager(jobs):
+        _, life_s = run_one(jobs, 2, lambda: None, 0)
+    for number in range(KILLS):
+        moment_s = chance.uniform(0, life_s)
+        say(f"seed {SEED}: kill {number + 1} of the manager's engine, {moment_s:.2f} s into it")
+        with busy_manager(jobs) as blocker:
+            job, _ = run_one(jobs, 2, ready.first.kill_daemon, moment_s)
+            assert job == blocker + 1, "a submission that was repeated made two jobs"

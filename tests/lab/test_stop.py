@@ -1,0 +1,176 @@
+"""A job is stopped, whatever it does: its slots are free in seconds, and nothing is left on any node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from .cluster import LabCluster
+from .faults import WITHIN_S, Jobs, jobs, other_image, ready
+from .machines import Node
+from .machines.processes import wait_for
+from .remains import Census, processes_of, wait_clean
+
+__all__ = ["jobs", "other_image", "ready"]  # fixtures
+CLEAN_WITHIN_S = 12.0
+"""From the click on Stop on. Gangs of this cluster stay warm for one of these seconds."""
+HERE = "print('here', flush=True)\n"
+WAITING = f"import time\n{HERE}while True: time.sleep(0.1)\n"
+IN_ALL_REDUCE = f"""
+import time, torch, torch.distributed as dist
+dist.all_reduce(torch.ones(1))
+{HERE}
+while dist.get_rank() == 0:
+    time.sleep(0.1)
+dist.all_reduce(torch.ones(1))
+"""
+IN_A_LOADER = """
+import time, torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 1_000_000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.zeros(1024)
+for number, _ in enumerate(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2)):
+    if number == 2:
+        print('here', flush=True)
+"""
+SWALLOWED = f"""
+import time
+{HERE}
+while True:
+    try:
+        while True: pass
+    except KeyboardInterrupt:
+        print('not now', flush=True)
+"""
+DEAF = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(6000)"], env={{}}, start_new_session=True)
+{HERE}
+time.sleep(6000)
+"""
+FROZEN = f"""
+import os, signal
+{HERE}
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.fixture
+def before(jobs: Jobs, ready: LabCluster) -> Census:
+    """What there is without a job."""
+    return Census.of(ready)
+
+
+def stop_clean(
+    jobs: Jobs, job: int, before: Census, say: Callable[[str], None], without: Node | None = None
+) -> None:
+    """Stop a job; within the time it says that it is, its slots are free, and nothing is left."""
+    since = time.monotonic()
+    jobs.stop(job)
+    done = jobs.wait(job, within_s=CLEAN_WITHIN_S)
+    assert done["state"] == "stopped", (done, jobs.story(job))
+    stopped_s = time.monotonic() - since
+    wait_for(lambda: not holders(jobs, job), f"the slots of job {job}", CLEAN_WITHIN_S, 0.1)
+    clean_s = wait_clean(jobs.cluster, before, since, CLEAN_WITHIN_S, without)
+    say(f"stopped after {stopped_s:.1f} s, nothing left after {clean_s:.1f} s")
+
+
+def holders(jobs: Jobs, job: int) -> list[str]:
+    return [
+        name for name, node in jobs.nodes().items() for slot in node["slots"] if slot.get("job_id") == job
+    ]
+
+
+def test_while_it_waits_for_slots(jobs: Jobs, ready: LabCluster, say: Callable[[str], None]) -> None:
+    blocker = jobs.submit(WAITING, nodes=3, slots_per_node=2)
+    jobs.wait_log(blocker, "here", rank=2)
+    before = Census.of(ready)
+    job = jobs.submit(WAITING, nodes=3)
+    assert jobs.wait(job, "queued")["state"] == "queued"
+    stop_clean(jobs, job, before, say)
+    assert jobs.job(blocker)["state"] == "running"
+
+
+@contextmanager
+def pulls_that_hang(cluster: LabCluster, image: str) -> Iterator[None]:
+    """Nodes that lack an image ask for it, and get no answer."""
+    for node in cluster.lab.nodes:
+        node.run(["docker", "rmi", "--force", image], check=False)
+    roles = [f"label=org.minicluster.role={role}" for role in ("registry", "cache")]
+    frozen = [one for role in roles for one in cluster.docker("ps", "--quiet", "--filter", role)]
+    cluster.docker("pause", *frozen)
+    try:
+        yield
+    finally:
+        cluster.docker("unpause", *frozen)
+
+
+def test_while_its_image_is_pulled(
+    jobs: Jobs, ready: LabCluster, before: Census, other_image: str, say: Callable[[str], None]
+) -> None:
+    with pulls_that_hang(ready, other_image):
+        job = jobs.submit(WAITING, nodes=3, image=other_image)
+        assert jobs.wait(job, "starting")["state"] == "starting"
+        wait_for(lambda: len(ready.remains()["service"]) == 3, "the tasks' services", WITHIN_S, 0.1)
+        time.sleep(2)
+        assert jobs.job(job)["state"] == "starting", jobs.story(job)
+        stop_clean(jobs, job, before, say)
+
+
+@pytest.mark.parametrize("after_s", [0, 0.3, 0.8, 1.3, 2, 3])
+def test_while_it_starts(jobs: Jobs, before: Census, say: Callable[[str], None], after_s: float) -> None:
+    job = jobs.submit(WAITING, nodes=3)
+    time.sleep(after_s)
+    stop_clean(jobs, job, before, say)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [WAITING, IN_ALL_REDUCE, IN_A_LOADER, SWALLOWED, DEAF, FROZEN],
+    ids=["waiting", "in-all-reduce", "in-a-data-loader", "interrupt-swallowed", "deaf", "stopped"],
+)
+def test_while_it_runs(jobs: Jobs, before: Census, say: Callable[[str], None], source: str) -> None:
+    job = jobs.submit(source, nodes=3)
+    for rank in range(3):
+        jobs.wait_log(job, "here", rank)
+    stop_clean(jobs, job, before, say)
+
+
+def test_while_all_processes_of_a_rank_are_frozen(
+    jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None]
+) -> None:
+    """Frozen from outside, with its zygote; its agent alone goes on."""
+    job = jobs.submit(IN_ALL_REDUCE, nodes=3)
+    for rank in range(3):
+        jobs.wait_log(job, "here", rank)
+    found = processes_of(ready, ready.lab.nodes[1], "minicluster.runtime.zygote")
+    assert len(found) > 1, found
+    for pid in found:
+        os.kill(pid, signal.SIGSTOP)
+    stop_clean(jobs, job, before, say)
+
+
+def test_while_a_node_is_frozen(
+    jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None]
+) -> None:
+    """Nothing can be ended there; it is, once the node goes on."""
+    node = ready.lab.nodes[2]
+    job = jobs.submit(IN_ALL_REDUCE, nodes=3)
+    for rank in range(3):
+        jobs.wait_log(job, "here", rank)
+    node.freeze()
+    try:
+        stop_clean(jobs, job, before, say, without=node)
+    finally:
+        node.thaw()
+    clean_s = wait_clean(ready, before, time.monotonic(), 60)
+    say(f"nothing left on the thawed node after {clean_s:.1f} s")
