@@ -58,7 +58,8 @@ def test_a_job_that_needs_all_its_nodes_waits_for_one_in_the_lost_ones_place(job
             assert "2" in jobs.job(job)["reason"]
         finally:
             lost.power_on()
-        wait_for(lambda: steps(jobs, job, 2), "its next step", WITHIN_S, 0.2)
+        wait_for(lambda: steps(jobs, job, 2) or jobs.job(job)["error"], "its next step", WITHIN_S, 0.2)
+        assert not jobs.job(job)["error"], (jobs.job(job), jobs.log(job, rank=2))
         assert min(steps(jobs, job, 2)) > EVERY, "the others kept its snapshots"
         assert len(jobs.job(job)["nodes"]) == 3
 

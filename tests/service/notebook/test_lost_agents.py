@@ -18,6 +18,26 @@ for step in range(100_000):
     print(f"step {step} on", int(there), flush=True)
     time.sleep(0.02)
 """
+TRAINING = """
+import time, torch, minicluster as mc
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
+step = mc.resume(model, optimizer, loader)
+while step < 100_000:
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        mc.checkpoint(model, optimizer, loader, step=step, every=10)
+        print(f"step {step} on", mc.world_size(), flush=True)
+        time.sleep(0.02)
+"""
 
 
 def submit(service, source, least, most, **spec):
@@ -74,43 +94,29 @@ def test_the_others_go_on(cluster, service, running, index, number):
     until(lambda: not any(process.is_running() for process in victims))
 
 
-@pytest.mark.parametrize("running", [3], indirect=True)
-def test_the_others_wait_for_one_in_its_place(cluster, service, running):
-    job, before = running
+def test_the_others_wait_for_one_in_its_place_and_give_it_their_snapshot(cluster, service):
+    job = submit(service, TRAINING, 3, 3)
+    until(has_said(service, job, "step 25 on 3"))
+    before = agents(cluster)
     task = min(before, key=int)
-    before[task].kill()
-    until(lambda: service.job(job).attempt == 2)
-    until(has_said(service, job, "on 3"))
-    assert len(agents(cluster)) == 3
-    assert kept(cluster, before, task)
+    try:
+        before[task].kill()
+        until(lambda: service.job(job).attempt == 2)
+        until(lambda: service.job(job).state.terminal or has_said(service, job, "on 3")())
+        assert service.job(job).state is JobState.RUNNING, service.job(job).error
+        steps = [line for line in service.log(job, 0, 1 << 20)[0].splitlines() if line.startswith("step ")]
+        assert int(steps[0].split()[1]) > 20, "it went on"
+        assert len(agents(cluster)) == 3
+        assert kept(cluster, before, task)
+    finally:
+        service.stop(job)
+        until(lambda: service.job(job).state.terminal)
 
 
 def kept(cluster, before, lost):
     """Whether the agents of all other tasks are those of before."""
     others = {number: process.pid for number, process in before.items() if number != lost}
     return others.items() <= {number: process.pid for number, process in agents(cluster).items()}.items()
-
-
-TRAINING = """
-import time, torch, minicluster as mc
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
-step = mc.resume(model, optimizer, loader)
-while step < 100_000:
-    for x, y in loader:
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        mc.checkpoint(model, optimizer, loader, step=step, every=10)
-        print(f"step {step} on", mc.world_size(), flush=True)
-        time.sleep(0.02)
-"""
 
 
 @pytest.mark.parametrize("index", [0, 2])
