@@ -249,3 +249,13 @@ def test_a_long_run_has_a_snapshot_each_interval() -> None:
 
 def test_where_a_step_is_an_epoch_each_is_kept() -> None:
     assert run(step_s=60.0, steps=4, cost_s=0.1) == pytest.approx([60.0, 120.1, 180.2, 240.3])
+
+
+def test_an_archive_writes_nothing_outside_of_its_folder(shelf: Shelf, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
+        info = tarfile.TarInfo("../outside")
+        info.size = 3
+        tar.addfile(info, io.BytesIO(b"bad"))
+    with pytest.raises(SnapshotNotKept):
+        shelf.adopt(tmp_path / "evil.tar")
+    assert not list(tmp_path.rglob("outside"))

@@ -25,6 +25,8 @@ from . import system
 
 MESSAGE_BYTES = 64 * 1024
 _MOST_FDS = 8
+NICENESS = 5
+"""Of the ranks, so that the agent beside them is heard however busy the machine is."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Birth = Callable[[], NoReturn]
@@ -143,6 +145,7 @@ def main() -> int:
     channel, agent_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     system.die_with_parent(agent_pid)
     system.adopt_orphans()
+    os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         preload()

@@ -15,10 +15,11 @@ from datetime import timedelta
 
 from torchft._torchft import ManagerClient
 
-PATIENCE_S = 1.0
+PATIENCE_S = 0.3
 """An operation that takes longer has its peers asked."""
-ANSWER = timedelta(seconds=1)
-_LOOK_S = 0.2
+ANSWER = timedelta(seconds=0.5)
+"""More than a manager needs on a busy machine. One that is there all the same costs a step, no more."""
+_LOOK_S = 0.1
 _MOST_AT_ONCE = 16
 
 
