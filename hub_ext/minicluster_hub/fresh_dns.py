@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import ClientTimeout, ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-_CONNECT_LIMIT_S = 3
+_CONNECT_LIMIT_S, _ANSWER_LIMIT_S = 3, 15
 
 
 class FreshResolver(AbstractResolver):
@@ -24,8 +24,14 @@ class FreshResolver(AbstractResolver):
 
 
 def client_options() -> dict[str, dict[str, Any]]:
-    """Return traits of JupyterHubHTTPClient. The address of a container that ended swallows connections."""
+    """Return traits of JupyterHubHTTPClient.
+
+    The address of a container that ended swallows connections. A machine that died leaves them open: whoever
+    waits for an answer there without a limit, waits for a quarter of an hour.
+    """
     return {
         "connector_options": {"use_dns_cache": False, "resolver": FreshResolver()},
-        "session_options": {"timeout": ClientTimeout(sock_connect=_CONNECT_LIMIT_S)},
+        "session_options": {
+            "timeout": ClientTimeout(sock_connect=_CONNECT_LIMIT_S, sock_read=_ANSWER_LIMIT_S)
+        },
     }

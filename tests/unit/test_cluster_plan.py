@@ -199,6 +199,26 @@ def test_with_shared_data_the_platform_runs_on_any_manager(role: str) -> None:
     assert spec["mode"] == mode
 
 
+def test_with_shared_data_the_hub_goes_by_the_address_that_the_browser_used() -> None:
+    def told(choices: Choices) -> str:
+        found = plan.services(choices, replace(facts(), managers=MANAGERS, shared_data=choices.shared_data))
+        (hub,) = [container(spec)["Env"] for spec in found if spec["name"] == "minicluster_hub"]
+        return dict(pair.split("=", 1) for pair in hub)["MINICLUSTER_PUBLIC_URL"]
+
+    shares = Choices(has_db_url=True, shared_data="/mnt/lab")
+    assert told(shares) == ""
+    assert told(replace(shares, names=("lab.org",))) == "https://lab.org"
+    assert told(Choices()) == "https://10.0.0.1"
+
+
+def test_the_publishers_secret_is_brought_to_this_machine_only() -> None:
+    spec = plan.publisher("hub@sha256:1", "node-b", Kept("id", "name"))
+    assert spec["task_template"]["Placement"] == {"Constraints": ["node.id==node-b"]}
+    assert [one["File"]["Name"] for one in container(spec)["Secrets"]] == ["registry_publisher"]
+    assert "Ports" not in spec["endpoint_spec"] or not spec["endpoint_spec"]["Ports"]
+    assert not container(spec)["Mounts"]
+
+
 def test_with_shared_data_each_job_service_is_told_all_and_which_one_it_is() -> None:
     spec = container(shared()["service"])
     told = dict(pair.split("=", 1) for pair in spec["Env"])

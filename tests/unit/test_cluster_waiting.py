@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from minicluster_hub.cluster import waiting
+from minicluster_hub.cluster import status, waiting
+from minicluster_hub.cluster.choices import Choices
+from minicluster_hub.cluster.record import Record
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 
@@ -80,3 +83,33 @@ def test_what_is_told_of_a_stuck_service_names_it_its_trouble_a_remedy_and_the_n
         "`up`",
     ):
         assert words in text
+
+
+def test_of_managers_only_managers_are_waited_for() -> None:
+    asked = spec("service", everywhere=True)
+    asked["task_template"]["Placement"] = {"Constraints": ["node.role==manager"]}
+    assert waiting.standing(asked, [task("running", role="service")], NODES).total == 1
+    asked["task_template"]["Placement"] = {"Constraints": ["node.id==b"]}
+    assert waiting.standing(asked, [], NODES).total == 1
+
+
+def test_the_status_tells_the_address_where_the_proxy_is() -> None:
+    standings = {"proxy": waiting.Standing(frozenset("b"), 1), "hub": waiting.Standing(frozenset("a"), 1)}
+    nodes = [replace(node("a"), address="10.0.0.1"), replace(node("b"), address="10.0.0.2")]
+    known = Record(Choices(shared_data="/mnt/lab"), "a")
+    lines = status.report(known, nodes, standings, {})
+    assert lines[0].split() == ["URL", "https://10.0.0.2"]
+    assert [line.split() for line in lines if line.startswith(("proxy", "hub "))] == [
+        ["proxy", "1", "of", "1", "on", "b"],
+        ["hub", "1", "of", "1", "on", "a"],
+        ["hub", "image"],
+    ]
+    alone = status.report(Record(Choices(), "a"), nodes, standings, {})
+    assert alone[0].split() == ["URL", "https://10.0.0.1"]
+
+
+def test_the_end_of_a_task_is_no_trouble_any_more_when_the_service_runs_on_another_node() -> None:
+    tasks = [task("failed", "a", Err="task: non-zero exit (255)"), task("running", "b")]
+    assert waiting.standing(spec(), tasks, NODES).trouble == ""
+    assert waiting.standing(spec(), tasks[:1], NODES).trouble == "task: non-zero exit (255)"
+    assert waiting.standing(spec(everywhere=True), tasks, NODES).trouble == "task: non-zero exit (255)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from minicluster_hub.cluster import accounts, down, record, status, up
+from minicluster_hub.cluster import accounts, down, publisher, record, status, swarm, up
 from minicluster_hub.cluster.daemon import Daemon, check_engine
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
 from minicluster_hub.engines.swarm.docker import DockerError
@@ -63,9 +63,10 @@ def _adduser(daemon: Daemon, given: argparse.Namespace) -> int:
 
 
 def _publisher(daemon: Daemon, given: argparse.Namespace) -> int:
-    if record.load(daemon) is None:
+    known = record.load(daemon)
+    if known is None:
         raise ClusterMissing("There is no cluster here: make one with `up`.")
-    login = up.publisher(daemon)
+    login = publisher.login(daemon, known, swarm.this_node(daemon).id)
     say(f"registry  {up.PUBLISHING_DOOR}   (on this machine)")
     say(f"user      {login['username']}\npassword  {login['password']}")
     return 0

@@ -49,6 +49,14 @@ def sweep(image: str, manager_id: str, socket_path: str) -> dict[str, Any]:
     return finish(draft, facts)
 
 
+def publisher(image: str, node_id: str, kept: Kept) -> dict[str, Any]:
+    """Return the arguments of create_service for a container here in which the publisher's secret is read."""
+    facts = Facts(node_id, "", "", 0, Images(hub=image), sealed={"registry_publisher": kept})
+    secrets = ("registry_publisher",)
+    draft = Draft("publisher", image, command=("sleep", "60"), secrets=secrets, user=ROOT, once=True)
+    return finish(draft, facts)
+
+
 def service_name(role: str) -> str:
     return f"{CLUSTER}_{role}"
 

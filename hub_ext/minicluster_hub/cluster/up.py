@@ -8,7 +8,18 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from minicluster_hub.cluster import accounts, images, objects, plan, record, sealed, shared, swarm, waiting
+from minicluster_hub.cluster import (
+    accounts,
+    images,
+    objects,
+    plan,
+    publisher,
+    record,
+    sealed,
+    shared,
+    swarm,
+    waiting,
+)
 from minicluster_hub.cluster.choices import NO_UPSTREAM, Choices
 from minicluster_hub.cluster.choosing import chosen, secret_groups
 from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
@@ -39,16 +50,11 @@ def upgrade(daemon: Daemon, given: argparse.Namespace) -> int:
     return Up(daemon, given, upgrading=True).run()
 
 
-def publisher(daemon: Daemon) -> dict[str, str]:
-    """Return who may write to the cluster's registry, read in the registry's own container."""
-    container = accounts.container_of(daemon, "registry")
-    _, said = daemon.run_in(container, ["cat", "/run/secrets/registry_publisher"])
-    name, _, password = said.partition(":")
-    return {"username": name, "password": password}
-
-
 class Up:
     """One run of the command. The record is saved as soon as something in it is known."""
+
+    address = ""
+    """Where browsers come in; this machine's, unless the proxy runs on another manager."""
 
     def __init__(self, daemon: Daemon, given: argparse.Namespace, *, upgrading: bool = False) -> None:
         self.daemon = daemon
@@ -172,7 +178,8 @@ class Up:
         """Bring the notebook image into the cluster's own registry."""
         name = self.record.choices.notebook_image
         with self.steps.step("notebook image") as step:
-            reference = images.publish(self.daemon, name, "notebook", publisher(self.daemon), step.tell)
+            login = publisher.login(self.daemon, self.record, self.node.id)
+            reference = images.publish(self.daemon, name, "notebook", login, step.tell)
             step.end(reference, objects.MADE)
         return reference
 
@@ -228,12 +235,14 @@ class Up:
                     step.end("nodes fetch the notebook image", how)
                     continue
                 now = waiting.wait_for(self.daemon, spec, self.node.id, lambda now: step.tell(_progress(now)))
+                if role == "proxy":
+                    self.address = next(node.address for node in self.managers if node.id in now.reached)
                 step.end(f"runs on {now.done} of {now.total} nodes" if now.total > 1 else "runs", how)
 
     def _wait_ready(self) -> None:
         """Wait until hub, proxy and job service answer."""
         deadline = time.monotonic() + _READY_LIMIT_S
-        url = self.record.choices.url(self.node.address)
+        url = self.record.choices.url(self.address)
         with self.steps.step("ready") as step:
             while silent := _silent(self.daemon):
                 if time.monotonic() > deadline:
@@ -244,11 +253,8 @@ class Up:
     def _say_welcome(self) -> None:
         choices = self.record.choices
         password = accounts.ask(self.daemon, ["first"])
-        say(
-            welcome(
-                choices, self.record, self.node, swarm.join_command(self.daemon), password, self.steps.changes
-            )
-        )
+        join, changes = swarm.join_command(self.daemon), self.steps.changes
+        say(welcome(choices, self.record, self.address, join, password, changes))
         if password:
             accounts.ask(self.daemon, ["told"])
 

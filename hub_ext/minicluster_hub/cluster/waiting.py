@@ -58,10 +58,15 @@ def standing(
     return Standing(
         reached=reached,
         total=_expected(spec, nodes),
-        trouble=_words(last) if last and last.get("NodeID") not in reached else "",
+        trouble=_words(last) if last and not _made_up_for(last, spec, reached) else "",
         failures=len(ended),
         pulling=any(_state(task) == "preparing" for task in ours),
     )
+
+
+def _made_up_for(ended: Mapping[str, Any], spec: Mapping[str, Any], reached: frozenset[str]) -> bool:
+    """Tell whether the service runs again where a task ended or, if one is enough, anywhere."""
+    return ended.get("NodeID") in reached or ("Replicated" in spec["mode"] and bool(reached))
 
 
 def _is_wanted(task: Mapping[str, Any], once: bool) -> bool:

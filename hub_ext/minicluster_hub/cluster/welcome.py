@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from minicluster_hub.cluster.choices import TLS_NONE, TLS_SELF_MADE, Choices
 from minicluster_hub.cluster.record import Record
-from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.passwords import FIRST_USER
 
 
-def welcome(choices: Choices, record: Record, node: SwarmNode, join: str, password: str, changes: int) -> str:
+def welcome(choices: Choices, record: Record, address: str, join: str, password: str, changes: int) -> str:
     """Return the last lines of `up`; the password only if nobody has seen it yet."""
     known = f"as before; a new one: passwd {FIRST_USER}"
     lines = [
         "",
-        f"Minicluster is ready: {choices.url(node.address)}"
-        + ("" if changes else "   (nothing was changed)"),
+        f"Minicluster is ready: {choices.url(address)}" + ("" if changes else "   (nothing was changed)"),
         "",
         f"  user      {FIRST_USER}",
         f"  password  {password + '   (shown only now)' if password else known}",
