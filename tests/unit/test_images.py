@@ -101,7 +101,8 @@ def test_nothing_of_the_build_stays_in_an_image(image: str) -> None:
 
 @pytest.mark.parametrize("image", ["hub", "notebook"])
 def test_a_dockerfile_asks_for_extras_that_there_are(image: str, tmp_path: Path) -> None:
-    found = re.search(r"requirements\.py /build ([a-z -]+?)(?: --without|\n| >)", (IMAGES / image / "Dockerfile").read_text())
+    dockerfile = (IMAGES / image / "Dockerfile").read_text()
+    found = re.search(r"requirements\.py /build ([a-z -]+?)(?: --without|\n| >)", dockerfile)
     assert found
     told = subprocess.run(
         [sys.executable, IMAGES / "requirements.py", IMAGES.parent, *found.group(1).split()],
