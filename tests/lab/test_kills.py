@@ -68,6 +68,11 @@ def run_one(jobs: Jobs, nodes: int, strike: Callable[[], None], moment_s: float)
     return job, life_s
 
 
+def wait_cold(jobs: Jobs) -> None:
+    """Wait until no gang is warm, so that the next job's life has a start."""
+    wait_for(jobs.is_idle, "no gang to be warm", WITHIN_S, 0.2)
+
+
 def check_whole(jobs: Jobs, job_id: int, nodes: int) -> None:
     """The job ended well in its first attempt, began once, and has each line once."""
     done = jobs.job(job_id)
@@ -91,11 +96,15 @@ def check_went_on(jobs: Jobs, job_id: int, nodes: int, gone_at: float, back_at: 
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(
     jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None], role: str
 ) -> None:
+    # The life of the second one: the first job of all lives longer, on cold nodes.
+    run_one(jobs, 3, lambda: None, 0)
+    wait_cold(jobs)
     job, life_s = run_one(jobs, 3, lambda: None, 0)
     events = Events.from_now(ready)
     for number in range(KILLS):
         moment_s = chance.uniform(0, life_s)
         say(f"seed {SEED}: kill {number + 1} of the {role}, {moment_s:.2f} s after the submission")
+        wait_cold(jobs)
         again, _ = run_one(jobs, 3, lambda: kill_role(ready, role), moment_s)
         assert again == job + number + 1, "a submission that was repeated made two jobs"
     made = events.tasks_made()
@@ -105,6 +114,7 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(
 @contextmanager
 def busy_manager(jobs: Jobs) -> Iterator[int]:
     """Keep the first node's slots by a job, so that others run on the other nodes; tell its id."""
+    wait_cold(jobs)
     blocker = jobs.submit(WAITING, slots_per_node=2)
     assert jobs.wait(blocker, "running")["nodes"] == [jobs.cluster.first.name]
     try:
