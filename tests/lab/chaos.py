@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from .faults import WITHIN_S, Jobs, counting, kill, runs_again, task_containers
+from .faults import TERMINAL, WITHIN_S, Jobs, counting, kill, runs_again, task_containers
 from .machines import LabError, Node
 from .machines.processes import wait_for
 from .recovering import EVERY, FAULTS, steps
@@ -126,8 +126,13 @@ class Chaos:
         return after[first] - struck_at, max(0, done + 1 - first), first
 
     def _wait(self, look: Callable[[], bool], what: str) -> None:
+        def seen() -> bool:
+            job = self.jobs.job(self.job)
+            assert job["state"] not in TERMINAL, (job, self.jobs.story(self.job))
+            return look()
+
         try:
-            wait_for(look, f"{what} of job {self.job}", WITHIN_S, 0.2)
+            wait_for(seen, f"{what} of job {self.job}", WITHIN_S, 0.2)
         except LabError as error:
             raise AssertionError(f"{error}: {self.jobs.story(self.job)}") from error
 

@@ -42,8 +42,9 @@ class Census:
         found = {
             f"{node.name}: {one}" for node, things in zip(nodes, on_nodes, strict=True) for one in things
         }
-        found |= {one for one in of_swarm.result() if without is None or not one.startswith("network ")}
-        return cls(frozenset(found))
+        kept = {one for one in of_swarm.result() if without is not None and one.startswith("network ")}
+        listed = {f"{cluster.first.name}: {one}" for one in kept}
+        return cls(frozenset((found | of_swarm.result()) - kept - listed))
 
     def left_since(self, before: Census) -> list[str]:
         return sorted(self.things - before.things)
