@@ -12,7 +12,18 @@ from contextlib import contextmanager
 import pytest
 
 from .cluster import LabCluster
-from .faults import WITHIN_S, Events, Jobs, container_of, jobs, kill, other_image, ready, runs_again
+from .faults import (
+    WITHIN_S,
+    Events,
+    Jobs,
+    administrator,
+    container_of,
+    jobs,
+    kill,
+    other_image,
+    ready,
+    runs_again,
+)
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
@@ -98,21 +109,28 @@ def check_went_on(jobs: Jobs, job_id: int, nodes: int, gone_at: float, back_at: 
             assert any(gone_at < at < back_at for at in times), (gone_at, back_at, times)
 
 
+@pytest.fixture(scope="module")
+def used(ready: LabCluster) -> LabCluster:
+    """A cluster on which a job has run: the first of all lives longer than the others."""
+    with administrator(ready) as jobs:
+        wait_cold(jobs)
+        run_one(jobs, 3, lambda: None, 0)
+    return ready
+
+
 @pytest.mark.timeout(600 + 60 * KILLS)
 @pytest.mark.parametrize("role", ["service", "hub", "proxy"])
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(
-    jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None], role: str
+    jobs: Jobs, used: LabCluster, chance: random.Random, say: Callable[[str], None], role: str
 ) -> None:
-    # The life of the second one: the first job of all lives longer, on cold nodes.
-    run_one(jobs, 3, lambda: None, 0)
     wait_cold(jobs)
     job, life_s = run_one(jobs, 3, lambda: None, 0)
-    events = Events.from_now(ready)
+    events = Events.from_now(used)
     for number in range(KILLS):
         moment_s = chance.uniform(0, life_s)
         say(f"seed {SEED}: kill {number + 1} of the {role}, {moment_s:.2f} s after the submission")
         wait_cold(jobs)
-        again, _ = run_one(jobs, 3, lambda: kill_role(ready, role), moment_s)
+        again, _ = run_one(jobs, 3, lambda: kill_role(used, role), moment_s)
         assert again == job + number + 1, "a submission that was repeated made two jobs"
     made = events.tasks_made()
     assert set(made.values()) <= {1}, made
@@ -133,7 +151,7 @@ def busy_manager(jobs: Jobs) -> Iterator[int]:
 
 @pytest.mark.timeout(600 + 120 * KILLS)
 def test_a_kill_of_the_managers_engine_at_any_moment(
-    jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None]
+    jobs: Jobs, used: LabCluster, chance: random.Random, say: Callable[[str], None]
 ) -> None:
     """Hub, proxy and job service end with it; the job's own nodes are others."""
     with busy_manager(jobs):
@@ -142,5 +160,5 @@ def test_a_kill_of_the_managers_engine_at_any_moment(
         moment_s = chance.uniform(0, life_s)
         say(f"seed {SEED}: kill {number + 1} of the manager's engine, {moment_s:.2f} s into it")
         with busy_manager(jobs) as blocker:
-            job, _ = run_one(jobs, 2, lambda: kill_manager(ready), moment_s)
+            job, _ = run_one(jobs, 2, lambda: kill_manager(used), moment_s)
             assert job == blocker + 1, "a submission that was repeated made two jobs"
