@@ -20,11 +20,13 @@ from .recovering import EVERY, FAULTS, steps
 
 Say = Callable[[str], None]
 SHORT_STEPS = 40
+PLATFORM = ("service", "hub", "proxy")
+"""The attempt goes on without them; of all else it dies."""
 
 
 @dataclass
 class Tally:
-    """recovery_s: from each fault to the next step; lost_steps: how many steps were done again."""
+    """recovery_s: from the last step before each fault to the next one; lost_steps: those done again."""
 
     recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     lost_steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -56,7 +58,7 @@ class Chaos:
         self.jobs, self.job, self.chance, self.tally, self.say = jobs, job, chance, tally, say
         self.cluster = jobs.cluster
         on_nodes = {name: self._of_node(name) for name in FAULTS}
-        on_platform = {role: self._of_role(role) for role in ("service", "hub", "proxy")}
+        on_platform = {role: self._of_role(role) for role in PLATFORM}
         self.faults = {**on_nodes, "agent": self.kill_an_agent, **on_platform}
         self._round: list[str] = []
 
@@ -67,15 +69,15 @@ class Chaos:
         struck_at = time.time()
         undo = self.faults[name]()
         try:
-            now = self._wait_step_after(attempt, struck_at)
+            now = self._wait_step(attempt if name in PLATFORM else attempt + 1, time.time())
         finally:
             undo()
         if now == attempt:
             seconds, again, first = self._pause(attempt, struck_at), 0, EVERY + 1
         else:
-            seconds, again, first = self._recovery(attempt, ranks, now, struck_at)
+            seconds, again, first = self._recovery(attempt, ranks, now)
         self.tally.note(name, seconds, again)
-        self.say(f"{name}: the next step after {seconds:.2f} s, {again} steps again")
+        self.say(f"{name}: a pause of {seconds:.2f} s, {again} steps again")
         assert first > EVERY, f"it began anew: {self.jobs.story(self.job)}"
         self._beside()
 
@@ -97,33 +99,32 @@ class Chaos:
         self._wait(look, "steps")
         return found[0], found[1]
 
-    def _wait_step_after(self, attempt: int, moment: float) -> int:
-        """Wait for a step of a later attempt, or of this one long enough after; return the attempt."""
+    def _wait_step(self, attempt: int, moment: float) -> int:
+        """Wait for a step of an attempt, or of a later one, after a moment; return the attempt."""
         now = attempt
 
         def look() -> bool:
             nonlocal now
             now = self.jobs.job(self.job)["attempt"]
-            # What the ranks did before they heard of it does not count.
-            since = moment if now > attempt else moment + 1
-            return any(at > since for at in steps(self.jobs, self.job, now).values())
+            return now >= attempt and any(at > moment for at in steps(self.jobs, self.job, now).values())
 
         self._wait(look, "the next step")
         return now
 
     def _pause(self, attempt: int, struck_at: float) -> float:
         """Return a rank's longest pause between two steps, from the fault until it is undone."""
-        self._wait_step_after(attempt, time.time())
+        self._wait_step(attempt, time.time())
         seen = steps(self.jobs, self.job, attempt).values()
         times = sorted(at for at in seen if at > struck_at - 1)
         return max(later - earlier for earlier, later in pairwise(times))
 
-    def _recovery(self, attempt: int, ranks: int, now: int, struck_at: float) -> tuple[float, int, int]:
-        """Return the seconds to a later attempt's first step, how many were done again, and its number."""
+    def _recovery(self, attempt: int, ranks: int, now: int) -> tuple[float, int, int]:
+        """Return the pause before a later attempt's first step, how many were done again, and its number."""
         after = steps(self.jobs, self.job, now)
         first = min(after)
-        done = max(max(steps(self.jobs, self.job, attempt, rank), default=0) for rank in range(ranks))
-        return after[first] - struck_at, max(0, done + 1 - first), first
+        done = [one for rank in range(ranks) for one in steps(self.jobs, self.job, attempt, rank).items()]
+        pause_s = after[first] - max(at for _, at in done)
+        return pause_s, max(0, max(step for step, _ in done) + 1 - first), first
 
     def _wait(self, look: Callable[[], bool], what: str) -> None:
         def seen() -> bool:
