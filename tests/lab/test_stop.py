@@ -18,7 +18,7 @@ from .remains import Census, processes_of, wait_clean
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
 CLEAN_WITHIN_S = 12.0
-"""From the click on Stop on. Gangs of this cluster stay warm for one of these seconds."""
+"""From the click on Stop on. Gangs of this cluster do not stay warm."""
 HERE = "print('here', flush=True)\n"
 WAITING = f"import time\n{HERE}while True: time.sleep(0.1)\n"
 IN_ALL_REDUCE = f"""
