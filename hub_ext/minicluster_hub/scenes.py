@@ -25,7 +25,7 @@ ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. `stop_patience_s` is a little over the agents' own escalation (7 s).
+    """Times in seconds. `stop_patience_s` is over the agents' own escalation (5 s).
 
     heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
     boot_timeout_s: the same until an agent's first word: it has to be loaded, on a busy machine maybe.
@@ -39,7 +39,7 @@ class Limits:
     boot_timeout_s: float = 15.0
     start_timeout_s: float = 300.0
     pull_timeout_s: float = 3600.0
-    stop_patience_s: float = 7.8
+    stop_patience_s: float = 6.5
     keep_warm_s: float = 120.0
     max_losses: int = 3
     quiet_after_s: float = 120.0

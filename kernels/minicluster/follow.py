@@ -116,9 +116,9 @@ class Follower:
         again = self._stops_seen > 0
         self._stops_seen = self._stops.count
         if again:
-            self._view.notice = "Already stopping: ranks that do not end by themselves are killed after 7 s"
+            self._view.notice = "Already stopping: ranks that do not end by themselves are killed after 5 s"
             return
-        self._view.notice = "Stopping: ranks have 5 s to end by themselves, and 2 s more after SIGTERM"
+        self._view.notice = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
         self._give_up_at = time.monotonic() + _END_WITHIN_S
         threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True).start()
 

@@ -11,19 +11,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from .faults import WITHIN_S, Jobs, counting, kill, runs_again, task_containers
-from .machines import Node
+from .faults import TERMINAL, WITHIN_S, Jobs, counting, kill, runs_again, task_containers
+from .machines import LabError, Node
 from .machines.processes import wait_for
 from .recovering import EVERY, FAULTS, steps
 
 Say = Callable[[str], None]
 SHORT_STEPS = 40
+PLATFORM = ("service", "hub", "proxy")
+"""The attempt goes on without them; of all else it dies."""
 
 
 @dataclass
 class Tally:
-    """recovery_s: from each fault to the next step; lost_steps: how many steps were done again."""
+    """recovery_s: from the last step before each fault to the next one; lost_steps: those done again."""
 
     recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     lost_steps: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -55,50 +58,84 @@ class Chaos:
         self.jobs, self.job, self.chance, self.tally, self.say = jobs, job, chance, tally, say
         self.cluster = jobs.cluster
         on_nodes = {name: self._of_node(name) for name in FAULTS}
-        on_platform = {role: self._of_role(role) for role in ("service", "hub", "proxy")}
+        on_platform = {role: self._of_role(role) for role in PLATFORM}
         self.faults = {**on_nodes, "agent": self.kill_an_agent, **on_platform}
+        self._round: list[str] = []
 
     def one_more(self) -> None:
         """Have one thing happen, and see that the training and a job beside it go on."""
-        name = self.chance.choice(sorted(self.faults))
-        attempt, before = self._now()
+        name = self._next_fault()
+        attempt, ranks = self._under_way()
         struck_at = time.time()
         undo = self.faults[name]()
         try:
-            step, at = self._next_step(struck_at, attempt)
+            now = self._wait_step(attempt if name in PLATFORM else attempt + 1, time.time())
         finally:
             undo()
-        again = max(0, max(before) + 1 - step) if step <= max(before) else 0
-        self.tally.note(name, at - struck_at, again)
-        self.say(f"{name}: the next step after {at - struck_at:.2f} s, {again} steps again")
-        assert step > EVERY, f"it began anew: {self.jobs.story(self.job)}"
+        if now == attempt:
+            seconds, again, first = self._pause(attempt, struck_at), 0, EVERY + 1
+        else:
+            seconds, again, first = self._recovery(attempt, ranks, now)
+        self.tally.note(name, seconds, again)
+        self.say(f"{name}: a pause of {seconds:.2f} s, {again} steps again")
+        assert first > EVERY, f"it began anew: {self.jobs.story(self.job)}"
         self._beside()
 
-    def _now(self) -> tuple[int, dict[int, float]]:
-        """Wait until the training is well under way; return its attempt and its steps."""
+    def _next_fault(self) -> str:
+        """Return what comes next: all of them by turns, in an order of its own in each round."""
+        if not self._round:
+            self._round = self.chance.sample(sorted(self.faults), len(self.faults))
+        return self._round.pop()
 
-        def under_way() -> bool:
-            attempt = self.jobs.job(self.job)["attempt"]
-            return len(steps(self.jobs, self.job, attempt)) > 2 * EVERY
+    def _under_way(self) -> tuple[int, int]:
+        """Wait until the training has a snapshot in this attempt; return the attempt and its ranks."""
+        found: list[int] = []
 
-        wait_for(under_way, f"steps of job {self.job}: {self.jobs.story(self.job)}", WITHIN_S, 0.3)
-        attempt = self.jobs.job(self.job)["attempt"]
-        return attempt, steps(self.jobs, self.job, attempt)
+        def look() -> bool:
+            job = self.jobs.job(self.job)
+            found[:] = [job["attempt"], len(job["nodes"])]
+            return job["state"] == "running" and len(steps(self.jobs, self.job, found[0])) > 2 * EVERY
 
-    def _next_step(self, struck_at: float, attempt: int) -> tuple[int, float]:
-        """Return the first step after the fault: of the next attempt, if this one does not go on."""
-        found: list[tuple[float, int]] = []
+        self._wait(look, "steps")
+        return found[0], found[1]
 
-        def seen() -> bool:
+    def _wait_step(self, attempt: int, moment: float) -> int:
+        """Wait for a step of an attempt, or of a later one, after a moment; return the attempt."""
+        now = attempt
+
+        def look() -> bool:
+            nonlocal now
             now = self.jobs.job(self.job)["attempt"]
-            later = steps(self.jobs, self.job, now).items()
-            # What the ranks did before they heard of it does not count.
-            grace_s = 0.0 if now > attempt else 1.0
-            found[:] = sorted((at, step) for step, at in later if at > struck_at + grace_s)
-            return bool(found)
+            return now >= attempt and any(at > moment for at in steps(self.jobs, self.job, now).values())
 
-        wait_for(seen, f"the next step of job {self.job}: {self.jobs.story(self.job)}", WITHIN_S, 0.1)
-        return found[0][1], found[0][0]
+        self._wait(look, "the next step")
+        return now
+
+    def _pause(self, attempt: int, struck_at: float) -> float:
+        """Return a rank's longest pause between two steps, from the fault until it is undone."""
+        self._wait_step(attempt, time.time())
+        seen = steps(self.jobs, self.job, attempt).values()
+        times = sorted(at for at in seen if at > struck_at - 1)
+        return max(later - earlier for earlier, later in pairwise(times))
+
+    def _recovery(self, attempt: int, ranks: int, now: int) -> tuple[float, int, int]:
+        """Return the pause before a later attempt's first step, how many were done again, and its number."""
+        after = steps(self.jobs, self.job, now)
+        first = min(after)
+        done = [one for rank in range(ranks) for one in steps(self.jobs, self.job, attempt, rank).items()]
+        pause_s = after[first] - max(at for _, at in done)
+        return pause_s, max(0, max(step for step, _ in done) + 1 - first), first
+
+    def _wait(self, look: Callable[[], bool], what: str) -> None:
+        def seen() -> bool:
+            job = self.jobs.job(self.job)
+            assert job["state"] not in TERMINAL, (job, self.jobs.story(self.job))
+            return look()
+
+        try:
+            wait_for(seen, f"{what} of job {self.job}", WITHIN_S, 0.2)
+        except LabError as error:
+            raise AssertionError(f"{error}: {self.jobs.story(self.job)}") from error
 
     def _beside(self) -> None:
         """A short job on any node runs once and is complete."""

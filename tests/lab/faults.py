@@ -148,7 +148,7 @@ def ready(cluster: LabCluster, other_image: str) -> Iterator[LabCluster]:
     cluster.up(
         f"--service-option=--SwarmEngine.images={other_image}",
         f"--service-option=--SwarmEngine.images={NO_IMAGE}",
-        "--service-option=--MiniclusterHub.keep_warm_s=1",
+        "--service-option=--MiniclusterHub.keep_warm_s=0.2",
     )
     yield cluster
     cluster.up()

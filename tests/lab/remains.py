@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from minicluster_hub.engines.swarm.names import CLUSTER_LABEL, ROLE_LABEL
+from minicluster_hub.engines.swarm.names import CLUSTER_LABEL, ROLE_LABEL, label_filter
 
 from .cluster import LabCluster
 from .machines import Node
@@ -29,12 +31,20 @@ class Census:
 
     @classmethod
     def of(cls, cluster: LabCluster, *, without: Node | None = None) -> Census:
-        """Look at the Swarm and at all nodes but one that does not answer."""
+        """Look at the Swarm and at all nodes but one that does not answer.
+
+        The Swarm keeps the networks of such a node's tasks until it takes the node for down.
+        """
         nodes = [node for node in cluster.lab.nodes if node is not without]
-        found = {f"{kind} {name}" for kind, names in cluster.remains().items() for name in names}
-        for node in nodes:
-            found |= {f"{node.name}: {thing}" for thing in _on(cluster, node)}
-        return cls(frozenset(found))
+        with ThreadPoolExecutor(len(nodes) + 1) as pool:
+            of_swarm = pool.submit(_of_swarm, cluster.first)
+            on_nodes = list(pool.map(_on, nodes))
+        found = {
+            f"{node.name}: {one}" for node, things in zip(nodes, on_nodes, strict=True) for one in things
+        }
+        kept = {one for one in of_swarm.result() if without is not None and one.startswith("network ")}
+        listed = {f"{cluster.first.name}: {one}" for one in kept}
+        return cls(frozenset((found | of_swarm.result()) - kept - listed))
 
     def left_since(self, before: Census) -> list[str]:
         return sorted(self.things - before.things)
@@ -47,7 +57,9 @@ def wait_clean(
     while left := Census.of(cluster, without=without).left_since(before):
         assert time.monotonic() < since + within_s, f"left {within_s:g} s later: {left}"
         time.sleep(0.1)
-    return time.monotonic() - since
+    clean_s = time.monotonic() - since
+    assert clean_s < within_s, f"clean after {clean_s:.1f} s only"
+    return clean_s
 
 
 def processes_of(cluster: LabCluster, node: Node, text: str) -> list[int]:
@@ -55,11 +67,19 @@ def processes_of(cluster: LabCluster, node: Node, text: str) -> list[int]:
     return [pid for pid, _, _, command in _processes(node.machine.first()) if text in command]
 
 
-def _on(cluster: LabCluster, node: Node) -> set[str]:
-    platform = _platform(cluster, node)
+def _of_swarm(manager: Node) -> set[str]:
+    with manager.docker() as client:
+        found = {f"service {one['ID']}" for one in client.services(filters=label_filter("task"))}
+        found |= {f"secret {one['ID']}" for one in client.secrets(filters=label_filter("task"))}
+        return found | {f"network {one['Id']}" for one in client.networks(filters=label_filter("gang"))}
+
+
+def _on(node: Node) -> set[str]:
+    with node.docker() as client:
+        containers, networks = client.containers(all=True), client.networks()
+    platform = {one["Id"] for one in containers if _is_platform(one["Labels"])}
     first = node.machine.first()
-    found = {f"container {one}" for one in _listed(cluster, node, "ps", "--all") - platform}
-    found |= {f"network {one}" for one in _listed(cluster, node, "network", "ls")}
+    found = {f"container {one['Id']}" for one in containers} | {f"network {one['Id']}" for one in networks}
     found |= {f"group {one}" for one in node.machine.group.below()}
     found |= {f"mount {line.split()[1]}" for line in _lines(f"/proc/{first}/mounts")}
     found |= {f"link {line.split(':')[0].strip()}" for line in _lines(f"/proc/{first}/net/dev")[2:]}
@@ -71,15 +91,8 @@ def _on(cluster: LabCluster, node: Node) -> set[str]:
     return {one for one in found if _STAYS not in one and not platform & set(_ID.findall(one))}
 
 
-def _platform(cluster: LabCluster, node: Node) -> set[str]:
-    """Return the ids of the containers that are not tasks of jobs."""
-    marks = ["--filter", f"label={CLUSTER_LABEL}", "--format", f'{{{{.ID}}}} {{{{.Label "{ROLE_LABEL}"}}}}']
-    lines = cluster.docker("ps", "--all", "--no-trunc", *marks, node=node)
-    return {line.split()[0] for line in lines if line.split()[1:] not in (["task"], ["lighthouse"])}
-
-
-def _listed(cluster: LabCluster, node: Node, *words: str) -> set[str]:
-    return set(cluster.docker(*words, "--no-trunc", "--quiet", node=node))
+def _is_platform(labels: Mapping[str, str]) -> bool:
+    return CLUSTER_LABEL in labels and labels.get(ROLE_LABEL) not in (None, "task", "lighthouse")
 
 
 def _processes(first: int) -> list[tuple[int, str, str, str]]:

@@ -12,7 +12,18 @@ from contextlib import contextmanager
 import pytest
 
 from .cluster import LabCluster
-from .faults import WITHIN_S, Events, Jobs, jobs, kill, other_image, ready, runs_again
+from .faults import (
+    WITHIN_S,
+    Events,
+    Jobs,
+    administrator,
+    container_of,
+    jobs,
+    kill,
+    other_image,
+    ready,
+    runs_again,
+)
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
@@ -39,6 +50,13 @@ def kill_role(cluster: LabCluster, role: str) -> None:
     """Kill a platform service and wait until the Swarm has brought it back."""
     killed = kill(cluster, role)
     wait_for(runs_again(cluster, role, killed), f"the {role} to be back", WITHIN_S, 0.2)
+
+
+def kill_manager(cluster: LabCluster) -> None:
+    """Kill the manager's engine and wait until its job service is back."""
+    killed = container_of(cluster, "service")
+    cluster.first.kill_daemon()
+    wait_for(runs_again(cluster, "service", killed), "the job service to be back", WITHIN_S, 0.2)
 
 
 def run_one(jobs: Jobs, nodes: int, strike: Callable[[], None], moment_s: float) -> tuple[int, float]:
@@ -68,6 +86,11 @@ def run_one(jobs: Jobs, nodes: int, strike: Callable[[], None], moment_s: float)
     return job, life_s
 
 
+def wait_cold(jobs: Jobs) -> None:
+    """Wait until no gang is warm, so that the next job's life has a start."""
+    wait_for(jobs.is_idle, "no gang to be warm", WITHIN_S, 0.2)
+
+
 def check_whole(jobs: Jobs, job_id: int, nodes: int) -> None:
     """The job ended well in its first attempt, began once, and has each line once."""
     done = jobs.job(job_id)
@@ -86,17 +109,28 @@ def check_went_on(jobs: Jobs, job_id: int, nodes: int, gone_at: float, back_at: 
             assert any(gone_at < at < back_at for at in times), (gone_at, back_at, times)
 
 
+@pytest.fixture(scope="module")
+def used(ready: LabCluster) -> LabCluster:
+    """A cluster on which a job has run: the first of all lives longer than the others."""
+    with administrator(ready) as jobs:
+        wait_cold(jobs)
+        run_one(jobs, 3, lambda: None, 0)
+    return ready
+
+
 @pytest.mark.timeout(600 + 60 * KILLS)
 @pytest.mark.parametrize("role", ["service", "hub", "proxy"])
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(
-    jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None], role: str
+    jobs: Jobs, used: LabCluster, chance: random.Random, say: Callable[[str], None], role: str
 ) -> None:
+    wait_cold(jobs)
     job, life_s = run_one(jobs, 3, lambda: None, 0)
-    events = Events.from_now(ready)
+    events = Events.from_now(used)
     for number in range(KILLS):
         moment_s = chance.uniform(0, life_s)
         say(f"seed {SEED}: kill {number + 1} of the {role}, {moment_s:.2f} s after the submission")
-        again, _ = run_one(jobs, 3, lambda: kill_role(ready, role), moment_s)
+        wait_cold(jobs)
+        again, _ = run_one(jobs, 3, lambda: kill_role(used, role), moment_s)
         assert again == job + number + 1, "a submission that was repeated made two jobs"
     made = events.tasks_made()
     assert set(made.values()) <= {1}, made
@@ -105,6 +139,7 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(
 @contextmanager
 def busy_manager(jobs: Jobs) -> Iterator[int]:
     """Keep the first node's slots by a job, so that others run on the other nodes; tell its id."""
+    wait_cold(jobs)
     blocker = jobs.submit(WAITING, slots_per_node=2)
     assert jobs.wait(blocker, "running")["nodes"] == [jobs.cluster.first.name]
     try:
@@ -116,7 +151,7 @@ def busy_manager(jobs: Jobs) -> Iterator[int]:
 
 @pytest.mark.timeout(600 + 120 * KILLS)
 def test_a_kill_of_the_managers_engine_at_any_moment(
-    jobs: Jobs, ready: LabCluster, chance: random.Random, say: Callable[[str], None]
+    jobs: Jobs, used: LabCluster, chance: random.Random, say: Callable[[str], None]
 ) -> None:
     """Hub, proxy and job service end with it; the job's own nodes are others."""
     with busy_manager(jobs):
@@ -125,5 +160,5 @@ def test_a_kill_of_the_managers_engine_at_any_moment(
         moment_s = chance.uniform(0, life_s)
         say(f"seed {SEED}: kill {number + 1} of the manager's engine, {moment_s:.2f} s into it")
         with busy_manager(jobs) as blocker:
-            job, _ = run_one(jobs, 2, ready.first.kill_daemon, moment_s)
+            job, _ = run_one(jobs, 2, lambda: kill_manager(used), moment_s)
             assert job == blocker + 1, "a submission that was repeated made two jobs"

@@ -158,6 +158,24 @@ def test_an_archive_that_came_damaged_is_refused(shelf: Shelf, tmp_path: Path) -
     assert other.entries() == []
 
 
+@pytest.mark.parametrize("name", ["../part", "/part", "sub/part", ".."])
+def test_an_archive_writes_nowhere_else(tmp_path: Path, name: str) -> None:
+    with tarfile.open(tmp_path / "came.tar", "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = 4
+        tar.addfile(member, io.BytesIO(b"evil"))
+    other = Shelf((tmp_path / "other",))
+    with pytest.raises(SnapshotNotKept):
+        other.adopt(tmp_path / "came.tar")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "came.tar"]
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "came.tar").write_bytes(b"<html>away</html>")
+    with pytest.raises(SnapshotNotKept, match="damaged"):
+        Shelf((tmp_path / "other",)).adopt(tmp_path / "came.tar")
+
+
 # The state.
 
 

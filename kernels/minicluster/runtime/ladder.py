@@ -21,7 +21,7 @@ class Step:
 # A cell has the first seconds to put its things in order. All of it, with what the service does before and
 # after, has to fit into the 12 s within which a stopped job leaves nothing.
 LADDERS: dict[StopMode, tuple[Step, ...]] = {
-    StopMode.INTERRUPT: (Step(signal.SIGINT, 5.0), Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 0.0)),
+    StopMode.INTERRUPT: (Step(signal.SIGINT, 4.0), Step(signal.SIGTERM, 1.0), Step(signal.SIGKILL, 0.0)),
     StopMode.ABORT: (Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 0.0)),
     StopMode.KILL: (Step(signal.SIGKILL, 0.0),),
 }

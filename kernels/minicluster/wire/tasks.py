@@ -107,7 +107,7 @@ class RunOrder(Message):
 
 
 class StopMode(StrEnum):
-    """interrupt: SIGINT, SIGTERM after 5 s, SIGKILL after 5 more. abort: SIGTERM, SIGKILL after 2 s.
+    """interrupt: SIGINT, SIGTERM after 4 s, SIGKILL after 1 more. abort: SIGTERM, SIGKILL after 2 s.
 
     kill: SIGKILL at once; the attempt goes on elsewhere from its newest snapshot.
     """

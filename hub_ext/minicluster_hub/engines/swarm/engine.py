@@ -104,9 +104,10 @@ class SwarmEngine(Engine):
         name = task_name(task_id)
         await self._docker.remove("remove_service", name)
         self._view.nudge()
+        # Nobody asks for it any more; a frozen node would keep it for long.
+        await self._docker.remove("remove_secret", name)
         while self._remains(name):
             await self._view.next_look()
-        await self._docker.remove("remove_secret", name)
         gang_id = self._gangs.get(task_id)
         if gang_id is not None:
             await self._networks.release(gang_id, task_id)
