@@ -50,6 +50,20 @@ class Census:
         return sorted(self.things - before.things)
 
 
+def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> float:
+    """The same where the platform's containers may have started again: with other mounts and links."""
+    since = time.monotonic()
+
+    def left() -> list[str]:
+        now = Census.of(cluster).left_since(before)
+        return [one for one in now if not re.match(r"\S+: (mount|link) ", one)]
+
+    while found := left():
+        assert time.monotonic() < since + within_s, f"left {within_s:g} s later: {found}"
+        time.sleep(0.1)
+    return time.monotonic() - since
+
+
 def wait_clean(
     cluster: LabCluster, before: Census, since: float, within_s: float, without: Node | None = None
 ) -> float:

@@ -14,7 +14,7 @@ from .cluster import LabCluster
 from .faults import WITHIN_S, Jobs, jobs, other_image, ready
 from .machines import Node
 from .machines.processes import wait_for
-from .remains import Census, processes_of, wait_clean
+from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
 CLEAN_WITHIN_S = 12.0
@@ -181,5 +181,5 @@ def test_while_a_node_is_frozen_the_others_are_clean_and_it_is_once_it_thaws(
         say(f"the frozen node's own slots were free after {time.monotonic() - since:.1f} s")
     finally:
         node.thaw()
-    clean_s = wait_clean(ready, before, time.monotonic(), WITHIN_S)
+    clean_s = wait_rid_of_jobs(ready, before, WITHIN_S)
     say(f"nothing left on the thawed node after {clean_s:.1f} s")
