@@ -23,6 +23,9 @@ class Curve:
 
     def add(self, x: float, y: float) -> None:
         self.last = y
+        while self.points and self.points[-1][0] > x:
+            # An attempt went on from here: what came later is done again.
+            self.points.pop()
         if self.seen % self.stride == 0 and math.isfinite(x) and math.isfinite(y):
             self.points.append((x, y))
         self.seen += 1

@@ -205,3 +205,10 @@ def test_event_streams_are_put_together():
     text = ": hello\n\nid: E1;rank-0=3\nevent: log\ndata: {\ndata: }\n\nevent: cut\ndata: x"
     (block,) = parse_lines(text.split("\n"))
     assert (block.event, block.data, block.id) == ("log", "{\n}", "E1;rank-0=3")
+
+
+def test_a_curve_goes_on_from_the_step_where_an_attempt_goes_on():
+    view = view_of(*(Records(records=(logged(step, loss=float(step)),)) for step in (1, 2, 3, 4, 5)))
+    for step in (3, 4):
+        view.apply(Records(records=(logged(step, loss=step + 0.5),)))
+    assert view.metrics.curves["loss"].points == [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (3.0, 3.5), (4.0, 4.5)]

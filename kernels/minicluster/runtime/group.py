@@ -6,8 +6,10 @@ group that is there; with others it gets a new one, over keys of the store that 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -60,6 +62,10 @@ def _refuse(*_args: Any, **_kwargs: Any) -> None:
     )
 
 
+_MADE, _ALL_MADE = "minicluster-groups-made", "minicluster-all-groups-made"
+_LEAVE_WITHIN = timedelta(seconds=30)
+
+
 class GivenGroup:
     """Makes the first group and stands in for torch's init and destroy functions."""
 
@@ -78,11 +84,18 @@ class GivenGroup:
     def make(self) -> None:
         """Make the group and take the place of torch's functions."""
         self._init({"backend": self._backend})
+        if self._store.add(_MADE, 1) == self._world_size:
+            self._store.set(_ALL_MADE, "yes")
         self._untouched = True
         for module in (dist, distributed_c10d):
             vars(module).update(
                 init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
             )
+
+    def wait_for_all(self) -> None:
+        """Return once all ranks have the group: who left before would break the links they still make."""
+        with contextlib.suppress(RuntimeError):  # The store or a rank is gone: nobody is to be waited for.
+            self._store.wait([_ALL_MADE], _LEAVE_WITHIN)
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for torch.distributed.init_process_group."""

@@ -62,6 +62,7 @@ class Rank:
         self.pipes = pipes
         self.namespace: dict[str, Any] = _new_main().__dict__
         self.given: frozenset[str] = frozenset()
+        self.group: group.GivenGroup | None = None
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -70,6 +71,8 @@ class Rank:
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
             self._load(payload)
             self._execute(payload)
+            if self.group:
+                self.group.wait_for_all()
         except BaseException as error:
             code = self._failed(error)
             self._say("failed", exit_code=code)
@@ -96,7 +99,8 @@ class Rank:
         if self.order.fault_tolerant:
             group.have_none(self.order.master_addr)
         else:
-            group.GivenGroup(backend).make()
+            self.group = group.GivenGroup(backend)
+            self.group.make()
 
     def _load(self, payload: CellPayload) -> None:
         sys.argv = [payload.filename]

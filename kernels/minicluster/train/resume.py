@@ -163,8 +163,9 @@ def _tell(ranks: Ranks, entry: Entry, world_size: int, scale_lr: bool) -> None:
         if scale_lr
         else "the learning rate stays as it was; mc.resume(..., scale_lr=True) scales it by the same ratio."
     )
+    going = "1 rank goes" if now == 1 else f"{now} ranks go"
     print(  # noqa: T201
-        f"mc.resume: {now} ranks go on where {world_size} were. With the same batch size for each rank, "
+        f"mc.resume: {going} on where {world_size} were. With the same batch size for each rank, "
         f"a step has {now}/{world_size} of the samples that it had; {learning}",
         file=sys.stderr,
     )
