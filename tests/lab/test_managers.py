@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ from .machines.processes import wait_for
 
 STEPS = 150
 WITHIN_S = 300
+DEATHS = int(os.environ.get("MINICLUSTER_DEATHS", "1"))
+"""How many managers die, one after the other, until no part of the control plane was spared; 3 by hand."""
 ROLES = ("proxy", "hub", "registry")
 
 
@@ -139,14 +142,16 @@ def entered(cluster: Managers) -> Iterator[Jobs]:
         yield found
 
 
-def test_the_cluster_goes_on_without_any_one_of_its_managers(
+def test_the_cluster_goes_on_without_one_of_its_managers(
     three: Managers, say: Callable[[str], None], tmp_path: Path
 ) -> None:
     to_die = {*ROLES, "job service", "Swarm"}
     with entered(three) as jobs:
         wait_for(jobs.is_idle, "three nodes, each with its relay", WITHIN_S, 0.5)
     publish(three, tmp_path)
-    while to_die:
+    for _ in range(DEATHS):
+        if not to_die:
+            break
         places = three.places()
         # An election takes a while: the fewer, the better.
         lost = max(
