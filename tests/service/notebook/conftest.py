@@ -16,6 +16,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from minicluster.client import Service
+from minicluster_hub.task_memory import TaskMemory
 
 PREFIX = "/services/minicluster/"
 
@@ -86,6 +87,7 @@ class Cluster:
             # Agents outlive their service on purpose; these are known by their service's address.
             for process in self.tasks():
                 process.kill()
+            TaskMemory(self.folder.resolve() / "tasks").sweep(())
 
     def tasks(self):
         for process in psutil.process_iter():
