@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from .cluster import Cluster
+from .live import Lighthouse, Live
 from .task_service import TaskService
 
 
@@ -57,3 +58,10 @@ async def start(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Start
     for cluster in clusters:
         await cluster.close()
         await cluster.service.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def live(start: Start) -> AsyncIterator[Live]:
+    lighthouse = Lighthouse()
+    yield Live(await start(3, TaskService()), lighthouse)
+    lighthouse.kill()

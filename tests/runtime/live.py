@@ -1,0 +1,234 @@
+"""A fault-tolerant attempt on real agents, played on by tests, and what its ranks say of their steps."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from minicluster import pickling
+from minicluster.payload import CellPayload, ResultPayload
+from minicluster.wire import RankState, RunOrder
+
+from .cluster import FILENAME, Cluster
+from .task_service import Attempt
+
+TRAIN = """
+import json
+import os
+import time
+import torch
+import minicluster as mc
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(mc.rank())
+data = TensorDataset(torch.arange({size}), torch.randn({size}, 8, generator=torch.Generator().manual_seed(1)))
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
+session = optimizer._session
+story = open(f"{folder}/rank-{{os.environ['RANK']}}", "a", buffering=1)
+start = 0
+{begin}
+for epoch in range(start, {epochs}):
+    for index, x in loader:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        time.sleep({pause})
+        loss.backward()
+        here = dict(epoch=epoch, step=session.step, members=session.members, samples=index.tolist())
+        story.write(json.dumps(dict(here, at=time.monotonic(), counted=False)) + "\\n")
+        optimizer.step()
+        if session.step > here["step"]:
+            story.write(json.dumps(dict(here, at=time.monotonic(), counted=True)) + "\\n")
+        {after}
+total = sum(value.double().sum().item() for value in model.parameters())
+print("total", repr(total))
+"""
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a rank noted: before each try of a step, and again when the step counted."""
+
+    rank: int
+    epoch: int
+    step: int
+    members: tuple[int, ...]
+    samples: tuple[int, ...]
+    at: float
+    counted: bool
+
+
+class Lighthouse:
+    """A lighthouse at an address that stays."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "minicluster.runtime.lighthouse", "--bind", self.address]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start_again(self) -> None:
+        self.process = self._start()
+
+
+class Live:
+    """One fault-tolerant attempt on some agents, of which some come later."""
+
+    def __init__(self, cluster: Cluster, lighthouse: Lighthouse) -> None:
+        self.cluster = cluster
+        self.lighthouse = lighthouse
+        self.attempt = Attempt(1, 0, [])
+        cluster.service.attempts[1] = self.attempt
+        self.folder = cluster.folder
+        self.address = lighthouse.address
+        self._orders: list[RunOrder] = []
+        self._sha256 = ""
+
+    async def run(self, nodes: int, **values: Any) -> None:
+        source = (
+            textwrap.dedent(TRAIN)
+            .strip()
+            .format(
+                **{"size": 240, "epochs": 3, "pause": 0.02, "folder": self.folder, "begin": "", "after": ""}
+                | values
+            )
+        )
+        blob = CellPayload(source, FILENAME, b"", pull=("total",)).to_bytes()
+        self._sha256 = hashlib.sha256(blob).hexdigest()
+        self.cluster.service.blobs[self._sha256] = blob
+        for number in range(nodes):
+            await self._order(number, nodes, joins=False, lead=number == 0)
+
+    async def join(self) -> None:
+        """Add an agent to the attempt that runs."""
+        self.cluster.start_agent()
+        task = self.cluster.tasks[-1]
+        await self.cluster.service.until(lambda: task.report.ready)
+        number = len(self.cluster.tasks) - 1
+        await self._order(number, number + 1, joins=True, lead=False)
+
+    async def lead(self, number: int) -> None:
+        """Have another task bring the result."""
+        for index, order in enumerate(self._orders):
+            self._orders[index] = order = order.model_copy(update={"lead": index == number})
+            await self.cluster.service.order(self.cluster.tasks[index], order)
+
+    def lose(self, number: int) -> None:
+        """Kill a task as a node's power failure does, and take it off the attempt."""
+        task = self.cluster.tasks[number]
+        task.over = True
+        for pid in self.cluster.processes(number):
+            os.kill(pid, signal.SIGKILL)
+        self.attempt.tasks.remove(task)
+        # As the engine does for an agent that was killed.
+        shutil.rmtree(f"/dev/shm/minicluster-{self.cluster.label(number)}", ignore_errors=True)
+
+    def took(self, rank: int) -> list[Took]:
+        """Return a rank's notes, also of one that is dead: they are in a file."""
+        path = self.folder / f"rank-{rank}"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        notes = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [
+            Took(rank, **note | {"members": tuple(note["members"]), "samples": tuple(note["samples"])})
+            for note in notes
+        ]
+
+    async def until_step(self, rank: int, step: int) -> None:
+        """Wait until a rank has taken so many steps."""
+        async with asyncio.timeout(90):
+            while not any(one.counted and one.step >= step for one in self.took(rank)):
+                await asyncio.sleep(0.02)
+
+    async def over(self) -> None:
+        ranks = self.attempt.ranks
+        numbers = [
+            order.first_rank
+            for order, task in zip(self._orders, self.cluster.tasks, strict=True)
+            if task in self.attempt.tasks
+        ]
+        await self.cluster.service.until(
+            lambda: all(n in ranks and ranks[n].state is RankState.EXITED for n in numbers), 90.0
+        )
+        assert not [ranks[number].error for number in numbers if ranks[number].error], ranks
+
+    def result(self) -> float:
+        assert self.attempt.result
+        result = ResultPayload.from_bytes(self.cluster.service.blobs[self.attempt.result.sha256])
+        return pickling.loads(result.names, {})["total"]
+
+    def printed_total(self, rank: int) -> float:
+        return float(self.attempt.text(rank).rpartition("total ")[2])
+
+    async def _order(self, number: int, world_size: int, **more: Any) -> None:
+        first = self.cluster.tasks[0].report
+        order = RunOrder(
+            attempt=1,
+            job_id=1,
+            payload_sha256=self._sha256,
+            first_rank=number,
+            local_world_size=1,
+            world_size=world_size,
+            group_rank=number,
+            group_world_size=world_size,
+            master_addr=first.address,
+            master_port=first.store_port or 0,
+            fault_tolerant=True,
+            lighthouse=self.address,
+            **more,
+        )
+        self._orders.append(order)
+        self.attempt.tasks.append(self.cluster.tasks[number])
+        await self.cluster.service.order(self.cluster.tasks[number], order)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def told(capsys: pytest.CaptureFixture[str], sentence: str) -> None:
+    """Show a figure; how long something may take is no matter of a test."""
+    with capsys.disabled():
+        print(f"\n  {sentence}")
+
+
+def next_step_s(steps: list[Took], since: float, members: tuple[int, ...]) -> float:
+    """Return the time from an event to the end of the first step that these ranks took after it."""
+    return min(one.at for one in steps if one.counted and one.at > since and one.members == members) - since
+
+
+def longest_pause_s(steps: list[Took], since: float) -> float:
+    """Return the longest time between two steps that counted, from an event on."""
+    at = [since, *(one.at for one in steps if one.counted and one.at > since)]
+    return max(later - earlier for earlier, later in itertools.pairwise(at))
+
+
+def lost_steps(steps: list[Took]) -> int:
+    return sum(not one.counted for one in steps) - sum(one.counted for one in steps)
+
+
+def samples_of(steps: list[Took], epoch: int) -> list[int]:
+    """Return the samples of the steps that counted, those too that a rank took which died right then."""
+    counted = {(one.step, one.members) for one in steps if one.counted}
+    tries = (one for one in steps if not one.counted and one.epoch == epoch)
+    return [sample for one in tries if (one.step, one.members) in counted for sample in one.samples]
