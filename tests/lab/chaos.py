@@ -135,7 +135,8 @@ class Chaos:
         try:
             wait_for(seen, f"{what} of job {self.job}", WITHIN_S, 0.2)
         except LabError as error:
-            raise AssertionError(f"{error}: {self.jobs.story(self.job)}") from error
+            story, why = self.jobs.story(self.job), self.jobs.why(self.job)
+            raise AssertionError(f"{error}: {story}\n{why}") from error
 
     def _beside(self) -> None:
         """A short job on any node runs once and is complete."""
@@ -177,7 +178,13 @@ class Chaos:
         name = self.chance.choice(self.jobs.job(self.job)["nodes"])
         node = next(node for node in self.cluster.lab.nodes if node.name == name)
         self.say(f"agent: killed on {name}")
-        found = task_containers(self.cluster, node)
-        if found:
-            self.cluster.docker("kill", self.chance.choice(found), node=node)
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = task_containers(self.cluster, node)
+            return len(found) == 1
+
+        # A short job's gang may be warm there for some seconds.
+        self._wait(look, f"the only agent on {name}")
+        self.cluster.docker("kill", *found, node=node)
         return lambda: None

@@ -91,6 +91,10 @@ class Jobs:
         lines = self._ask("GET", f"api/jobs/{job_id}/story").json()["lines"]
         return "\n".join(f"{line['kind']} {line['text']}" for line in lines)
 
+    def why(self, job_id: int) -> str:
+        """Return what a job waits for, with its ranks' stacks."""
+        return self._ask("GET", f"api/jobs/{job_id}/why").text
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self._ask("GET", "api/nodes").json()["nodes"]}
 
