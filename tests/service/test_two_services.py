@@ -7,10 +7,9 @@ import httpx
 import pytest
 
 from minicluster.client import Service
-from minicluster.payload import CellPayload
-from minicluster.pickling import dumps
-from minicluster.wire import JobSpec, JobState, NodeRange
+from minicluster.wire import JobState
 
+from .cells import submit, until
 from .two_services import TwoServices
 
 COUNTING = """
@@ -39,25 +38,14 @@ def asks(service, patience_s=20):
     return Service(service.url, "ada-token", patience_s=patience_s)
 
 
-def submit(client, steps, nodes=2):
-    source = COUNTING.replace("STEPS", str(steps))
-    body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
-    spec = JobSpec(payload_sha256=client.put_blob(body).sha256, nodes=NodeRange(min=nodes, max=nodes))
-    return client.submit(spec).id
-
-
-def until(seen, timeout_s=60):
-    end = time.monotonic() + timeout_s
-    while not (found := seen()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-    return found
+def count(client, steps):
+    return submit(client, COUNTING.replace("STEPS", str(steps)), 2, 2)
 
 
 def test_who_stands_by_answers_what_is_read_and_passes_on_what_is_written(pair):
     _, other = pair.leader()
     client = asks(other)
-    job = submit(client, 3)
+    job = count(client, 3)
     until(lambda: client.job(job).state.terminal)
     assert client.job(job).state is JobState.SUCCEEDED
     assert client.log(job, 0, 1 << 20)[0].splitlines()[-1] == "line 2"
@@ -71,7 +59,7 @@ def test_who_stands_by_answers_what_is_read_and_passes_on_what_is_written(pair):
 def test_the_other_takes_over_at_any_moment(pair, number, after_s):
     leader, other = pair.leader()
     client = asks(other, patience_s=60)
-    job = submit(client, 40)
+    job = count(client, 40)
     time.sleep(after_s)
     leader.send(number)
     began = time.monotonic()

@@ -12,26 +12,10 @@ from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, Swa
 from minicluster_hub.cluster.doctor.findings import Finding
 from minicluster_hub.cluster.doctor.report import Answer, Door, Gpus, Link, OverlayReport, Report
 from minicluster_hub.cluster.doctor.table import as_json, as_table
-from minicluster_hub.engines.swarm.view import SwarmNode
+
+from .swarm_nodes import node
 
 GB = 10**9
-
-
-def node(number: int, **changes: object) -> SwarmNode:
-    made = SwarmNode(
-        id=f"id{number}",
-        name=f"node{number}",
-        address=f"10.0.0.{number}",
-        up=True,
-        manager=number == 1,
-        availability="active",
-        gpus=(),
-        labels={},
-        engine_version="26.1.5+dfsg1",
-        memory_bytes=64 * GB,
-        cpus=16.0,
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def link(peer: int, mbit: float = 940.0, **changes: object) -> Link:

@@ -5,23 +5,8 @@ from __future__ import annotations
 import json
 
 from minicluster_hub.cluster.doctor import specs
-from minicluster_hub.engines.swarm.view import SwarmNode
 
-
-def node(number: int) -> SwarmNode:
-    return SwarmNode(
-        id=f"id{number}",
-        name=f"node{number}",
-        address=f"10.0.0.{number}",
-        up=True,
-        manager=number == 1,
-        availability="active",
-        gpus=(),
-        labels={},
-        engine_version="26.1.5+dfsg1",
-        memory_bytes=64 * 10**9,
-        cpus=16.0,
-    )
+from .swarm_nodes import node
 
 
 def test_the_probe_has_no_socket_no_rights_and_a_bound() -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from minicluster.train import place
 from minicluster.train.live.loader import LiveLoader
+from minicluster.train.live.model import ClosureNotTaken, LiveOptimizer
 from minicluster.train.live.session import words
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE, LiveSettings
 from minicluster.train.live.shares import next_take
@@ -154,6 +155,13 @@ def test_a_loader_goes_back_to_the_notebook_as_a_plain_one():
     back = pickle.loads(pickle.dumps(loader))
     assert type(back) is DataLoader
     assert values(next(iter(back))) == [0, 1]
+
+
+def test_a_step_with_a_closure_is_refused_with_what_to_do() -> None:
+    optimizer = LiveOptimizer(Quorum(), torch.optim.LBFGS([torch.nn.Parameter(torch.zeros(1))]))  # type: ignore[arg-type]
+    with pytest.raises(ClosureNotTaken, match="LBFGS") as told:
+        optimizer.step(lambda: pytest.fail("no gradient may be computed"))
+    assert "leave --fault-tolerant out" in told.value.hint
 
 
 def test_the_words_say_who_left_and_who_came():

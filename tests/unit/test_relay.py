@@ -16,12 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.conftest import Needs
 
 from minicluster_hub.cluster import registry as settings
 from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
 from minicluster_hub.cluster.relay import Relay
 from minicluster_hub.cluster.relay_doors import Door, doors, trust
+from tests.conftest import Needs
 
 PUBLISHER = ("publisher", "publisher's word")
 LAYER = bytes(range(256)) * 40_000
@@ -71,11 +71,6 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def certificates() -> Certificates:
-    return make_ca_and_cert(["127.0.0.1"])
-
-
-@pytest.fixture(scope="module")
 def program(needs: Needs) -> None:
     needs(shutil.which("docker-registry"), "no docker-registry (Debian: apt-get install docker-registry)")
 
@@ -87,18 +82,6 @@ def registry(program: None, tmp_path: Path, certificates: Certificates) -> Itera
     made.start()
     yield made
     made.stop()
-
-
-@pytest.fixture
-def environ(tmp_path: Path, certificates: Certificates) -> dict[str, str]:
-    (tmp_path / "ca").write_text(certificates.ca_pem)
-    (tmp_path / "reader").write_text("reader:reader's word\n")
-    return {
-        "MINICLUSTER_RELAY_CA_FILE": str(tmp_path / "ca"),
-        "MINICLUSTER_RELAY_READER_FILE": str(tmp_path / "reader"),
-        "MINICLUSTER_RELAY_PUBLISH_NODE": "node-a",
-        "MINICLUSTER_NODE_ID": "node-a",
-    }
 
 
 @dataclass

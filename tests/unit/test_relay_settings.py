@@ -5,37 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from minicluster_hub.cluster import registry as settings
-from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
 from minicluster_hub.cluster.relay import Relay
 from minicluster_hub.cluster.relay_doors import Door, RelayError, doors, trust
 from minicluster_hub.cluster.relay_http import HeadReader, RequestBroken, reading_head
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        return listener.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def certificates() -> Certificates:
-    return make_ca_and_cert(["127.0.0.1"])
-
-
-@pytest.fixture
-def environ(tmp_path: Path, certificates: Certificates) -> dict[str, str]:
-    (tmp_path / "ca").write_text(certificates.ca_pem)
-    (tmp_path / "reader").write_text("reader:reader's word\n")
-    return {
-        "MINICLUSTER_RELAY_CA_FILE": str(tmp_path / "ca"),
-        "MINICLUSTER_RELAY_READER_FILE": str(tmp_path / "reader"),
-        "MINICLUSTER_RELAY_PUBLISH_NODE": "node-a",
-        "MINICLUSTER_NODE_ID": "node-a",
-    }
 
 
 def test_doors_by_the_environment(environ: dict[str, str]) -> None:

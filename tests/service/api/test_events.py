@@ -206,6 +206,18 @@ async def test_a_quiet_stream_is_kept_alive(start_api, listen):
                 assert events.keep_alives >= 4
 
 
+async def run_second_attempt(api, job):
+    """Wait for a job's second attempt, which follows a lost task, and run it to its end."""
+    async with asyncio.timeout(5):
+        while api.context.store.job(job.id).attempts < 2:
+            await asyncio.sleep(0.002)
+    (again,) = await api.agents(job.id)
+    second = await again.run_order()
+    await again.start_ranks(second)
+    await again.say(second, "rank-0", 0, b"second attempt\n")
+    await again.finish(second)
+
+
 async def test_a_new_attempts_output_comes_after_the_old_ones(api, listen):
     job, (agent,), (run,) = await api.running()
     await agent.say(run, "rank-0", 0, b"first attempt\n")
@@ -213,14 +225,7 @@ async def test_a_new_attempts_output_comes_after_the_old_ones(api, listen):
         await events.until("log")
         api.context.logs.append(job.id, 1, "rank-0", 14, b"its last words\n")
         await api.engine.end(agent.task_id)
-        async with asyncio.timeout(5):
-            while api.context.store.job(job.id).attempts < 2:
-                await asyncio.sleep(0.002)
-        (again,) = await api.agents(job.id)
-        second = await again.run_order()
-        await again.start_ranks(second)
-        await again.say(second, "rank-0", 0, b"second attempt\n")
-        await again.finish(second)
+        await run_second_attempt(api, job)
         told = await events.until("end")
     assert texts(told) == "its last words\nsecond attempt\n"
     seen = [data["attempt"] if name == "job" else data["text"] for name, data, _ in told if name != "end"]
@@ -231,14 +236,7 @@ async def test_who_comes_late_reads_all_attempts(api, listen):
     job, (agent,), (run,) = await api.running()
     await agent.say(run, "rank-0", 0, b"first attempt\n")
     await api.engine.end(agent.task_id)
-    async with asyncio.timeout(5):
-        while api.context.store.job(job.id).attempts < 2:
-            await asyncio.sleep(0.002)
-    (again,) = await api.agents(job.id)
-    second = await again.run_order()
-    await again.start_ranks(second)
-    await again.say(second, "rank-0", 0, b"second attempt\n")
-    await again.finish(second)
+    await run_second_attempt(api, job)
     async with listen(api.client("ada-token"), path(job)) as events:
         told = await events.until("end")
     logs = [data for name, data, _ in told if name == "log"]

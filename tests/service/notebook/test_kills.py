@@ -8,9 +8,9 @@ import time
 import pytest
 
 from minicluster.client import Service
-from minicluster.payload import CellPayload
-from minicluster.pickling import dumps
-from minicluster.wire import JobSpec, JobState, NodeRange
+from minicluster.wire import JobState
+
+from ..cells import submit
 
 KILLS = int(os.environ.get("MINICLUSTER_KILLS", "2"))
 """How many jobs of each kind have their moment; 30 by hand."""
@@ -32,13 +32,6 @@ def user(cluster_on_postgresql):
     opened = Service(cluster_on_postgresql.url, "ada-token", patience_s=60)
     yield opened
     opened.close()
-
-
-def submit(user, began):
-    source = COUNTING.format(began=str(began), steps=STEPS)
-    body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
-    nodes = NodeRange(min=NODES, max=NODES)
-    return user.submit(JobSpec(payload_sha256=user.put_blob(body).sha256, nodes=nodes)).id
 
 
 def ended(user, job):
@@ -73,7 +66,7 @@ def run_once(user, folder, strike, moment_s):
     striking = threading.Thread(target=struck)
     striking.start()
     try:
-        job = submit(user, began)
+        job = submit(user, COUNTING.format(began=str(began), steps=STEPS), NODES, NODES)
         done = ended(user, job)
     finally:
         striking.join()

@@ -1,14 +1,13 @@
 """An agent dies with its ranks, as when its node loses power: the others go on, with the same agents."""
 
 import signal
-import time
 
 import psutil
 import pytest
 
-from minicluster.payload import CellPayload
-from minicluster.pickling import dumps
-from minicluster.wire import JobSpec, JobState, NodeRange
+from minicluster.wire import JobState
+
+from ..cells import submit, until
 
 REDUCING = """
 import os, time, torch, torch.distributed as dist
@@ -38,20 +37,6 @@ while step < 100_000:
         print(f"step {step} on", mc.world_size(), flush=True)
         time.sleep(0.02)
 """
-
-
-def submit(service, source, least, most, **spec):
-    body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
-    nodes = NodeRange(min=least, max=most)
-    return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes, **spec)).id
-
-
-def until(seen, timeout_s=60):
-    end = time.monotonic() + timeout_s
-    while not (found := seen()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-    return found
 
 
 def agents(cluster):

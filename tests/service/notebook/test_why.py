@@ -1,10 +1,10 @@
 """A cell that stands still says so by itself, with the sentence; `%distribute why` gives it at any time."""
 
-import time
-
 import pytest
 
 from minicluster.wire import JobState
+
+from ..cells import until
 
 STANDS_STILL = """%%distribute --nodes 3 --detach {options}
 import torch, torch.distributed as dist
@@ -14,14 +14,6 @@ if dist.get_rank() == 2:
 dist.all_reduce(torch.ones(1))
 """
 SENTENCE = "Rank 2 never reached the all_reduce of cell line 6; ranks 0 and 1 wait there."
-
-
-def until(seen, timeout_s=60):
-    end = time.monotonic() + timeout_s
-    while not (found := seen()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,7 +26,7 @@ from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
-from minicluster_hub.engines.local.watch import ExitWatch
+from minicluster_hub.engines.local.watch import ExitWatch, start_apart
 from minicluster_hub.models import NodeView
 from minicluster_hub.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
 from minicluster_hub.task_memory import VARIABLE, TaskMemory
@@ -85,21 +84,11 @@ class LocalEngine(Engine):
             return
         scratch = self._prepare_scratch(launch)
         try:
-            with (scratch / "agent.log").open("ab") as output:
-                process = subprocess.Popen(  # noqa: ASYNC220 - returns once the child runs, in about 1 ms
-                    self._command(),
-                    env=self._environment(launch, scratch),
-                    cwd=self._folder_of(launch.owner),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            environment, folder = self._environment(launch, scratch), self._folder_of(launch.owner)
+            pid = start_apart(self._command(), environment, scratch / "agent.log", folder)
         except OSError as error:
             raise TaskRefused(f"the agent could not be started on {launch.node}: {error}") from error
-        # The exit is taken by ExitWatch; a Popen that is collected must not warn or wait.
-        process.returncode = 0
-        self._watch(launch.task_id, process.pid)
+        self._watch(launch.task_id, pid)
 
     async def end(self, task_id: int) -> None:
         await asyncio.to_thread(kill_task, self._scratch(task_id))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ import psutil
 
 from minicluster_hub.engines.base import LighthouseRefused, LighthouseView
 from minicluster_hub.engines.local.devices import LOOPBACK
-from minicluster_hub.engines.local.watch import ExitWatch
+from minicluster_hub.engines.local.watch import ExitWatch, start_apart
 from minicluster_hub.processes import DATA_LABEL, find, labelled, wait_gone
 
 GANG_LABEL = "MINICLUSTER_LIGHTHOUSE_GANG"
@@ -56,21 +55,15 @@ class LocalLighthouses:
             return
         port = self._port(gang_id)
         try:
-            with (self._folder / f"{gang_id}.log").open("ab") as output:
-                process = subprocess.Popen(
-                    [self._python, "-m", MODULE, "--bind", f"{LOOPBACK}:{port}"],
-                    env={**environment, DATA_LABEL: str(self._data), GANG_LABEL: str(gang_id)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            pid = start_apart(
+                [self._python, "-m", MODULE, "--bind", f"{LOOPBACK}:{port}"],
+                {**environment, DATA_LABEL: str(self._data), GANG_LABEL: str(gang_id)},
+                self._folder / f"{gang_id}.log",
+            )
         except OSError as error:
             raise LighthouseRefused(f"the lighthouse could not be started: {error}") from error
-        # The exit is taken by ExitWatch; a Popen that is collected must not warn or wait.
-        process.returncode = 0
         self._views[gang_id] = LighthouseView(gang_id, f"{LOOPBACK}:{port}", alive=True)
-        self._watch(gang_id, process.pid)
+        self._watch(gang_id, pid)
 
     async def end(self, gang_id: int) -> None:
         """Kill a gang's lighthouse and forget its address."""

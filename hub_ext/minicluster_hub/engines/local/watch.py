@@ -1,11 +1,36 @@
-"""Learning that a process ended without asking again and again, also of one that we did not start."""
+"""Starting a process that outlives the service, and learning of its end without asking again and again.
+
+The end is learnt of a process that we did not start, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+
+
+def start_apart(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None) -> int:
+    """Start a process in a session of its own, its output added to `log`; return its pid. Raises OSError.
+
+    Returns once the process runs, in about 1 ms.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    # The exit is taken by ExitWatch; a Popen that is collected must not warn or wait.
+    process.returncode = 0
+    return process.pid
 
 
 class ExitWatch:

@@ -9,7 +9,13 @@ import torchft.ddp
 from torch.optim import Optimizer
 from torchft.optim import OptimizerWrapper
 
+from minicluster.errors import MiniclusterError
+
 from .session import Session
+
+
+class ClosureNotTaken(MiniclusterError):
+    """The optimizer of a fault-tolerant job was to step with a closure."""
 
 
 class LiveModel(torchft.ddp.DistributedDataParallel):
@@ -47,7 +53,10 @@ class LiveOptimizer(OptimizerWrapper):
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
-            raise NotImplementedError("A fault-tolerant job takes no optimizer with a closure (LBFGS).")
+            raise ClosureNotTaken(
+                "In a fault-tolerant job, optimizer.step() takes no closure, which torch.optim.LBFGS needs.",
+                "Call step() without one, of another optimizer if need be, or leave --fault-tolerant out.",
+            )
         return self.optim.step() if self._session.commit() else None
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,127 @@
+"""Worlds and sights put together by hand, for the tests of the pure parts that decide what must happen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
+from minicluster_hub.actions import Action, Happened
+from minicluster_hub.engines.base import LighthouseView, TaskView
+from minicluster_hub.lifecycle import decide
+from minicluster_hub.models import (
+    GangRecord,
+    GangTarget,
+    JobRecord,
+    RankRecord,
+    TaskRecord,
+    TaskState,
+    World,
+)
+from minicluster_hub.scenes import Limits, Scene, Sight, scenes
+from minicluster_hub.states import JobEvent
+
+NOW = 5000.0
+LIMITS = Limits()
+SPEC = JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=2, max=2))
+TOLERANT = SPEC.model_copy(update={"fault_tolerant": True})
+FAILURE = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: no", rank=1, at=4999.0)
+
+
+def job(state: JobState = JobState.RUNNING, **changes: Any) -> JobRecord:
+    record = JobRecord(
+        id=7,
+        owner="ada",
+        spec=SPEC,
+        state=state,
+        reason="",
+        created_at=4900.0,
+        started_at=4950.0,
+        ended_at=None,
+        state_since=4950.0,
+        attempts=1,
+        attempt_id=70,
+        gang_id=3,
+        world_size=2,
+        error=None,
+        result=None,
+    )
+    return replace(record, **changes)
+
+
+def task(index: int, state: TaskState = TaskState.READY, **changes: Any) -> TaskRecord:
+    record = TaskRecord(
+        id=30 + index,
+        gang_id=3,
+        index=index,
+        node=f"node-{index}",
+        slots=(0,),
+        state=state,
+        token_hash="",
+        address="127.0.0.1",
+        store_port=4000 + index,
+        cleared=0,
+        failure=None,
+        state_since=4940.0,
+    )
+    return replace(record, **changes)
+
+
+READY = (task(0), task(1))
+CLEARED = (task(0, cleared=70), task(1, cleared=70))
+EXITED = (RankState.EXITED, RankState.EXITED)
+
+
+def world(
+    record: JobRecord | None,
+    tasks: Iterable[TaskRecord],
+    states: Sequence[RankState] = (RankState.STARTED, RankState.STARTED),
+    errors: Sequence[JobError | None] = (None, None),
+    target: GangTarget = GangTarget.KEEP,
+    idle_since: float | None = None,
+) -> World:
+    """Return the world of one gang, which is bound to the job unless that is over."""
+    bound = record if record is not None and not record.state.terminal else None
+    gang = GangRecord(3, "ada", target, bound.id if bound else None, 1, 4900.0, idle_since)
+    ranks = tuple(
+        RankRecord(70, rank, 30 + rank, state, 0 if state is RankState.EXITED else None, error)
+        for rank, (state, error) in enumerate(zip(states, errors, strict=True))
+    )
+    return World((bound,) if bound else (), (gang,), tuple(tasks), ranks if bound else (), ())
+
+
+def sight(
+    *dead: int,
+    silent: Collection[int] = (),
+    missing: Collection[int] = (),
+    clean: Collection[int] = (),
+) -> Sight:
+    """Return a sight of both tasks, alive and just heard, but for those named by their ids."""
+    views = {
+        number: TaskView(number, alive=number not in dead, clean=number in clean, detail="last words")
+        for number in (30, 31)
+        if number not in missing
+    }
+    return Sight(views, {number: 99.0 if number in silent else 0.1 for number in (30, 31)}, NOW)
+
+
+def lit(seen: Sight, alive: bool = True) -> Sight:
+    """Return the sight with a lighthouse for the gang."""
+    return replace(seen, lighthouses={3: LighthouseView(3, "127.0.0.1:5000", alive)})
+
+
+def scene_of(here: World, seen: Sight | None = None) -> Scene:
+    """Return the scene of the world's one gang."""
+    (scene,) = scenes(here, seen or sight(), LIMITS)
+    return scene
+
+
+def acts(here: World, seen: Sight | None = None) -> tuple[Action, ...]:
+    """Return what is decided."""
+    return decide(here, seen or sight(), LIMITS)
+
+
+def events(actions: Iterable[Action]) -> list[JobEvent]:
+    """Return the events among the actions."""
+    return [action.event for action in actions if isinstance(action, Happened)]
