@@ -13,6 +13,7 @@ from minicluster.wire import Job, JobState, NodeList, RankSight, RankStack, Rank
 from minicluster_hub.bell import NODES, Bell
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.looks import Looks
+from minicluster_hub.meetings import sentence
 from minicluster_hub.models import JobRecord, NodeView, RankRecord, TaskRecord, World
 from minicluster_hub.orders import TaskOver, orders_for
 from minicluster_hub.scenes import Scene
@@ -50,6 +51,9 @@ class Board:
         """Take a new look at the world."""
         self.world = world
         self.scenes = {scene.gang.id: scene for scene in scenes}
+        for scene in self.scenes.values():
+            if scene.job is not None:
+                self.annotate(scene.job.id, sentence(scene.apart), "meeting")
         self.looks.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
         self.looked.set()
 
@@ -132,7 +136,8 @@ class Board:
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""
         shown = job_message(record, self._nodes_of(record), self._waits.get(record.id))
-        note = " ".join(self._notes.get(record.id, {}).values()) if record.state is JobState.RUNNING else ""
+        lives = record.state in (JobState.STARTING, JobState.RUNNING)
+        note = " ".join(self._notes.get(record.id, {}).values()) if lives else ""
         return shown.model_copy(update={"note": note}) if note else shown
 
     def _nodes_of(self, record: JobRecord) -> tuple[str, ...]:

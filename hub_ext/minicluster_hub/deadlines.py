@@ -32,7 +32,8 @@ def _job_waits(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> It
     if job.state in ENDING:
         yield job.state_since + limits.stop_patience_s - now + 0.05
     elif job.state is JobState.STARTING and since is not None:
-        yield since + limits.start_timeout_s - now + 0.05
+        patience_s = limits.meet_patience_s if scene.apart else limits.start_timeout_s
+        yield since + patience_s - now + 0.05
     elif job.state is JobState.STARTING:
         yield job.state_since + limits.pull_timeout_s - now + 0.05
     elif job.state is JobState.RUNNING and job.spec.timeout_s:

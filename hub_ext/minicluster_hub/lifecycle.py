@@ -20,7 +20,7 @@ from minicluster_hub.actions import (
     StartLighthouse,
     StartTask,
 )
-from minicluster_hub.losses import given_up, lost_task, without_unusable
+from minicluster_hub.losses import given_up, lost_task, unreached_task, without_unusable
 from minicluster_hub.models import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.root_cause import root_cause
 from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, lost_connections, scenes
@@ -103,7 +103,10 @@ def _progress(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Hap
     if ranks and scene.cleared() and all(rank.state is RankState.EXITED for rank in ranks):
         return Happened(job.id, JobEvent.RANKS_SUCCEEDED)
     trouble = (
-        _agents_failure(scene, job) or lost_task(scene, job, sight) or _overdue(scene, job, sight, limits)
+        _agents_failure(scene, job)
+        or lost_task(scene, job, sight)
+        or unreached_task(scene, job, sight, limits)
+        or _overdue(scene, job, sight, limits)
     )
     if trouble is not None:
         return trouble

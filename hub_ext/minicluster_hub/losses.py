@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import DropTasks, EndGang, Happened
+from minicluster_hub.meetings import sentence
 from minicluster_hub.models import JobRecord, RankRecord, TaskRecord, TaskState
 from minicluster_hub.scenes import ENDING, Limits, Scene, Sight
 from minicluster_hub.states import JobEvent
@@ -14,7 +15,7 @@ from minicluster_hub.states import JobEvent
 def without_unusable(scene: Scene, sight: Sight, limits: Limits) -> Iterator[DropTasks | EndGang]:
     """Part with the tasks that cannot go on; the others stay together, warm and with their snapshots."""
     late = _late(scene, sight, limits)
-    lost = {task.id for task in scene.lost}
+    lost = {task.id for task in (*scene.lost, *scene.apart)}
     if scene.tolerates_loss:
         bad = [task for task in scene.tasks if task.id in lost or _joins_in_vain(task, scene)]
     else:
@@ -44,12 +45,31 @@ def lost_task(scene: Scene, job: JobRecord, sight: Sight) -> Happened | None:
     return Happened(job.id, JobEvent.TASK_LOST, f"the task on {task.node} was lost", losses=losses)
 
 
+def unreached_task(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
+    """Return what it means for a job on its way that tasks do not reach each other, None as long as it waits.
+
+    It goes on without them if it can. Else they get some time: a machine that comes back needs it.
+    """
+    if job.state is not JobState.STARTING or not scene.apart:
+        return None
+    others = len(scene.tasks) - len(scene.apart)
+    enough = job.spec.nodes is None or others >= job.spec.nodes.min
+    since = scene.starting_since(sight.views)
+    if not enough and (since is None or sight.now - since <= limits.meet_patience_s):
+        return None
+    losses = job.losses if enough else job.losses + 1
+    return Happened(job.id, JobEvent.TASK_LOST, sentence(scene.apart), losses=losses)
+
+
 def given_up(job: JobRecord, limits: Limits) -> Happened | None:
     """Return the failure of a queued job that lost too many attempts, None for any other."""
     if job.state is not JobState.QUEUED or job.losses < limits.max_losses:
         return None
     words = f"{job.losses} attempts in a row lost a task and got no further than the one before"
-    hint = "Its story names the nodes. With mc.checkpoint() a job goes on from where it was."
+    hint = (
+        "Its story names the nodes; an admin's `doctor` tells whether they reach each other. "
+        "With mc.checkpoint() a job goes on from where it was."
+    )
     error = JobError(kind=ErrorKind.LOST, message=words, hint=hint)
     return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
 

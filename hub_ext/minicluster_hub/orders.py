@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
+from minicluster_hub.meetings import store_address
 from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.scenes import Scene
 
@@ -60,6 +61,11 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, quiet_after_s: fl
         lighthouse=scene.lighthouse if job.spec.fault_tolerant else "",
         joins=mine[0].joined,
         lead=scene.living_ranks[0].task_id == task.id if job.spec.fault_tolerant else None,
+        peers=tuple(
+            store_address(other)
+            for other in scene.tasks
+            if other.id != task.id and other.state is TaskState.READY
+        ),
     )
 
 

@@ -68,6 +68,7 @@ class Reconciler:
         self._planner = Planner(
             store, engine, self.board, policy, placement, self._limits, self._log, monotonic
         )
+        self._unreached: dict[int, tuple[str, ...]] = {}
         self._work = EngineWork(store, engine, service_url, self.wake, self._log)
 
     # --- the loop -----------------------------------------------------------------------------
@@ -119,9 +120,12 @@ class Reconciler:
         self.board.ring()
         self.wake()
 
-    def heartbeat(self, task_id: int) -> None:
-        """Say that a task's agent has spoken."""
+    def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
+        """Say that a task's agent has spoken, and which others of its attempt it does not reach."""
         self._attention.hear(task_id)
+        if self._unreached.get(task_id, ()) != unreached:
+            self._unreached[task_id] = unreached
+            self.wake()
 
     def missed(self) -> None:
         """Say that agents may have spoken, and the database was away to tell who they are."""
@@ -167,7 +171,8 @@ class Reconciler:
             if view.starting:
                 self._attention.hear(task_id)
         silence_s = self._attention.silence_s(task.id for task in world.tasks)
-        return Sight(views, silence_s, self._clock(), self._engine.lighthouses())
+        self._unreached = {task.id: self._unreached.get(task.id, ()) for task in world.tasks}
+        return Sight(views, silence_s, self._clock(), self._engine.lighthouses(), self._unreached)
 
     def _is_new(self, action: Action) -> bool:
         match action:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from minicluster.wire import JobState
 from minicluster_hub.engines.base import LighthouseView, TaskView
+from minicluster_hub.meetings import Unreached, apart
 from minicluster_hub.models import (
     GangRecord,
     GangTarget,
@@ -32,6 +33,7 @@ class Limits:
     suspect_timeout_s: the same, once other ranks have lost their connections.
     quiet_after_s: time without progress of a rank after which its job's owner is told why; 0: never.
     max_losses: attempts that end with a lost task and get no further than the one before.
+    meet_patience_s: how long the tasks of an attempt that needs all of them may fail to reach each other.
     """
 
     heartbeat_timeout_s: float = 3.0
@@ -43,19 +45,21 @@ class Limits:
     keep_warm_s: float = 120.0
     max_losses: int = 3
     quiet_after_s: float = 120.0
+    meet_patience_s: float = 60.0
 
 
 @dataclass(frozen=True)
 class Sight:
     """What is known beside the store: the engine's view, the silence of each agent in seconds.
 
-    lighthouses: those of fault-tolerant jobs, by gang.
+    lighthouses: those of fault-tolerant jobs, by gang. unreached: see meetings.
     """
 
     views: Mapping[int, TaskView]
     silence_s: Mapping[int, float]
     now: float
     lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict)
+    unreached: Unreached = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Scene:
 
     lost: tasks that have ended, or were silent for longer than their `patience_s`, which goes by task.
     lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
+    apart: tasks of an attempt on its way that the others do not reach.
     """
 
     gang: GangRecord
@@ -74,6 +79,7 @@ class Scene:
     patience_s: Mapping[int, float] = field(default_factory=dict)
     snapshots: tuple[SnapshotRecord, ...] = field(default=())
     lighthouse: str = ""
+    apart: tuple[TaskRecord, ...] = field(default=())
 
     @property
     def assembled(self) -> bool:
@@ -119,7 +125,9 @@ def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
         snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
         lighthouse = sight.lighthouses.get(gang.id)
         address = lighthouse.address if lighthouse is not None else ""
-        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address)
+        starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
+        parted = apart(tasks, sight.unreached) if starts else ()
+        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, parted)
 
 
 def silent_nodes(world: World, sight: Sight, limits: Limits) -> frozenset[str]:

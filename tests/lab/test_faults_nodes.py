@@ -29,6 +29,17 @@ def cut_off(node: Node) -> Iterator[None]:
         node.plug()
 
 
+@contextmanager
+def off_the_jobs_network(node: Node) -> Iterator[None]:
+    """Lose what other machines send over the networks of jobs; the rest of the cable's traffic passes."""
+    rule = ["INPUT", "--protocol=udp", "--dport=4789", "--jump=DROP"]
+    node.run(["iptables", "--insert", *rule])
+    try:
+        yield
+    finally:
+        node.run(["iptables", "--delete", *rule])
+
+
 def holders(jobs: Jobs, node: Node) -> set[int]:
     """Return the jobs that hold slots of a node."""
     return {slot["job_id"] for slot in jobs.nodes()[node.name]["slots"] if slot.get("job_id")}
@@ -58,6 +69,20 @@ def test_a_node_that_is_cut_off_loses_its_tasks_and_comes_back_clean(jobs: Jobs,
     wait_for(lambda: not on_node(ready, node), f"{node.name} to be rid of {on_node(ready, node)}", 60, 0.5)
     end(jobs, job)
     assert jobs.wait(jobs.submit(counting(3), nodes=3))["state"] == "succeeded"
+
+
+def test_ranks_start_only_on_nodes_that_reach_each_other(jobs: Jobs, ready: LabCluster) -> None:
+    node = ready.lab.nodes[2]
+    with off_the_jobs_network(node):
+        job = jobs.submit(FOREVER, nodes=TWO_OR_THREE)
+        running = jobs.wait(job, "running")
+        assert node.name not in running["nodes"] and len(running["nodes"]) == 2, jobs.story(job)
+        assert f"{node.name} is not reached by the other nodes" in jobs.story(job)
+        end(jobs, job)
+        waiting = jobs.submit(counting(3), nodes=3)
+        wait_for(lambda: node.name in jobs.why(waiting), "the reason to name the node", WITHIN_S, 0.5)
+        assert jobs.job(waiting)["state"] == "starting", jobs.story(waiting)
+    assert jobs.wait(waiting)["state"] == "succeeded", jobs.story(waiting)
 
 
 def test_a_job_is_stopped_while_its_node_is_away(jobs: Jobs, ready: LabCluster) -> None:

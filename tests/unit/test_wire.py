@@ -82,6 +82,7 @@ RUN = {
     "lighthouse": "minicluster-lighthouse-4:29510",
     "joins": False,
     "lead": True,
+    "peers": ["task-8:4001"],
 }
 SLOT = {"slot": 0, "kind": "gpu", "job_id": 7, "owner": "ada", "warm": False, "server": None, "until": None}
 SERVER_SLOT = {**SLOT, "slot": 1, "job_id": None, "server": "", "until": 1700000000.5}
@@ -133,6 +134,7 @@ GOLDEN = {
         "quiet": [2],
         "look": 8,
         "stacks": [STACK],
+        "unreached": ["task-8:4001"],
         "snapshots": [{"step": 120, "attempt": 4, "blob": BLOB, "part": 0, "parts": 1, "keep": 2}],
     },
     wire.SnapshotList: {

@@ -78,12 +78,13 @@ class ReportHandler(TaskHandler):
     def post(self) -> None:
         report = self.parse(TaskReport)
         run = self.orders(self.task).run
-        self.context.reconciler.heartbeat(self.task.id)
         sizes: dict[str, int] = {}
-        if run is not None and report.attempt == run.attempt:
-            sizes = self._keep_or_say(run, report)
-            own = range(run.first_rank, run.first_rank + run.local_world_size)
-            self.context.board.looks.hear(self.task.id, run.job_id, own, report)
+        on_it = run if run is not None and report.attempt == run.attempt else None
+        self.context.reconciler.heartbeat(self.task.id, report.unreached if on_it else ())
+        if on_it is not None:
+            sizes = self._keep_or_say(on_it, report)
+            own = range(on_it.first_rank, on_it.first_rank + on_it.local_world_size)
+            self.context.board.looks.hear(self.task.id, on_it.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.
         report = snapshot_files.only_those_here(self.context, run, report)
         if self.context.store.report(self.task, report, self.context.clock()):

@@ -36,7 +36,8 @@ def _known(job: Job) -> str:
         return f"Job {job.id} is {job.state}: {job.error.message}"
     if job.state is JobState.SUCCEEDED:
         return f"Job {job.id} has succeeded."
-    return f"Job {job.id} is {job.state}: {job.reason or _ON_ITS_WAY.get(job.state, 'nobody said why')}."
+    why = job.reason or job.note or _ON_ITS_WAY.get(job.state, "nobody said why")
+    return f"Job {job.id} is {job.state}: {why}."
 
 
 def _hint(job: Job) -> str:

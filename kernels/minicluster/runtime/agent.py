@@ -139,6 +139,7 @@ class Agent:
                 "notes": attempt.notes(),
                 **attempt.lookout.report(),
                 "snapshots": self._snapshots.reports(),
+                "unreached": attempt.meeting.unreached,
             }
         )
 

@@ -16,6 +16,7 @@ from . import ladder, processes
 from .gpu_memory import GpuMemory
 from .link import Backoff, Link, ServiceAway, ServiceRefused
 from .lookout import Lookout
+from .meeting import Meeting
 from .parent import Parent
 from .paths import AttemptPaths, write_whole
 from .ranks import LocalRank
@@ -74,6 +75,7 @@ class Attempt:
         self._records = Spool(stream, self._paths.spool(stream))
         self._ranks = [self._local_rank(index) for index in range(order.local_world_size)]
         self.lookout = Lookout(self._ranks, self._paths, order.quiet_after_s, around.changed)
+        self.meeting = Meeting(order.peers, around.changed)
         self._gpu_memory = GpuMemory()
         self._notes: list[str] = []
         self._mode: StopMode | None = None
@@ -142,6 +144,7 @@ class Attempt:
     def renew(self, order: RunOrder) -> None:
         """Take another order of the same attempt: in a fault-tolerant one, the lead may come here."""
         self.order = order
+        self.meeting.peers = order.peers
         if order.fault_tolerant and self.delivered and self.result is None and order.brings_result:
             self._late = asyncio.create_task(self._bring_late())
 
@@ -189,6 +192,9 @@ class Attempt:
         if parent.broken:
             raise AttemptImpossible(f"No rank can start on {self._around.settings.node}: {parent.broken}.")
         write_whole(self._paths.order, self.order.model_dump_json().encode())
+        await asyncio.gather(self.meeting.reach_all(), self._fetch_cell())
+
+    async def _fetch_cell(self) -> None:
         backoff = Backoff()
         while True:
             try:

@@ -47,6 +47,7 @@ class TaskReport(Message):
     snapshots: the newest that the agent has brought into the job's storage.
     quiet: the ranks that have made no progress for the order's `quiet_after_s`.
     look, stacks: the newest look that was answered, and where the ranks were then.
+    unreached: of the order's `peers`, those for which the ranks wait; told after some seconds.
     """
 
     ready: bool = False
@@ -63,6 +64,7 @@ class TaskReport(Message):
     quiet: tuple[int, ...] = ()
     look: int = 0
     stacks: tuple[RankStack, ...] = ()
+    unreached: tuple[str, ...] = ()
 
 
 class ReportAnswer(Message):
@@ -80,6 +82,7 @@ class RunOrder(Message):
     lighthouse: host:port of the job's lighthouse, if so. joins: the attempt runs already.
     lead: this task's first rank brings the result; may change while the attempt runs, with no effect
         but this. None: the task with rank 0.
+    peers: host:port of each of the other tasks; all are reached before ranks start.
     """
 
     attempt: int
@@ -100,6 +103,7 @@ class RunOrder(Message):
     lighthouse: str = ""
     joins: bool = False
     lead: bool | None = None
+    peers: tuple[str, ...] = ()
 
     @property
     def brings_result(self) -> bool:

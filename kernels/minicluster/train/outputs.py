@@ -1,0 +1,19 @@
+"""The folder whose files come back from the cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+OUTPUT = "MINICLUSTER_OUTPUT"
+
+
+def output() -> Path:
+    """Return the folder whose files are brought back when the job ends, however it ends.
+
+    The ranks of a node share one. `%distribute files ID` lists what came. Outside of a job it is
+    the folder `output` beside the notebook.
+    """
+    folder = Path(os.environ.get(OUTPUT) or "output").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,86 @@
+"""Tasks that do not reach each other before their ranks start: whom to part with, and when."""
+
+from dataclasses import replace
+
+from minicluster.wire import JobState, NodeRange, RankState
+from minicluster_hub.actions import DropTasks
+from minicluster_hub.deadlines import next_deadline
+from minicluster_hub.meetings import apart, sentence, store_address
+from minicluster_hub.orders import orders_for
+from minicluster_hub.states import JobEvent
+
+from .worlds import LIMITS, NOW, READY, SPEC, acts, events, job, scene_of, sight, task, world
+
+THREE = tuple(task(index, address=f"task-{index}") for index in range(3))
+PENDING = (RankState.PENDING, RankState.PENDING)
+FLEXIBLE = SPEC.model_copy(update={"nodes": NodeRange(min=1, max=2)})
+MISSED = replace(sight(), unreached={30: (store_address(READY[1]),)})
+
+
+def ways(**missing: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """Return which tasks miss which: t0=(1, 2)."""
+    return {
+        30 + int(name[1:]): tuple(store_address(THREE[other]) for other in others)
+        for name, others in missing.items()
+    }
+
+
+def parted(**missing: tuple[int, ...]) -> list[int]:
+    return [found.index for found in apart(THREE, ways(**missing))]
+
+
+def starting(seconds_ago: float, **changes: object):
+    tasks = tuple(replace(one, state_since=NOW - seconds_ago) for one in READY)
+    return world(job(JobState.STARTING, state_since=NOW - seconds_ago, **changes), tasks, PENDING)
+
+
+def test_nobody_is_apart_where_all_reach_each_other():
+    assert parted() == []
+    assert parted(t0=(), t1=(), t2=()) == []
+    assert apart(THREE, {30: ("elsewhere:1",)}) == (), "an address of none of them"
+
+
+def test_who_is_missed_by_most_goes_first():
+    assert parted(t0=(1,), t2=(1,)) == [1]
+    assert parted(t1=(0, 2)) == [1], "told by itself alone"
+    assert parted(t1=(0,), t2=(0,)) == [0], "the first one too"
+    assert parted(t0=(1, 2), t1=(0, 2), t2=(0, 1)) == [2, 1]
+
+
+def test_of_two_that_miss_each_other_the_newer_one_goes():
+    assert parted(t0=(1,)) == parted(t1=(0,)) == parted(t0=(1,), t1=(0,)) == [1]
+
+
+def test_a_sentence_names_the_nodes():
+    assert sentence(()) == ""
+    assert sentence(THREE[1:]) == "node-1, node-2 are not reached by the other nodes on the jobs' network"
+    assert sentence(THREE[:1]) == "node-0 is not reached by the other nodes on the jobs' network"
+
+
+def test_orders_name_the_others_that_are_there():
+    scene = scene_of(starting(1.0))
+    assert orders_for(READY[0], scene).run.peers == ("127.0.0.1:4001",)
+    assert orders_for(READY[1], scene).run.peers == ("127.0.0.1:4000",)
+
+
+def test_a_job_that_can_goes_on_at_once_without_them():
+    (seen,) = acts(starting(5.0, spec=FLEXIBLE, losses=2), MISSED)
+    assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2), "it is no attempt that failed"
+    assert seen.reason == "node-1 is not reached by the other nodes on the jobs' network"
+
+
+def test_one_that_needs_all_waits_a_while_and_looks_in_time():
+    assert acts(starting(LIMITS.meet_patience_s - 1), MISSED) == ()
+    (seen,) = acts(starting(LIMITS.meet_patience_s + 1, losses=1), MISSED)
+    assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2)
+    until = next_deadline(starting(LIMITS.meet_patience_s - 2), MISSED, LIMITS)
+    assert until is not None and until < 2.1
+
+
+def test_the_others_stay_together():
+    requeuing = world(job(JobState.REQUEUING, state_since=NOW), READY, PENDING)
+    assert acts(requeuing, MISSED) == (DropTasks(3, (31,), ""),)
+
+
+def test_ranks_that_run_are_no_matter_of_it():
+    assert events(acts(world(job(), READY), MISSED)) == []
