@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from minicluster.wire import JobState
 from minicluster_hub.board import Board
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.models import World
@@ -51,6 +52,8 @@ class Planner:
         self._log = log
         self._clock = clock
         self._no_growth: dict[int, float] = {}
+        self.settling: frozenset[int] = frozenset()
+        """Jobs that lost a node a moment ago: look again soon."""
 
     def plan(self, world: World, sight: Sight) -> bool:
         """Start or make room for waiting jobs; return whether anything was done."""
@@ -67,15 +70,17 @@ class Planner:
         self._no_growth[job_id] = self._clock() + GROWTH_PAUSE_S
 
     def _snapshot(self, world: World, sight: Sight) -> Snapshot:
-        now = self._clock()
+        now, away = self._clock(), silent_nodes(world, sight, self._limits)
+        self.settling = _settling(world, sight.now - self._engine.settle_s) if away else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
         return snapshot_of(
             world,
             self._engine.nodes(),
             frozenset(scene.gang.id for scene in self._board.scenes.values() if scene.lost),
             sight.now,
-            away=silent_nodes(world, sight, self._limits),
+            away=away,
             not_growing=self._no_growth,
+            settling=self.settling,
         )
 
     def _apply(self, decision: Decision, now: float) -> bool:
@@ -98,3 +103,9 @@ class Planner:
         self._log.info("job %s: %s", job_id, decision)
         self._board.ring(job_id)
         return True
+
+
+def _settling(world: World, since: float) -> frozenset[int]:
+    """Return the jobs that lost a node after that moment, and wait for others."""
+    lost = (job for job in world.jobs if job.state is JobState.QUEUED and job.gang_id is not None)
+    return frozenset(job.id for job in lost if job.state_since > since)

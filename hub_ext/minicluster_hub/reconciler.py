@@ -159,7 +159,8 @@ class Reconciler:
             if not actions and not self._planner.plan(world, sight):
                 break
         self.board.ring_orders()
-        return next_deadline(world, sight, self._limits)
+        wait_s = next_deadline(world, sight, self._limits)
+        return wait_s if not self._planner.settling else min(RETRY_S, wait_s or RETRY_S)
 
     def _look(self) -> None:
         world = self._store.world()

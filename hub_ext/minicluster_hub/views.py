@@ -76,11 +76,13 @@ def snapshot_of(
     *,
     away: Collection[str] = (),
     not_growing: Collection[int] = (),
+    settling: Collection[int] = (),
 ) -> Snapshot:
     """Return what the scheduler is told.
 
     unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
     their engine still counts them as up. not_growing: jobs that get no more nodes for now.
+    settling: jobs that lost a node a moment ago.
     """
     up = [node for node in nodes if node.up and node.name not in away]
     held = {(lease.node, lease.slot) for lease in world.leases}
@@ -89,7 +91,9 @@ def snapshot_of(
         tasks.setdefault(task.gang_id, []).append(task)
     return Snapshot(
         now=now,
-        waiting=tuple(_request(job) for job in world.jobs if job.state is JobState.QUEUED),
+        waiting=tuple(
+            _request(job, settles=job.id in settling) for job in world.jobs if job.state is JobState.QUEUED
+        ),
         running=tuple(
             _running(job, tasks) for job in world.jobs if job.state is not JobState.QUEUED and job.gang_id
         ),
@@ -126,7 +130,7 @@ def server_message(record: ServerRecord, home: str | None, now: float) -> Server
     )
 
 
-def _request(job: JobRecord) -> JobRequest:
+def _request(job: JobRecord, *, settles: bool = False) -> JobRequest:
     nodes = job.spec.nodes
     return JobRequest(
         job_id=job.id,
@@ -138,6 +142,7 @@ def _request(job: JobRecord) -> JobRequest:
         image=job.spec.image,
         shm_bytes=job.spec.shm_bytes,
         goes_on=job.gang_id,
+        settles=settles,
     )
 
 

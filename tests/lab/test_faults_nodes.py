@@ -32,7 +32,7 @@ def cut_off(node: Node) -> Iterator[None]:
 @contextmanager
 def off_the_jobs_network(node: Node) -> Iterator[None]:
     """Lose what other machines send over the networks of jobs; the rest of the cable's traffic passes."""
-    rule = ["INPUT", "--protocol=udp", "--dport=4789", "--jump=DROP"]
+    rule = ["INPUT", "-p", "udp", "--dport", "4789", "-j", "DROP"]
     node.run(["iptables", "--insert", *rule])
     try:
         yield

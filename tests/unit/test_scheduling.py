@@ -182,6 +182,18 @@ def test_those_that_are_left_go_on_at_once_and_do_not_wait_for_a_new_one_to_star
     assert decide([request(1, 3, goes_on=5)], warm=[survivors]) == (Extend(1, 5, (("node-3", (0,)),)),)
 
 
+def test_another_node_is_added_only_when_the_network_has_settled_and_nobody_overtakes():
+    survivors = gang(5, "node-1", "node-2")
+    lost = request(1, 3, goes_on=5, settles=True)
+    assert decide([lost, request(2, 1)], warm=[survivors]) == ()
+    (first, second) = explain(snapshot([lost, request(2, 1)], warm=[survivors]))
+    assert "lost a node" in first.reason and second.reason == "waits for job 1, first in the queue"
+    enough = replace(lost, min_nodes=2)
+    assert decide([enough], warm=[survivors]) == (Reuse(1, 5),), "those that are left join nothing"
+    (anew,) = decide([lost])
+    assert isinstance(anew, Admit), "nor does a gang of its own"
+
+
 def test_a_gang_is_not_extended_on_a_node_that_it_is_on():
     survivors = gang(5, "node-1", "node-2")
     (extended,) = decide([request(1, 3)], slots={"node-1": 3, "node-2": 3, "node-3": 1}, warm=[survivors])

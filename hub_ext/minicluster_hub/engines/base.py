@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from traitlets import Float
 from traitlets.config import LoggingConfigurable
 
 from minicluster_hub.models import NodeView
@@ -95,6 +96,10 @@ class Engine(LoggingConfigurable):
 
     on_change: Callable[[], None]
     """Set by the reconciler before `open`; called when a task or a node changes."""
+
+    settle_s = Float(
+        0.0, help="Seconds for which a job that lost a node gets no other one in its place."
+    ).tag(config=True)
 
     @abstractmethod
     async def open(self) -> None:

@@ -24,6 +24,7 @@ class JobRequest:
     """A waiting job: `min_nodes` to `max_nodes` nodes with `slots_per_node` slots on each.
 
     goes_on: the gang of an attempt that lost a node. What is left of it is ready at once.
+    settles: that node fell silent a moment ago; who joins the gang's network now waits for it in vain.
     """
 
     job_id: int
@@ -35,6 +36,7 @@ class JobRequest:
     image: str | None = None
     shm_bytes: int | None = None
     goes_on: int | None = None
+    settles: bool = False
 
 
 @dataclass(frozen=True, slots=True)

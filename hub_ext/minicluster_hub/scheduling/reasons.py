@@ -46,6 +46,8 @@ def _wait(request: JobRequest, position: int, before: list[int], free: FreeSlots
     expected = None if before else _expected_start(request, free, snapshot)
     if fitting >= request.min_nodes and before:
         reason = f"waits for {_jobs(before, position - 1)}, first in the queue"
+    elif fitting >= request.min_nodes and request.settles:
+        reason = "waits some seconds for its network, which has lost a node"
     elif fitting >= request.min_nodes:
         reason = "its slots are being freed" if snapshot.warm else "starts now"
     else:

@@ -74,6 +74,8 @@ def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[
     grants = policy.plan(snapshot)
     for grant in grants:
         request = requests[grant.job_id]
+        if _must_settle(request, warm):
+            break  # Nobody overtakes it meanwhile.
         made, free = _place_warm(request, grant, free, warm, placement)
         if not made:
             made, free = _place_new(request, grant, free, warm, placement)
@@ -81,6 +83,11 @@ def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[
     if len(grants) == len(snapshot.waiting):
         decisions += _grown(snapshot.growing, free, placement)
     return tuple(decisions)
+
+
+def _must_settle(request: JobRequest, warm: dict[int, WarmGang]) -> bool:
+    left = warm.get(request.goes_on or 0)
+    return request.settles and left is not None and len(left.places) < request.min_nodes
 
 
 def _place_warm(

@@ -51,6 +51,11 @@ class SwarmEngine(Engine):
     stop_grace_s = Float(
         1.0, help="Seconds that an agent gets to end its ranks before its container is killed."
     ).tag(config=True)
+    settle_s = Float(
+        6.0,
+        help="Seconds for which a job that lost a node gets no other one in its place. Until the engines "
+        "know of the loss, whoever joins the job's network waits 30 s for the lost node.",
+    ).tag(config=True)
     docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
