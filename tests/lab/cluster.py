@@ -38,6 +38,7 @@ class LabCluster:
         self.images = images
         self.first = lab.nodes[0]
         self.said = ""
+        self._options: tuple[str, ...] | None = None
 
     def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
         """Run `docker run ... IMAGE words` on the first machine; return what it said."""
@@ -63,9 +64,16 @@ class LabCluster:
 
     def up(self, *options: str) -> str:
         """Make the cluster, or what is missing of it; return what was said."""
+        self._options = None
         said = self.command(*self.up_words, *options)
+        self._options = options
         self.said = self.said or said
         return said
+
+    def set_options(self, *options: str) -> None:
+        """Have the cluster as an `up` with these options makes it, unless the last one had them."""
+        if options != self._options:
+            self.up(*options)
 
     def join(self) -> None:
         """Type the join command that `up` printed at the other machines."""

@@ -73,9 +73,19 @@ def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def cluster(standing: LabCluster) -> LabCluster:
+    """The cluster of the session's lab, with no options beyond those of every lab."""
+    standing.set_options()
+    return standing
+
+
 @pytest.fixture(scope="session")
-def cluster(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """A cluster on the lab, made by the documented commands; nothing of its jobs is left at the end."""
+def standing(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
+    """A cluster on the lab, made by the documented commands; nothing of its jobs is left at the end.
+
+    What options it has just now is what the last module wanted; `cluster` and `ready` are those to ask for.
+    """
     hub, notebook, registry = (f"{lab.registry.host}/{image}" for image in images)
     made = LabCluster(lab, Images(hub, notebook, registry))
     say("a cluster on the lab: `up`, and two nodes join")

@@ -130,12 +130,12 @@ async def _token(cluster: LabCluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def other_image(cluster: LabCluster) -> str:
+def other_image(standing: LabCluster) -> str:
     """The notebook image under a name that no node has: its layers are there, its manifest is not."""
     from .machines.builder import build_engine
     from .machines.images import NOTEBOOK_IMAGE
 
-    engine, name = build_engine(), f"{cluster.lab.registry.host}/{OTHER_IMAGE}"
+    engine, name = build_engine(), f"{standing.lab.registry.host}/{OTHER_IMAGE}"
     engine.docker("tag", NOTEBOOK_IMAGE, name)
     engine.docker("push", "--quiet", name)
     (digest,) = {
@@ -147,15 +147,14 @@ def other_image(cluster: LabCluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def ready(cluster: LabCluster, other_image: str) -> Iterator[LabCluster]:
+def ready(standing: LabCluster, other_image: str) -> LabCluster:
     """The cluster with images that jobs may ask for, and with gangs that are not kept warm for long."""
-    cluster.up(
+    standing.set_options(
         f"--service-option=--SwarmEngine.images={other_image}",
         f"--service-option=--SwarmEngine.images={NO_IMAGE}",
         "--service-option=--MiniclusterHub.keep_warm_s=0.2",
     )
-    yield cluster
-    cluster.up()
+    return standing
 
 
 @contextmanager
