@@ -64,9 +64,9 @@ def images(builder: None, say: Callable[[str], None]) -> tuple[str, ...]:
 @pytest.fixture(scope="session")
 def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
     """Three hosts on fresh engines with the images and fake GPUs; a Swarm is for `up` to make."""
-    with Lab.fresh(gpus=GPUS_PER_NODE) as made:
+    say("three nodes with the images (the first time: two minutes)")
+    with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
         for image in images:
-            say(f"{image} to three nodes")
             made.load(image)
         yield made
 

@@ -105,7 +105,7 @@ def three(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Manag
     folder = Path(tempfile.mkdtemp(prefix="mc-shared-"))
     folder.chmod(0o755)
     try:
-        with Lab.fresh(gpus=1) as lab, a_postgres(lab.root_address) as database:
+        with Lab.fresh(gpus=1, images=images) as lab, a_postgres(lab.root_address) as database:
             try:
                 yield a_cluster(lab, images, database, folder)
             finally:

@@ -25,8 +25,8 @@ KINDS = ("service", "network", "secret", "config", "volume")
 def fresh(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
     """Three engines without a Swarm; the first one has the images of the platform."""
     say("fresh engines")
-    with Lab.fresh() as lab:
-        hub, notebook, registry = images
+    hub, notebook, registry = images
+    with Lab.fresh(images=(hub, registry), images_on=1) as lab:
         names = Images(
             lab.load(hub, [lab.nodes[0]]), push(notebook, lab.registry), lab.load(registry, [lab.nodes[0]])
         )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 from .machine import Machine
-from .processes import LabError, run, wait_for
+from .processes import LabError, remove_tree, run, wait_for
 
 _BLOCK_BYTES = 4096
 
@@ -56,7 +55,7 @@ class Disk:
     def remove(self) -> None:
         """Remove everything; the machine is off by now."""
         self._image.unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_tree(self.folder)
 
     def _filling(self) -> Path:
         return self.seen / "filling"

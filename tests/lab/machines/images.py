@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -72,13 +72,30 @@ def push(image: str, registry: OutsideRegistry) -> str:
     return reference
 
 
-def pull(reference: str, nodes: tuple[Node, ...], name: str) -> None:
-    """Have nodes pull an image and give it a name, all at once."""
+def pull(reference: str, nodes: Sequence[Node], name: str) -> None:
+    """Have nodes pull an image and give it a name, all at once; those that have it already do nothing."""
+    wanted = ids_of((name,))[name]
 
     def one(engine: Engine) -> None:
-        engine.docker("pull", "--quiet", reference)
-        engine.docker("tag", reference, name)
-        engine.docker("rmi", reference)
+        if _id(engine, name) != wanted:
+            engine.docker("pull", "--quiet", reference)
+            engine.docker("tag", reference, name)
+            engine.docker("rmi", reference)
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(one, [node.engine for node in nodes]))
+
+
+def ids_of(names: Sequence[str]) -> dict[str, str]:
+    """Return the ids of images in the build engine, which are theirs everywhere."""
+    engine = build_engine()
+    ids = {name: _id(engine, name) for name in names}
+    missing = [name for name, found in ids.items() if not found]
+    if missing:
+        raise LabError(f"not in the build engine: {', '.join(missing)}; `images` builds all")
+    return ids
+
+
+def _id(engine: Engine, name: str) -> str:
+    """Return the id of an engine's image; nothing where it has none of that name."""
+    return engine.docker("images", "--quiet", "--no-trunc", name).strip()

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -16,13 +16,14 @@ from typing import Any
 from .cgroups import ControlGroup
 from .disk import Disk
 from .engine import Engine
-from .images import pull, push
+from .images import ids_of, pull, push
 from .machine import Machine
 from .node import Node
-from .packages import fetch
+from .packages import fetch, locked
 from .paths import LAB_NETWORK, cache_folder, run_folder
-from .processes import LabError, own_line, process_of
+from .processes import LabError, own_line, process_of, remove_tree
 from .registry import OutsideRegistry
+from .seeds import Seed
 from .switch import Switch
 
 _NAME = re.compile(r"[a-z][a-z0-9]{0,6}")
@@ -56,9 +57,13 @@ class Lab:
         disk_mb: int | None = None,
         insecure_registry: bool = True,
         standing: bool = False,
+        images: Sequence[str] = (),
+        images_on: int | None = None,
     ) -> None:
         """`gpus`: fake ones per node of three, or those of each of as many nodes as are told;
-        `disk_mb`: size of each disk; `standing`: it outlives its maker."""
+        `disk_mb`: size of each disk; `standing`: it outlives its maker; `images`: those of the build engine
+        that the nodes have from the start, or the first `images_on` of them (disks with a size: after
+        `load`)."""
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"
@@ -71,6 +76,8 @@ class Lab:
         self.registry = OutsideRegistry(self.folder, self.switch.root_address)
         self.nodes = tuple(self._node(number) for number in range(1, len(counts) + 1))
         self._standing = standing
+        self._images = tuple(images)
+        self._with_images = self.nodes[:images_on]
         self._started = False
 
     @classmethod
@@ -115,9 +122,10 @@ class Lab:
         self._claim()
         try:
             self.switch.make()
-            with ThreadPoolExecutor(3) as pool:
-                list(pool.map(Node.power_on, self.nodes))
             self.registry.start()
+            if self._images and self.plan.disk_mb is None:
+                self._plant()
+            self._all_at_once(Node.power_on)
         except BaseException:
             self.remove()
             raise
@@ -140,18 +148,45 @@ class Lab:
     def load(self, image: str, nodes: Sequence[Node] | None = None) -> str:
         """Bring an image of the build engine to nodes; return its name in the outside registry."""
         reference = push(image, self.registry)
-        pull(reference, tuple(nodes or self.nodes), image)
+        pull(reference, nodes or self.nodes, image)
         return reference
 
     def remove(self) -> None:
         """Remove all of it; what is gone already is no hindrance."""
-        for node in self.nodes:
-            node.remove()
+        self._all_at_once(Node.remove)
         self.registry.stop()
         self.switch.remove()
         ControlGroup(f"{_GROUPS}/{self.plan.name}").remove()
-        shutil.rmtree(self.data, ignore_errors=True)
+        remove_tree(self.data)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _all_at_once(self, action: Callable[[Node], object]) -> None:
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(action, self.nodes))
+
+    def _plant(self) -> None:
+        """Have the images on the nodes' disks before the engines start."""
+        with locked("seeds"):
+            ids, seeds = ids_of(self._images), Seed.found(self._images)
+            same = [seed for seed in seeds if seed.ids() == ids]
+            seed = same[0] if same else self._grow(ids, seeds[:1])
+            for node in self._with_images:
+                seed.plant(node.disk.folder)
+
+    def _grow(self, ids: Mapping[str, str], older: Sequence[Seed]) -> Seed:
+        """Pull the images to the first node's disk, where an older seed has most of their layers; take it."""
+        first = self.nodes[0]
+        for seed in older:
+            seed.plant(first.disk.folder)
+        first.power_on()
+        for name in ids:
+            self.load(name, [first])
+        first.engine.docker("image", "prune", "--force")  # the older ones lost their names
+        first.engine.stop()
+        first.machine.power_off()
+        seed = Seed.keep(first.disk.folder, ids)
+        first.remove()
+        return seed
 
     def _claim(self) -> None:
         """Become the owner of the name: whoever renames a filled folder to it first."""

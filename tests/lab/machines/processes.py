@@ -87,6 +87,11 @@ def end(
     record.unlink(missing_ok=True)
 
 
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with tens of thousands of files: Python's own way takes several times as long."""
+    run("rm", "--recursive", "--force", "--one-file-system", folder)
+
+
 def wait_for(is_so: Callable[[], object], what: str, within_s: float, step_s: float = 0.02) -> None:
     """Wait until something is so."""
     until = time.monotonic() + within_s
