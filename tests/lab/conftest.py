@@ -16,6 +16,8 @@ from .machines.builder import build_engine, build_engine_runs, stop_build_engine
 from .machines.images import build_product, build_registry
 from .machines.lab import names
 from .machines.packages import missing
+from .pages import browser as browser
+from .pages import page as page
 
 GPUS_PER_NODE = 2
 # The first test of a session waits for the images: minutes, where nothing is cached.

@@ -21,7 +21,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ..hub.jobs import payload
 from .cluster import LabCluster
-from .machines import Node
+from .machines import LabError, Node
 from .machines.processes import wait_for
 
 WITHIN_S = 240
@@ -173,11 +173,19 @@ def jobs(ready: LabCluster) -> Iterator[Jobs]:
     """An administrator's jobs; afterwards the cluster is as it was before: all nodes up, nothing left."""
     with administrator(ready) as found:
         found.stop_all()
-        wait_for(found.is_idle, "three idle nodes", WITHIN_S, 0.5)
+        wait_idle(found)
         yield found
         found.stop_all()
-        wait_for(found.is_idle, f"all slots to be free again: {found.nodes()}", WITHIN_S, 0.5)
+        wait_idle(found)
         check_nothing_of_jobs_left(ready)
+
+
+def wait_idle(jobs: Jobs) -> None:
+    """Wait until all nodes are up and all slots free; say how the nodes are if that does not come."""
+    try:
+        wait_for(jobs.is_idle, "all nodes to be up and idle", WITHIN_S, 0.5)
+    except LabError as error:
+        raise AssertionError(f"{error}: {jobs.nodes()}") from error
 
 
 def check_nothing_of_jobs_left(cluster: LabCluster) -> None:

@@ -16,18 +16,18 @@ READY_WITHIN_S = 120
 
 
 @pytest.fixture
-def small_disks(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """A cluster on machines with disks of their own, which can be filled; the images are on them."""
-    say("three machines with small disks, and a cluster on them")
-    with Lab.fresh(disk_mb=DISK_MB) as lab:
+def small_disk(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
+    """A cluster whose last machine has a small disk, which can be filled; the images are on it."""
+    say("three machines, one with a small disk, and a cluster on them")
+    with Lab.fresh(disk_mb=(None, None, DISK_MB), images=images) as lab:
         cluster = LabCluster(lab, Images(*(lab.load(image) for image in images)))
         cluster.up("--service-option=--MiniclusterHub.keep_warm_s=1")
         cluster.join()
         yield cluster
 
 
-def test_a_full_disk_is_named_and_forgotten_once_there_is_room(small_disks: LabCluster) -> None:
-    cluster, full = small_disks, small_disks.lab.nodes[2]
+def test_a_full_disk_is_named_and_forgotten_once_there_is_room(small_disk: LabCluster) -> None:
+    cluster, full = small_disk, small_disk.lab.nodes[2]
     with administrator(cluster) as jobs:
         wait_for(lambda: is_ready(jobs), "three nodes that have the image", READY_WITHIN_S, 0.5)
         full.fill_disk()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from ..kill_moments import KILLS, SEED, check_went_on, struck
 from .cluster import LabCluster
 from .faults import (
     WITHIN_S,
@@ -26,9 +26,6 @@ from .faults import (
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
-KILLS = int(os.environ.get("MINICLUSTER_KILLS", "2"))
-"""How many jobs of each kind have their moment; 30 by hand."""
-SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
 STEPS = 60
 COUNTING = f"""
 import time, uuid
@@ -59,28 +56,13 @@ def kill_manager(jobs: Jobs) -> None:
 
 def run_one(jobs: Jobs, nodes: int, strike: Callable[[], None], moment_s: float) -> tuple[int, float]:
     """Run a job and strike at a moment of its life; return its id and how long it lived."""
-    since, away, trouble = time.monotonic(), [], []
-
-    def struck() -> None:
-        time.sleep(moment_s)
-        at = time.time()
-        try:
-            strike()
-        except BaseException as error:
-            trouble.append(error)
-        away.append((at, time.time()))
-
-    striking = threading.Thread(target=struck)
-    striking.start()
-    try:
+    since = time.monotonic()
+    with struck(strike, moment_s) as away:
         job = jobs.submit(COUNTING, nodes=nodes)
         jobs.wait(job)
         life_s = time.monotonic() - since
-    finally:
-        striking.join()
-    assert not trouble, trouble
     check_whole(jobs, job, nodes)
-    check_went_on(jobs, job, nodes, *away[0])
+    check_went_on([step_times(jobs, job, rank) for rank in range(nodes)], away)
     return job, life_s
 
 
@@ -100,12 +82,8 @@ def check_whole(jobs: Jobs, job_id: int, nodes: int) -> None:
         assert [line.split()[:2] for line in steps] == [["step", str(step)] for step in range(STEPS)], told
 
 
-def check_went_on(jobs: Jobs, job_id: int, nodes: int, gone_at: float, back_at: float) -> None:
-    """Ranks that were in the middle when something was killed did steps before it was back."""
-    for rank in range(nodes):
-        times = [float(line.split()[2]) for line in jobs.log(job_id, rank).splitlines()[1:]]
-        if times[0] < gone_at and times[-1] > back_at:
-            assert any(gone_at < at < back_at for at in times), (gone_at, back_at, times)
+def step_times(jobs: Jobs, job_id: int, rank: int) -> list[float]:
+    return [float(line.split()[2]) for line in jobs.log(job_id, rank).splitlines()[1:]]
 
 
 @pytest.fixture(scope="module")

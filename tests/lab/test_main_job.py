@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
+from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from ..browser import chromium
 from ..browser.lab import (
     JOBS_PATH,
     cell,
@@ -21,32 +18,15 @@ from ..browser.lab import (
 )
 from .behind import check_nothing_left
 from .cluster import LabCluster
+from .pages import WAIT_MS, log_in, stop_server, wait_lab
 
 USER = "maria"
-# Several labs may share a machine with two cores.
-WAIT_MS = 180_000
 NODES = ("node1", "node2", "node3")
-
-
-@pytest.fixture(scope="module")
-def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
-    """A browser for this module only: while it runs, no test with an event loop of its own can."""
-    needs(chromium.program(), chromium.MISSING)
-    with chromium.browser() as running:
-        yield running
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page of somebody who trusts the self-made certificate."""
-    context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
-    yield context.new_page()
-    context.close()
 
 
 def test_a_new_user_trains_over_three_hosts(cluster: LabCluster, page: Page, shots: Path) -> None:
     password = cluster.add_user(USER)
-    log_in(page, cluster.url, password)
+    log_in(page, cluster.url, USER, password)
     start_server(page, shots)
     open_notebook(page, cluster.url, USER, "quickstart.ipynb")
     train(page, shots)
@@ -56,15 +36,6 @@ def test_a_new_user_trains_over_three_hosts(cluster: LabCluster, page: Page, sho
     stop_server(page, cluster.url)
     check_nothing_left(cluster)
     assert not cluster.services("server")
-
-
-def log_in(page: Page, url: str, password: str) -> None:
-    """Log in by the form; the spawn page comes."""
-    page.goto(url)
-    page.fill("#username_input", USER)
-    page.fill("#password_input", password)
-    page.click("#login_submit")
-    expect(page.locator("#minicluster-options")).to_be_visible()
 
 
 def start_server(page: Page, shots: Path) -> None:
@@ -78,8 +49,7 @@ def start_server(page: Page, shots: Path) -> None:
     expect(page.locator("#progress-message")).to_contain_text(re.compile("node[123]"))
     page.get_by_text("Event log").click()
     page.screenshot(path=shots / "progress.png", clip=top(420))
-    page.wait_for_url(f"**/user/{USER}/lab**", timeout=WAIT_MS)
-    expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=WAIT_MS)
+    wait_lab(page, USER)
 
 
 def train(page: Page, shots: Path) -> None:
@@ -138,10 +108,3 @@ def look_at_nodes(page: Page, url: str, shots: Path) -> None:
         expect(card).to_contain_text(f"kept warm for {USER}")
         expect(card.locator("li")).to_have_count(2)
     page.screenshot(path=shots / "nodes-three-hosts.png", clip=top(280))
-
-
-def stop_server(page: Page, url: str) -> None:
-    """Press Stop on the hub's home page."""
-    page.goto(f"{url}/hub/home")
-    page.get_by_role("button", name="Stop My Server").click()
-    expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,26 @@ KINDS = ("service", "network", "secret", "config", "volume")
 
 @pytest.fixture
 def fresh(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """Three engines without a Swarm; the first one has the images of the platform."""
+    """Three engines without a Swarm; the first one has all images, the notebooks' too."""
+    with engines(images, images, say) as made:
+        yield made
+
+
+@pytest.fixture
+def bare(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
+    """Three engines without a Swarm; the first one has the platform's own images."""
+    hub, _, registry = images
+    with engines(images, (hub, registry), say) as made:
+        yield made
+
+
+@contextmanager
+def engines(
+    images: tuple[str, ...], at_first: tuple[str, ...], say: Callable[[str], None]
+) -> Iterator[LabCluster]:
     say("fresh engines")
-    hub, notebook, registry = images
-    with Lab.fresh(images=(hub, registry), images_on=1) as lab:
-        names = Images(
-            lab.load(hub, [lab.nodes[0]]), push(notebook, lab.registry), lab.load(registry, [lab.nodes[0]])
-        )
-        yield LabCluster(lab, names)
+    with Lab.fresh(images=at_first, images_on=1) as lab:
+        yield LabCluster(lab, Images(*(push(image, lab.registry) for image in images)))
 
 
 def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
@@ -78,40 +91,40 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
     assert not any(fresh.services())
 
 
-async def test_up_from_nothing_again_changed_and_down(fresh: LabCluster) -> None:
-    said = fresh.up()
-    assert await logs_in(fresh)
-    assert said.count(fresh.password) == 1
+async def test_up_from_nothing_again_changed_and_down(bare: LabCluster) -> None:
+    said = bare.up()
+    assert await logs_in(bare)
+    assert said.count(bare.password) == 1
 
-    fresh.join()
-    assert fresh.command("status").count("ready") == 3
-    with pytest.raises(LabError, match=fresh.first.address):
-        fresh.lab.nodes[1].run(fresh.docker_run("up"))
+    bare.join()
+    assert bare.command("status").count("ready") == 3
+    with pytest.raises(LabError, match=bare.first.address):
+        bare.lab.nodes[1].run(bare.docker_run("up"))
 
-    before, running = versions(fresh), containers(fresh)
-    again = fresh.up()
-    assert "nothing was changed" in again and fresh.password not in again
-    assert versions(fresh) == before and set(running) <= set(containers(fresh))
+    before, running = versions(bare), containers(bare)
+    again = bare.up()
+    assert "nothing was changed" in again and bare.password not in again
+    assert versions(bare) == before and set(running) <= set(containers(bare))
 
-    fresh.command("up", "--port=8443")
-    changed = {name for name, version in versions(fresh).items() if version != before[name]}
+    bare.command("up", "--port=8443")
+    changed = {name for name, version in versions(bare).items() if version != before[name]}
     assert "minicluster_proxy" in changed
     assert not changed & {"minicluster_service", "minicluster_registry", "minicluster_relay"}
-    fresh.said = fresh.said.replace(fresh.url, f"https://{fresh.first.address}:8443")
-    assert await logs_in(fresh)
+    bare.said = bare.said.replace(bare.url, f"https://{bare.first.address}:8443")
+    assert await logs_in(bare)
 
-    fresh.command("down")
-    left = everything(fresh, *fresh.lab.nodes)
+    bare.command("down")
+    left = everything(bare, *bare.lab.nodes)
     assert [name for names in left.values() for name in names if "record" not in name] == left[
         "volume on node1"
     ]
     assert {"minicluster_hub", "minicluster_service"} <= set(left["volume on node1"])
 
-    assert "as before" in fresh.command("up")
-    assert await logs_in(fresh)
-    fresh.command("down", "--data", "--yes", "--leave")
-    assert not any(fresh.docker("volume", "ls", "--quiet", node=node) for node in fresh.lab.nodes)
-    assert fresh.docker("info", "--format", "{{.Swarm.LocalNodeState}}") == ["inactive"]
+    assert "as before" in bare.command("up")
+    assert await logs_in(bare)
+    bare.command("down", "--data", "--yes", "--leave")
+    assert not any(bare.docker("volume", "ls", "--quiet", node=node) for node in bare.lab.nodes)
+    assert bare.docker("info", "--format", "{{.Swarm.LocalNodeState}}") == ["inactive"]
 
 
 async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh: LabCluster) -> None:
@@ -153,7 +166,7 @@ async def test_an_upgrade_keeps_data_and_the_servers_that_run(fresh: LabCluster)
 
 def publish_newer(name: str, lab: Lab) -> str:
     """Make another image of the same content, as a next release; return its name in the outside registry."""
-    newer = f"{name.partition(':')[0]}:next"
+    newer = f"{name}-next"
     with tempfile.TemporaryDirectory() as folder:
         dockerfile = Path(folder, "Dockerfile")
         dockerfile.write_text(f"FROM {name}\nLABEL release=next\n")

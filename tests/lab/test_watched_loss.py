@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
-import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from ..browser import chromium
 from ..browser.lab import open_notebook, run_cell
 from .cluster import LabCluster
 from .machines.processes import wait_for
+from .pages import WAIT_MS, log_in, stop_server, wait_lab
 from .recovering import TRAINING
 
 USER = "wanda"
-WAIT_MS = 180_000
 BUSY = "%%distribute --nodes 1 --gpus-per-node 2 --detach --name busy\nimport time\nwhile True: time.sleep(1)"
 """Keeps the first machine's GPUs, so that rank 0 is not beside the platform."""
 STOP_ALL = """
@@ -30,20 +27,6 @@ for job in service.jobs():
 CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
     "        print(", "        mc.log(step=step, loss=loss)\n        print("
 )
-
-
-@pytest.fixture(scope="module")
-def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
-    needs(chromium.program(), chromium.MISSING)
-    with chromium.browser() as running:
-        yield running
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
-    yield context.new_page()
-    context.close()
 
 
 def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, page: Page, shots: Path) -> None:
@@ -80,14 +63,10 @@ def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, page: Page
 def start_server(page: Page, cluster: LabCluster) -> None:
     """Log in and start on the first machine, whose cable stays where it is."""
     password = cluster.add_user(USER)
-    page.goto(cluster.url)
-    page.fill("#username_input", USER)
-    page.fill("#password_input", password)
-    page.click("#login_submit")
+    log_in(page, cluster.url, USER, password)
     page.get_by_label("Node").select_option(cluster.first.name)
     page.get_by_role("button", name="Start").click()
-    page.wait_for_url(f"**/user/{USER}/lab**", timeout=WAIT_MS)
-    expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=WAIT_MS)
+    wait_lab(page, USER)
 
 
 def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
@@ -103,6 +82,4 @@ def end(page: Page, cluster: LabCluster) -> None:
     """Stop the job that kept the machine busy, and the server."""
     run_cell(page, 2)
     wait_for(lambda: not any(cluster.remains().values()), "the jobs' tasks to go", 240, 0.5)
-    page.goto(f"{cluster.url}/hub/home")
-    page.get_by_role("button", name="Stop My Server").click()
-    expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)
+    stop_server(page, cluster.url)

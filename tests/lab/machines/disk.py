@@ -22,6 +22,11 @@ class Disk:
         self._size_mb = size_mb
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is a folder of the machine that the lab runs on."""
+        return self._size_mb is None
+
+    @property
     def seen(self) -> Path:
         """The folder as the machine, which has mounts of its own, sees it."""
         return self._machine.root / self.folder.relative_to("/")

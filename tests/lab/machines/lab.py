@@ -41,7 +41,7 @@ class Plan:
     name: str
     subnet: str
     gpus: tuple[int, ...] = (0, 0, 0)
-    disk_mb: int | None = None
+    disk_mb: tuple[int | None, ...] = (None, None, None)
     insecure_registry: bool = True
 
 
@@ -54,22 +54,23 @@ class Lab:
         subnet: str = "10.78.0",
         *,
         gpus: int | Sequence[int] = 0,
-        disk_mb: int | None = None,
+        disk_mb: int | Sequence[int | None] | None = None,
         insecure_registry: bool = True,
         standing: bool = False,
         images: Sequence[str] = (),
         images_on: int | None = None,
     ) -> None:
         """`gpus`: fake ones per node of three, or those of each of as many nodes as are told;
-        `disk_mb`: size of each disk; `standing`: it outlives its maker; `images`: those of the build engine
-        that the nodes have from the start, or the first `images_on` of them (disks with a size: after
-        `load`)."""
+        `disk_mb`: size of each disk, or sizes, None for no limit; `standing`: it outlives its maker;
+        `images`: those of the build engine that the nodes have from the start, or the first `images_on` of
+        them (on disks with a size: from `load` on)."""
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"
             )
         counts = (gpus,) * 3 if isinstance(gpus, int) else tuple(gpus)
-        self.plan = Plan(name, subnet, counts, disk_mb, insecure_registry)
+        sizes = (disk_mb,) * len(counts) if disk_mb is None or isinstance(disk_mb, int) else tuple(disk_mb)
+        self.plan = Plan(name, subnet, counts, sizes, insecure_registry)
         self.folder = run_folder() / name
         self.data = cache_folder() / "labs" / name
         self.switch = Switch(name, subnet, self.folder)
@@ -77,7 +78,7 @@ class Lab:
         self.nodes = tuple(self._node(number) for number in range(1, len(counts) + 1))
         self._standing = standing
         self._images = tuple(images)
-        self._with_images = self.nodes[:images_on]
+        self._planted = [node for node in self.nodes[:images_on] if node.disk.is_plain]
         self._started = False
 
     @classmethod
@@ -123,7 +124,7 @@ class Lab:
         try:
             self.switch.make()
             self.registry.start()
-            if self._images and self.plan.disk_mb is None:
+            if self._images and self._planted:
                 self._plant()
             self._all_at_once(Node.power_on)
         except BaseException:
@@ -170,12 +171,12 @@ class Lab:
             ids, seeds = ids_of(self._images), Seed.found(self._images)
             same = [seed for seed in seeds if seed.ids() == ids]
             seed = same[0] if same else self._grow(ids, seeds[:1])
-            for node in self._with_images:
+            for node in self._planted:
                 seed.plant(node.disk.folder)
 
     def _grow(self, ids: Mapping[str, str], older: Sequence[Seed]) -> Seed:
-        """Pull the images to the first node's disk, where an older seed has most of their layers; take it."""
-        first = self.nodes[0]
+        """Pull the images to a node's disk, where an older seed has most of their layers; take it."""
+        first = self._planted[0]
         for seed in older:
             seed.plant(first.disk.folder)
         first.power_on()
@@ -214,7 +215,7 @@ class Lab:
         name, plan = f"node{number}", self.plan
         group = f"{_GROUPS}/{plan.name}/{name}"
         machine = Machine(self.folder / name, name, group)
-        disk = Disk(machine, self.data / name, plan.disk_mb)
+        disk = Disk(machine, self.data / name, plan.disk_mb[number - 1])
         options = [f"--insecure-registry={LAB_NETWORK}"] if plan.insecure_registry else []
         options += [
             f"--node-generic-resource=GPU=GPU-fake{number}{gpu}" for gpu in range(plan.gpus[number - 1])

@@ -1,8 +1,6 @@
 """The database server and the job service are killed at random moments of a job's life; the ranks go on."""
 
-import os
 import random
-import threading
 import time
 
 import pytest
@@ -10,11 +8,9 @@ import pytest
 from minicluster.client import Service
 from minicluster.wire import JobState
 
+from ...kill_moments import KILLS, SEED, check_went_on, struck
 from ..cells import submit
 
-KILLS = int(os.environ.get("MINICLUSTER_KILLS", "2"))
-"""How many jobs of each kind have their moment; 30 by hand."""
-SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
 NODES, STEPS = 2, 40
 COUNTING = """
 import os, time
@@ -51,28 +47,12 @@ def steps(user, job, rank):
 
 def run_once(user, folder, strike, moment_s):
     """Run a job and strike at a moment of its life; return how long it lived."""
-    began = folder / f"began-{time.monotonic_ns()}"
-    away, trouble, lived_from = [], [], time.monotonic()
-
-    def struck():
-        time.sleep(moment_s)
-        at = time.time()
-        try:
-            strike()
-        except BaseException as error:
-            trouble.append(error)
-        away.append((at, time.time()))
-
-    striking = threading.Thread(target=struck)
-    striking.start()
-    try:
+    began, lived_from = folder / f"began-{time.monotonic_ns()}", time.monotonic()
+    with struck(strike, moment_s) as away:
         job = submit(user, COUNTING.format(began=str(began), steps=STEPS), NODES, NODES)
         done = ended(user, job)
-    finally:
-        striking.join()
-        assert not trouble, trouble
     check_whole(user, done, began)
-    check_went_on(user, job, *away[0])
+    check_went_on([steps(user, job, rank) for rank in range(NODES)], away)
     return time.monotonic() - lived_from
 
 
@@ -83,14 +63,6 @@ def check_whole(user, done, began):
     assert sorted(began.read_text().split()) == [str(rank) for rank in range(NODES)]
     held = [slot for node in user.nodes().nodes for slot in node.slots if slot.job_id]
     assert not held, held
-
-
-def check_went_on(user, job, gone_at, back_at):
-    """Ranks that were in the middle when something was killed did steps before it was back."""
-    for rank in range(NODES):
-        times = steps(user, job, rank)
-        if times[0] < gone_at and times[-1] > back_at:
-            assert any(gone_at < at < back_at for at in times), (gone_at, back_at, times)
 
 
 @pytest.mark.timeout(60 + 40 * KILLS)

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from .cluster import Images, LabCluster
-from .faults import WITHIN_S, Jobs, administrator, check_nothing_of_jobs_left
-from .machines import Lab
-from .machines.processes import wait_for
-from .recovering import EVERY, FAULTS, recover, recover_live, steps, training
+from ..faults import WITHIN_S, Jobs, wait_idle
+from ..machines.processes import wait_for
+from ..recovering import EVERY, FAULTS, recover, recover_live, steps, training
 
 TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
 """How often each node is struck in each way; with one time only, not in all of them."""
 ALL = [(fault, rank_0) for rank_0 in (True, False) for fault in FAULTS]
-
-
-@pytest.fixture(scope="module")
-def four(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """A cluster of four machines: one for the platform, three for the job."""
-    say("four machines, and a cluster on them")
-    with Lab.fresh(gpus=(2, 2, 2, 2)) as lab:
-        cluster = LabCluster(lab, Images(*(lab.load(image) for image in images)))
-        cluster.up("--service-option=--MiniclusterHub.keep_warm_s=5")
-        cluster.join()
-        yield cluster
-
-
-@pytest.fixture
-def jobs(four: LabCluster) -> Iterator[Jobs]:
-    with administrator(four) as found:
-        wait_for(found.is_idle, "four idle nodes", WITHIN_S, 0.5)
-        yield found
-        wait_for(found.is_idle, f"all slots to be free again: {found.nodes()}", WITHIN_S, 0.5)
-        check_nothing_of_jobs_left(four)
 
 
 @pytest.mark.parametrize(("fault", "rank_0"), ALL if TIMES > 1 else ALL[::2])
@@ -46,7 +24,7 @@ def test_a_job_goes_on_from_its_newest_snapshot(
         recovery = recover(jobs, fault, rank_0=rank_0)
         say(str(recovery))
         assert recovery.lost_steps <= 2 * EVERY
-        wait_for(jobs.is_idle, "four idle nodes", WITHIN_S, 0.5)
+        wait_idle(jobs)
 
 
 def test_a_job_that_needs_all_its_nodes_waits_for_one_in_the_lost_ones_place(jobs: Jobs) -> None:
@@ -72,4 +50,4 @@ def test_the_ranks_of_a_fault_tolerant_job_go_on_and_a_new_one_joins(
         recovery = recover_live(jobs, fault, rank_0=rank_0)
         say(str(recovery))
         assert recovery.lost_steps <= 1
-        wait_for(jobs.is_idle, "four idle nodes", WITHIN_S, 0.5)
+        wait_idle(jobs)

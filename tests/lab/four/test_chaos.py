@@ -1,0 +1,34 @@
+"""For some minutes, one thing after the other befalls a cluster that trains: it goes on, and nothing is left.
+
+Longer by hand: MINICLUSTER_CHAOS_S=3600. The same again: MINICLUSTER_SEED.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ..chaos import Chaos, Tally
+from ..faults import Jobs
+from ..recovering import training
+
+CHAOS_S = float(os.environ.get("MINICLUSTER_CHAOS_S", "300"))
+SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
+pytestmark = pytest.mark.timeout(1500 + CHAOS_S)
+
+
+def test_whatever_befalls_it_the_training_goes_on(jobs: Jobs, say: Callable[[str], None]) -> None:
+    say(f"MINICLUSTER_SEED={SEED} MINICLUSTER_CHAOS_S={CHAOS_S:g}")
+    tally, until = Tally(), time.monotonic() + CHAOS_S
+    try:
+        with training(jobs, timeout_s=None) as job:
+            chaos = Chaos(jobs, job, random.Random(SEED), tally, say)
+            while time.monotonic() < until:
+                chaos.one_more()
+    finally:
+        say(tally.table().replace("\n", "\n  "))
+    assert tally.faults

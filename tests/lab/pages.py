@@ -1,0 +1,51 @@
+"""A browser at a lab's cluster, and what each person does there first and last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from ..browser import chromium
+
+# Several labs may share a machine with two cores.
+WAIT_MS = 180_000
+
+
+@pytest.fixture(scope="module")
+def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
+    """A browser for one module only: while it runs, no test with an event loop of its own can."""
+    needs(chromium.program(), chromium.MISSING)
+    with chromium.browser() as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page of somebody who trusts the self-made certificate."""
+    context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+def log_in(page: Page, url: str, name: str, password: str) -> None:
+    """Log in by the form; the spawn page comes."""
+    page.goto(url)
+    page.fill("#username_input", name)
+    page.fill("#password_input", password)
+    page.click("#login_submit")
+    expect(page.locator("#minicluster-options")).to_be_visible()
+
+
+def wait_lab(page: Page, name: str) -> None:
+    """Wait until a server that was started shows JupyterLab."""
+    page.wait_for_url(f"**/user/{name}/lab**", timeout=WAIT_MS)
+    expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=WAIT_MS)
+
+
+def stop_server(page: Page, url: str) -> None:
+    """Press Stop on the hub's home page."""
+    page.goto(f"{url}/hub/home")
+    page.get_by_role("button", name="Stop My Server").click()
+    expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)
