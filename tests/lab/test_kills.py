@@ -76,9 +76,10 @@ def check_whole(jobs: Jobs, job_id: int, nodes: int) -> None:
     done = jobs.job(job_id)
     assert (done["state"], done["attempt"]) == ("succeeded", 1), (done, jobs.story(job_id))
     for rank in range(nodes):
-        words = [line.split() for line in jobs.log(job_id, rank).splitlines()]
-        assert [word[0] for word in words].count("began") == 1, words
-        assert [int(word[1]) for word in words[1:]] == list(range(STEPS)), words
+        told = jobs.log(job_id, rank)
+        began, *steps = told.splitlines()
+        assert began.startswith("began ") and told.count("began") == 1, told
+        assert [line.split()[:2] for line in steps] == [["step", str(step)] for step in range(STEPS)], told
 
 
 def step_times(jobs: Jobs, job_id: int, rank: int) -> list[float]:

@@ -166,7 +166,7 @@ async def test_an_upgrade_keeps_data_and_the_servers_that_run(fresh: LabCluster)
 
 def publish_newer(name: str, lab: Lab) -> str:
     """Make another image of the same content, as a next release; return its name in the outside registry."""
-    newer = f"{name.partition(':')[0]}:next"
+    newer = f"{name}-next"
     with tempfile.TemporaryDirectory() as folder:
         dockerfile = Path(folder, "Dockerfile")
         dockerfile.write_text(f"FROM {name}\nLABEL release=next\n")

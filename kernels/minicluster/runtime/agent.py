@@ -117,6 +117,7 @@ class Agent:
         self._cleared = max(self._cleared, attempt.id)
         self._attempt = None
         attempt.forget()
+        self._store.end_used()
         self._reporter.state_changed()
 
     def _snapshot(self) -> TaskReport:
@@ -168,7 +169,7 @@ class Agent:
         return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
 
     def _kept(self) -> set[int]:
-        return {pid for pid in (self._parent.pid, self._store.pid) if pid}
+        return {self._parent.pid} | self._store.pids
 
     async def _end_all(self) -> None:
         self._parent.close()

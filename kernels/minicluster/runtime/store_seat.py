@@ -1,4 +1,7 @@
-"""The place of an attempt's TCPStore in a task."""
+"""The place of an attempt's TCPStore in a task.
+
+A store that was used stays until the whole attempt is over: ranks elsewhere may still ask it.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,27 @@ class StoreSeat:
         self._parent = parent
         self._made = 0
         self._child: Child | None = None
+        self._used: Child | None = None
 
     @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child else None
+    def pids(self) -> set[int]:
+        return {child.pid for child in (self._child, self._used) if child is not None and child.pid}
 
     def renew(self) -> None:
         """Put a fresh store in the place of the one that was used.
 
         The socket listens from here on: who connects early waits in its queue.
         """
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        self.end_used()
+        self._used = self._child
         with socket.create_server((self._address, 0), backlog=1024) as listener:
             self.port = listener.getsockname()[1]
             self._made += 1
             self._child = self._parent.fork(f"store-{self._made}", {"kind": "store"}, [listener.fileno()])
+
+    def end_used(self) -> None:
+        """End the store of an attempt that is over."""
+        if self._used is not None and self._used.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._used.pid, signal.SIGKILL)
+        self._used = None

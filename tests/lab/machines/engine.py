@@ -54,19 +54,24 @@ class Engine:
 
     def stop(self, within_s: float = 60) -> None:
         """Ask the engine to end, as a reboot or an update does; its containers end too."""
-        told = self.machine.run("sh", "-c", "kill $(cat /run/docker.pid)", environment=self.environment())
-        if told.returncode:
-            raise LabError(f"the engine of {self.machine.hostname} could not be told to stop: {told.stderr}")
-        wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to stop", within_s)
+        self._signal("TERM", within_s)
 
     def kill(self) -> None:
         """Kill the engine's daemon alone, as the kernel does when memory is short; `start` brings it back."""
-        end(self._record)
+        self._signal("KILL", 30)
 
     def forget(self) -> None:
         """Clear what the engine left outside its machine; the machine is off by now."""
         end(self._record)
         self.socket.unlink(missing_ok=True)
+
+    def _signal(self, name: str, within_s: float) -> None:
+        """Send the daemon a signal and wait for its end. What is recorded is only who waits for it."""
+        words = ("sh", "-c", f"kill -{name} $(cat /run/docker.pid)")
+        told = self.machine.run(*words, environment=self.environment())
+        if told.returncode:
+            raise LabError(f"the engine of {self.machine.hostname} took no SIG{name}: {told.stderr}")
+        wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to end", within_s)
 
     def _words(self) -> list[str]:
         # The second socket is where commands and mounts look for one; each machine has a /run of its own.

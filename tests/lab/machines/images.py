@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +17,9 @@ from .processes import LabError, run
 from .registry import OutsideRegistry
 
 _TREE = Path(__file__).resolve().parents[3]
-HUB_IMAGE, NOTEBOOK_IMAGE = "minicluster/hub:dev", "minicluster/notebook:dev"
+_TAG = f"tree-{hashlib.sha256(bytes(_TREE)).hexdigest()[:8]}"
+"""All labs share the build engine: another tree's images have other names."""
+HUB_IMAGE, NOTEBOOK_IMAGE = f"minicluster/hub:{_TAG}", f"minicluster/notebook:{_TAG}"
 REGISTRY_IMAGE = "minilab/registry:2"
 _REGISTRY_DOCKERFILE = f"""FROM {BASE_IMAGE}
 COPY docker-registry /usr/bin/
@@ -43,7 +46,8 @@ def build(dockerfile: Path, tag: str, context: Path, buildargs: Mapping[str, str
 def build_product() -> tuple[str, str]:
     """Build the hub and the notebook image from this tree, as images/build does; return their names."""
     engine = build_engine()
-    words = ["images/build", "--base", BASE_IMAGE, "--network", "host", "--from-environment", "--quiet"]
+    words = ["images/build", "--tag", _TAG, "--base", BASE_IMAGE, "--network", "host"]
+    words += ["--from-environment", "--quiet"]
     environment = {**engine.environment(), "DOCKER_BUILDKIT": "0"}
     subprocess.run(words, check=True, cwd=_TREE, env=environment, stdout=subprocess.DEVNULL)
     return HUB_IMAGE, NOTEBOOK_IMAGE
