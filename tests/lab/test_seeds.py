@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from .machines.builder import build_engine
 from .machines.images import build, ids_of
 from .machines.seeds import Seed
 
-NAMES = ("minilab/seeded:1",)
+TAGS = ("first", "second", "third")
+NAMES = tuple(f"minilab/seeded{os.getpid()}:{tag}" for tag in TAGS)
+"""Other trees may be tested at the same time, with the same cache."""
+FIRST = NAMES[0]
 
 
 @pytest.fixture
@@ -22,21 +26,23 @@ def seeds(builder: None) -> Iterator[None]:
     forget_all()
     yield
     forget_all()
-    build_engine().docker("rmi", *NAMES)
+    build_engine().docker("rmi", "--force", *NAMES)
 
 
 def forget_all() -> None:
-    for seed in Seed.found(NAMES):
+    for seed in Seed.found((FIRST,)):
         seed.forget()
 
 
-def make_image(folder: Path, text: str) -> None:
-    """Make an image of a few bytes, in two layers of which only the second one is new each time."""
+def make_image(folder: Path, name: str) -> str:
+    """Make an image of a few bytes, in two layers of which only the second one, its tag, is its own."""
+    text = name.partition(":")[2]
     (folder / "same").write_text("the same")
     (folder / "text").write_text(text)
     dockerfile = folder / "Dockerfile"
     dockerfile.write_text("FROM scratch\nCOPY same /same\nCOPY text /text\n")
-    build(dockerfile, NAMES[0], folder, {})
+    build(dockerfile, name, folder, {})
+    return text
 
 
 def contents(seed: Seed) -> str:
@@ -50,9 +56,9 @@ def contents(seed: Seed) -> str:
     return digest.hexdigest()
 
 
-def text_in_image(node: Node) -> str:
+def text_in_image(node: Node, name: str = FIRST) -> str:
     """Return what a new container finds in the file that tells the images apart."""
-    look = f"docker create --name=look {NAMES[0]} x >&2; docker cp look:/text - | tar -xO; docker rm look >&2"
+    look = f"docker create --name=look {name} x >&2; docker cp look:/text - | tar -xO; docker rm look >&2"
     return on(node, look)[0]
 
 
@@ -61,24 +67,24 @@ def on(node: Node, commands: str) -> list[str]:
 
 
 def test_what_a_node_does_to_its_images_is_seen_by_no_other(seeds: None, tmp_path: Path) -> None:
-    make_image(tmp_path, "first")
+    make_image(tmp_path, FIRST)
     written = tmp_path / "text"
-    with Lab.fresh(images=NAMES, images_on=2) as lab:
-        (seed,) = Seed.found(NAMES)
+    with Lab.fresh(images=(FIRST,), images_on=2) as lab:
+        (seed,) = Seed.found((FIRST,))
         before = contents(seed)
         one, other, bare = lab.nodes
         assert on(bare, "docker images --quiet") == [""]
         assert text_in_image(one) == text_in_image(other) == "first"
         written.write_text("changed")
-        on(one, f"docker create --name=kept {NAMES[0]} x; docker cp {written} kept:/text")
-        on(one, f"docker commit kept {NAMES[0]}; docker rm kept")
+        on(one, f"docker create --name=kept {FIRST} x; docker cp {written} kept:/text")
+        on(one, f"docker commit kept {FIRST}; docker rm kept")
         assert (text_in_image(one), text_in_image(other)) == ("changed", "first")
         one.restart_daemon()
         on(one, "docker system prune --all --force")
         assert on(one, "docker images --quiet") == [""]
         assert text_in_image(other) == "first"
         assert contents(seed) == before
-        lab.load(NAMES[0])
+        lab.load(FIRST)
         assert text_in_image(one) == text_in_image(bare) == "first"
     assert contents(seed) == before
 
@@ -86,11 +92,12 @@ def test_what_a_node_does_to_its_images_is_seen_by_no_other(seeds: None, tmp_pat
 def test_a_newer_image_is_pulled_over_an_older_seed_and_replaces_it_in_time(
     seeds: None, tmp_path: Path
 ) -> None:
-    for text in ("first", "second", "third"):
-        make_image(tmp_path, text)
-        with Lab.fresh(gpus=(0,), images=NAMES) as lab:
+    for name in NAMES:
+        text = make_image(tmp_path, name)
+        with Lab.fresh(gpus=(0,), images=(name,)) as lab:
             (node,) = lab.nodes
-            assert text_in_image(node) == text
-            assert len(on(node, "docker images --quiet --all")) == 2, "the older one is not there"
-    newest, older = Seed.found(NAMES)
-    assert newest.ids() == ids_of(NAMES) != older.ids()
+            assert text_in_image(node, name) == text
+            there = on(node, "docker images --all --format {{.Repository}}:{{.Tag}}")
+            assert there == [name, ""], "the older one is not there"
+    newest, older = Seed.found((FIRST,))
+    assert (newest.ids(), older.ids()) == (ids_of(NAMES[2:]), ids_of(NAMES[1:2]))

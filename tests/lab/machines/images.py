@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -88,6 +88,14 @@ def pull(reference: str, nodes: Sequence[Node], name: str) -> None:
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(one, [node.engine for node in nodes]))
+
+
+def drop_others(node: Node, names: Collection[str]) -> None:
+    """Have a node forget all images but those of these names."""
+    told = node.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    for name in {*told} - {*names, "<none>:<none>"}:
+        node.engine.docker("rmi", name)
+    node.engine.docker("image", "prune", "--force")
 
 
 def ids_of(names: Sequence[str]) -> dict[str, str]:

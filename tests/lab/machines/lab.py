@@ -16,7 +16,7 @@ from typing import Any
 from .cgroups import ControlGroup
 from .disk import Disk
 from .engine import Engine
-from .images import ids_of, pull, push
+from .images import drop_others, ids_of, pull, push
 from .machine import Machine
 from .node import Node
 from .packages import fetch, locked
@@ -182,7 +182,7 @@ class Lab:
         first.power_on()
         for name in ids:
             self.load(name, [first])
-        first.engine.docker("image", "prune", "--force")  # the older ones lost their names
+        drop_others(first, ids)
         first.engine.stop()
         first.machine.power_off()
         seed = Seed.keep(first.disk.folder, ids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from .processes import remove_tree, run
 LINKED, COPIED = "overlay2", "image"
 """The folders of an engine's data that images are in: their layers, and what is known of them."""
 _KEPT = 2
-"""Seeds of the same names: those of two trees, which may be tested by turns."""
+"""Seeds of the same images: those of two trees, which may be tested by turns."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Seed:
 
     @classmethod
     def found(cls, names: tuple[str, ...]) -> list[Seed]:
-        """Return the seeds that hold just these images, of whatever age; the one used last comes first."""
+        """Return the seeds of just these images, of all ages and tags; the one used last comes first."""
         seeds = [cls(note.parent) for note in _folder().glob("*/ids.json")]
-        same = [seed for seed in seeds if seed.ids().keys() == set(names)]
+        same = [seed for seed in seeds if _without_tags(seed.ids()) == _without_tags(names)]
         return sorted(same, key=lambda seed: seed._note.stat().st_mtime, reverse=True)
 
     @classmethod
@@ -71,6 +71,10 @@ class Seed:
     @property
     def _note(self) -> Path:
         return self.folder / "ids.json"
+
+
+def _without_tags(names: Iterable[str]) -> set[str]:
+    return {name.partition(":")[0] for name in names}
 
 
 def _folder() -> Path:
