@@ -45,7 +45,7 @@ def wait_lab(page: Page, name: str) -> None:
 
 
 def stop_server(page: Page, url: str) -> None:
-    """Press Stop on the hub's home page."""
-    page.goto(f"{url}/hub/home")
+    """Press Stop on the hub's home page, once its script is there: a click before that is lost."""
+    page.goto(f"{url}/hub/home", wait_until="networkidle")
     page.get_by_role("button", name="Stop My Server").click()
     expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)
