@@ -127,9 +127,6 @@ def busy_manager(jobs: Jobs) -> Iterator[int]:
 
 
 @pytest.mark.timeout(600 + 120 * KILLS)
-@pytest.mark.skipif(
-    "MINICLUSTER_KILLS" not in os.environ, reason="minutes for each: MINICLUSTER_KILLS=N runs it"
-)
 def test_a_kill_of_the_managers_engine_at_any_moment(
     jobs: Jobs, used: LabCluster, chance: random.Random, say: Callable[[str], None]
 ) -> None:
