@@ -23,9 +23,10 @@ pytestmark = pytest.mark.timeout(1500 + CHAOS_S)
 
 def test_whatever_befalls_it_the_training_goes_on(jobs: Jobs, say: Callable[[str], None]) -> None:
     say(f"MINICLUSTER_SEED={SEED} MINICLUSTER_CHAOS_S={CHAOS_S:g}")
-    tally, until = Tally(), time.monotonic() + CHAOS_S
+    tally = Tally()
     try:
         with training(jobs, timeout_s=None) as job:
+            until = time.monotonic() + CHAOS_S
             chaos = Chaos(jobs, job, random.Random(SEED), tally, say)
             while time.monotonic() < until:
                 chaos.one_more()
