@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,12 +107,16 @@ def recover(jobs: Jobs, fault: str, *, rank_0: bool) -> Recovery:
 
 @dataclass(frozen=True)
 class LiveRecovery:
-    """A fault-tolerant job that lost a node: the survivors' pause and lost steps, and the join after it."""
+    """A fault-tolerant job that lost a node: the survivors' pause and lost steps, and the join after it.
+
+    back_pause_s: their longest pause once the node is back, and a rank on it may ask to go on for a moment.
+    """
 
     fault: str
     node: str
     rank_0: bool
     pause_s: float
+    back_pause_s: float
     lost_steps: int
     joined_s: float
 
@@ -120,7 +125,7 @@ class LiveRecovery:
         return (
             f"{self.fault:6} {self.node} ({whose}), fault-tolerant: survivors went on after "
             f"{self.pause_s:.2f} s, {self.lost_steps} steps lost; a new rank joined {self.joined_s:.1f} s "
-            "after the node was back"
+            f"after the node was back, with a pause of {self.back_pause_s:.2f} s"
         )
 
 
@@ -138,8 +143,8 @@ def recover_live(jobs: Jobs, fault: str, *, rank_0: bool) -> LiveRecovery:
             wait_for(lambda: _after(jobs, job, witness, struck_at + 2), "survivors' steps", WITHIN_S, 0.2)
             wait_for(lambda: victim.name not in jobs.job(job)["nodes"], "the loss to be seen", WITHIN_S, 0.2)
         finally:
+            back_at = time.time()
             undo(victim)
-        back_at = time.time()
         wait_for(lambda: steps(jobs, job, rank=len(nodes)), "the new rank's steps", WITHIN_S, 0.2)
         seen, joined = steps(jobs, job, rank=witness), steps(jobs, job, rank=len(nodes))
         assert jobs.job(job)["attempt"] == 1, jobs.story(job)
@@ -148,7 +153,8 @@ def recover_live(jobs: Jobs, fault: str, *, rank_0: bool) -> LiveRecovery:
         fault,
         victim.name,
         rank_0,
-        _longest_pause(seen, struck_at),
+        _longest_pause(seen, struck_at, back_at),
+        _longest_pause(seen, back_at),
         _skipped(seen),
         min(joined.values()) - back_at,
     )
@@ -158,10 +164,10 @@ def _after(jobs: Jobs, job: int, rank: int, moment: float) -> bool:
     return any(at > moment for at in steps(jobs, job, rank=rank).values())
 
 
-def _longest_pause(seen: dict[int, float], since: float) -> float:
-    """Return the time from a moment to the first step after the longest pause behind it."""
+def _longest_pause(seen: dict[int, float], since: float, until: float = math.inf) -> float:
+    """Return the longest pause between two steps of which the second is between two moments."""
     times = sorted(at for at in seen.values() if at > since - 1)
-    return max(later - earlier for earlier, later in pairwise(times) if later > since)
+    return max(later - earlier for earlier, later in pairwise(times) if since < later < until)
 
 
 def _skipped(seen: dict[int, float]) -> int:

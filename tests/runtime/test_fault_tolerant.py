@@ -83,7 +83,7 @@ async def test_a_rank_that_joins_resumes_where_the_others_are(live: Live) -> Non
     first, start = map(int, live.attempt.text(3).split("first ")[1].split()[:2])
     steps = [one for one in live.took(3) if one.counted]
     assert first == steps[0].step
-    assert start == steps[0].epoch
+    assert steps[0].epoch in (start, start + 1)  # The epoch may have been over just then.
     assert start > 0
     assert steps[-1].epoch == live.took(0)[-1].epoch == 29
 

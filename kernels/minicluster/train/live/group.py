@@ -27,7 +27,7 @@ class LiveGroup(ProcessGroupGloo):
     """
 
     def __init__(self, mark: Callable[[], str], manager_address: Callable[[], str]) -> None:
-        super().__init__(timeout=settings.CONNECT)
+        super().__init__(timeout=settings.MEET)
         self.peers: dict[int, str] = {}
         self._mark = mark
         self._manager_address = manager_address
@@ -35,7 +35,12 @@ class LiveGroup(ProcessGroupGloo):
         self._former: list[Any] = []
 
     def configure(self, store_addr: str, *args: Any, **kwargs: Any) -> None:
-        super().configure(f"{store_addr}/{self._mark()}", *args, **kwargs)
+        try:
+            super().configure(f"{store_addr}/{self._mark()}", *args, **kwargs)
+        except Exception:
+            self._timeout = min(2 * self._timeout, settings.MEET_MOST)
+            raise
+        self._timeout = settings.MEET
 
     def abort(self, errored: bool = True) -> None:
         """Leave the group. Gloo's own abort does not end an operation that waits; closed sockets do."""

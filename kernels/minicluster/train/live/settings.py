@@ -20,7 +20,13 @@ HEARTBEAT = timedelta(milliseconds=100)
 CALL = timedelta(seconds=30)
 """For a call to a manager or the fetch of a state to begin."""
 CONNECT = timedelta(seconds=4)
-"""For the ranks of a new quorum to reach each other: one that died since then is waited for this long."""
+"""For a connection to a manager or the lighthouse."""
+MEET, MEET_MOST = timedelta(seconds=1), timedelta(seconds=8)
+"""For the ranks of a new quorum to reach each other: twice as long after each time that they did not.
+
+Short, since one that is gone again is waited for in vain: a rank that was frozen or cut off asks to take
+part when it comes back, a moment before its agent ends it.
+"""
 QUORUM = timedelta(seconds=75)
 """For a quorum: longer than the lighthouse waits for a rank that is slow."""
 COLLECTIVE = timedelta(minutes=30)
