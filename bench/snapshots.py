@@ -19,7 +19,8 @@ from targets import Target, close
 
 RANKS = 2
 COST_BOUND_PERCENT = 3.5
-RESUME_BOUND_S = 0.2
+RESUME_BOUND_S = 0.5
+"""A tenth of what a job may take from a lost node to its next step."""
 
 DIGITS = """\
     layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),

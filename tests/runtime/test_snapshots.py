@@ -204,4 +204,4 @@ async def test_the_interval_is_chosen_and_the_ranks_agree_on_it(cluster: Cluster
     assert [entry.step for entry in mine] == [entry.step for entry in peers]
     assert len(mine) == 2
     assert mine[0].step - mine[1].step > 5, "a snapshot of nearly each step costs too much"
-    assert any("keeps that below 2 % of the time" in note for note in run.attempt.notes)
+    assert any("keeps that below 1.25 % of the time" in note for note in run.attempt.notes)

@@ -175,7 +175,7 @@ class SnapshotKeeper:
             self._cost_told = True
             self._note(
                 f"A snapshot of {cost['size_bytes'] / 1e6:.1f} MB takes {cost['cost_s']:.2g} s. "
-                f"One each {cost['interval_s']:.1f} s keeps that below 2 % of the time."
+                f"One each {cost['interval_s']:.1f} s keeps that below 1.25 % of the time."
             )
 
     def _note(self, text: str) -> None:

@@ -28,7 +28,7 @@ def checkpoint(
 
     All ranks call it, each time with the same step. It goes into the memory of each node and, behind
     the training's back, into the job's storage, which keeps the newest `keep`. every: a snapshot each
-    so many steps; left out, an interval is chosen so that snapshots take at most 2 % of the time.
+    so many steps; left out, an interval is chosen so that snapshots take at most 1.25 % of the time.
     loader: one of mc.prepare(), whose position is kept. more: what has a state_dict() (a scheduler, a
     GradScaler), dicts and lists. The ranks' random states are in it. Outside of a job nothing happens.
     Raises SnapshotImpossible.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SHARE = 0.02
+SHARE = 0.0125
 _LEAST_S = 2.0
 """For small models, whose snapshots disturb the caches and the interpreter more than they take CPU time."""
 _GUESSED_BYTES_PER_S = 400e6
