@@ -117,7 +117,9 @@ class BenchCluster(LabCluster):
 
 
 @contextmanager
-def lab_cluster(name: str | None, folder: Path, keep_warm_s: float) -> Iterator[BenchCluster]:
+def lab_cluster(
+    name: str | None, folder: Path, keep_warm_s: float, gpus: int = GPUS_PER_NODE
+) -> Iterator[BenchCluster]:
     """Return three hosts with the images of this tree and no Swarm yet: fresh ones, or those of a lab.
 
     A standing lab must have none of our cluster; it is given back like that.
@@ -126,7 +128,7 @@ def lab_cluster(name: str | None, folder: Path, keep_warm_s: float) -> Iterator[
         raise SystemExit(lacking)
     stage("the images of this tree, and three hosts that have them")
     built = (*build_product(), build_registry())
-    lab = Lab.attach(name) if name else Lab.fresh(gpus=GPUS_PER_NODE)
+    lab = Lab.attach(name) if name else Lab.fresh(gpus=gpus)
     try:
         cluster = BenchCluster(lab, _bring(lab, built), folder, keep_warm_s)
         try:

@@ -8,12 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 Needs = Callable[[object, str], None]
 
 _TREE = Path(__file__).resolve().parent.parent
 # With the root on the path its rooms would be importable as packages, and hide others of these names.
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _TREE]
+
+# A busy machine takes its time for small inputs, too.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,14 @@ class EndLighthouse:
 
 
 @dataclass(frozen=True, slots=True)
+class DataReady:
+    """Keep that an attempt's data sets are on all its nodes."""
+
+    job_id: int
+    attempt_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Happened:
     """An event for a job's state machine. `losses`: its new count of them, None to leave it."""
 
@@ -84,5 +92,6 @@ Action = (
     | DropTasks
     | StartLighthouse
     | EndLighthouse
+    | DataReady
     | Happened
 )

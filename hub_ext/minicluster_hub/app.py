@@ -15,10 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tornado.netutil import bind_sockets
-from traitlets import Float, Integer, List, Unicode, default
+from traitlets import Enum, Float, Integer, List, Unicode, default
 from traitlets.config import Application
 
+from minicluster.wire import OutputLimits
 from minicluster_hub.engines.base import Engine
+from minicluster_hub.idle_options import IdleOptions
+from minicluster_hub.notices.options import NoticeOptions
+from minicluster_hub.people import PeopleOptions
+from minicluster_hub.quick_import import import_quickly
 from minicluster_hub.scenes import Limits
 
 ENGINES = {
@@ -35,7 +40,7 @@ class ServiceBroken(Exception):
     """The service cannot start; the message is one sentence for who starts it."""
 
 
-class MiniclusterHub(Application):
+class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
     """See `minicluster-hub --help-all`."""
 
     name = "minicluster-hub"
@@ -84,6 +89,12 @@ class MiniclusterHub(Application):
         help="Seconds without output, record or CPU time of a rank after which its owner is told why; "
         "0: never. Less tells sooner, and also tells of ranks that only wait for a long download.",
     ).tag(config=True)
+    min_run_s = Float(
+        60.0,
+        min=0.0,
+        help="Seconds that a job which has started keeps its slots, whatever the policy says: less lets "
+        "others start sooner, and costs more restarts.",
+    ).tag(config=True)
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
     max_ranks = Integer(256, min=1, help="Most ranks of one job.").tag(config=True)
     max_open_jobs = Integer(200, min=1, help="Most jobs of one user that wait or run.").tag(config=True)
@@ -100,6 +111,41 @@ class MiniclusterHub(Application):
         4 * 1024**3,
         min=1,
         help="Most bytes of output that are kept of one rank in one attempt; the rest is thrown away.",
+    ).tag(config=True)
+    artifacts_keep_days = Float(
+        90.0,
+        min=0.0,
+        help="Days that the files of a job's output folder are kept after its end; 0: for ever. More fills "
+        "the disk of the job service.",
+    ).tag(config=True)
+    artifacts_limit_files = Integer(
+        10_000, min=0, help="Most files that come back from the output folder of one task of a job."
+    ).tag(config=True)
+    artifacts_limit_bytes = Integer(
+        50 * 1024**3, min=0, help="Most bytes that come back from the output folder of one task of a job."
+    ).tag(config=True)
+    publishing = Enum(
+        ("ask", "allow", "off"),
+        "ask",
+        help="Images that users make by %distribute publish: ask: an admin allows each. allow: everybody "
+        "may run them at once. off: there are none. Who runs an image trusts who published it.",
+    ).tag(config=True)
+    image_limit_bytes = Integer(
+        32 * 1024**3, min=1, help="Most bytes, unpacked, that a published image has more than its base."
+    ).tag(config=True)
+    pip_index_url = Unicode(
+        help="A mirror of PyPI, told to jobs and notebook servers as PIP_INDEX_URL; empty: pip's own."
+    ).tag(config=True)
+    keeper_token_file = Unicode(
+        help="File with the token of the nodes' keepers of data sets; by default one made in the data folder."
+    ).tag(config=True)
+    data_limit_bytes = Integer(
+        0, min=0, help="Most bytes of data sets of one user; 0: as much as the job service's disk takes."
+    ).tag(config=True)
+    data_grace_s = Float(
+        86_400.0,
+        min=0.0,
+        help="Seconds that pieces are kept that no data set has, so that a push that was cut goes on.",
     ).tag(config=True)
     auth_cache_s = Integer(
         45, help="Seconds that the hub's word about a token is kept: longer asks less, revokes later."
@@ -196,6 +242,8 @@ class MiniclusterHub(Application):
             start_timeout_s=self.start_timeout_s,
             keep_warm_s=self.keep_warm_s,
             quiet_after_s=self.quiet_after_s,
+            min_run_s=self.min_run_s,
+            output=OutputLimits(files=self.artifacts_limit_files, size_bytes=self.artifacts_limit_bytes),
         )
 
     def make_engine(self) -> Engine:
@@ -210,7 +258,21 @@ class MiniclusterHub(Application):
 
     def cookie_secret(self) -> bytes:
         """Return the secret that signs cookies; kept, so that logins outlive a restart."""
-        path = self.service_dir / "cookie_secret"
+        return self._kept_secret("cookie_secret")
+
+    def keeper_token(self) -> str:
+        """Return what opens the keepers' part of the API. Raises ServiceBroken."""
+        if not self.keeper_token_file:
+            return self._kept_secret("keeper_token").hex()
+        try:
+            return Path(self.keeper_token_file).read_text().strip()
+        except OSError as error:
+            raise ServiceBroken(
+                f"the keepers' token cannot be read: {self.keeper_token_file}: {error.strerror}"
+            ) from error
+
+    def _kept_secret(self, name: str) -> bytes:
+        path = self.service_dir / name
         try:
             if not path.exists():
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -226,4 +288,5 @@ class MiniclusterHub(Application):
 
 
 def main(argv: list[str] | None = None) -> None:
+    import_quickly()
     MiniclusterHub.launch_instance(sys.argv[1:] if argv is None else argv)

@@ -4,7 +4,8 @@ A ring carries a key and nothing else; what changed is read from the store or th
 may come too often without harm, and none is lost between two waits.
 
 Keys rung by the reconciler's `changes`: a job's id (int) when what its owner sees of it changed,
-and `NODES` when a node or who holds its slots changed. Keys of the logs' bell: a job's id.
+`NODES` when a node or who holds its slots changed, `NOTICES` when there are some to send. Keys of the logs'
+bell: a job's id; of the orders' bell: a task's id.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 NODES = "nodes"
+NOTICES = "notices"
 
 
 class Listener:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Collection
@@ -21,6 +22,7 @@ from minicluster_hub.full_disk import NotKept
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
 _JOBS = "jobs"
+_OUTPUT = "output"
 
 
 class BlobError(Exception):
@@ -135,6 +137,17 @@ class BlobFiles:
         """Return the files that one job alone has: its snapshots."""
         return BlobFiles(self._root / _JOBS / str(job_id))
 
+    def output_of(self, job_id: int) -> BlobFiles:
+        """Return the files that a job left in its output folder."""
+        return BlobFiles(self._root / _OUTPUT / str(job_id))
+
+    def remove_output(self, job_id: int) -> None:
+        shutil.rmtree(self._root / _OUTPUT / str(job_id), ignore_errors=True)
+
+    def outputs(self) -> list[int]:
+        """Return the ids of the jobs of whose output folders there are files."""
+        return sorted(int(path.name) for path in (self._root / _OUTPUT).glob("*"))
+
     def jobs(self) -> list[int]:
         """Return the ids of the jobs that have files of their own."""
         return sorted(int(path.name) for path in (self._root / _JOBS).glob("*"))
@@ -161,12 +174,19 @@ class BlobFiles:
         """Return a writer for this blob. Several for the same one do not disturb each other."""
         return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256)
 
+    def keep(self, data: bytes) -> None:
+        """Keep a small blob. Waits for the disk. Raises BlobNotKept."""
+        with self.writer(hashlib.sha256(data).hexdigest()) as writer:
+            writer.write(data)
+
     def sweep(self) -> None:
         """Delete what uploads left that were cut by a kill; for the service's start."""
         for path in (self._root / _INCOMING).glob("*"):
             path.unlink(missing_ok=True)
         for job_id in self.jobs():
             self.of_job(job_id).sweep()
+        for job_id in self.outputs():
+            self.output_of(job_id).sweep()
 
 
 def _sync_folder(folder: Path) -> None:

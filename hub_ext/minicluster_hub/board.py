@@ -7,19 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from minicluster.wire import Job, JobState, NodeList, RankSight, RankStack, RankState, TaskOrders
-from minicluster_hub.bell import NODES, Bell
+from minicluster.wire import (
+    Job,
+    JobState,
+    NodeList,
+    NoticeEvent,
+    RankSight,
+    RankStack,
+    RankState,
+    RunOrder,
+    TaskOrders,
+    Versions,
+)
+from minicluster_hub.bell import NODES, NOTICES, Bell
 from minicluster_hub.engines.base import Engine
+from minicluster_hub.keepers import Keepers
 from minicluster_hub.looks import Looks
 from minicluster_hub.meetings import sentence
 from minicluster_hub.models import JobRecord, NodeView, RankRecord, TaskRecord, World
 from minicluster_hub.orders import TaskOver, orders_for
-from minicluster_hub.scenes import Scene
+from minicluster_hub.paces import Paces
+from minicluster_hub.scenes import Limits, Scene
+from minicluster_hub.scheduling.base import Snapshot, Topology
+from minicluster_hub.scheduling.free import FreeSlots
 from minicluster_hub.scheduling.reasons import Wait
+from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store
-from minicluster_hub.views import job_message, node_list
+from minicluster_hub.views import IdleGpus, job_message, node_list, with_closed
 
 LOOK_S = 3.0
 """How long agents may take to say where their ranks are."""
@@ -31,26 +47,35 @@ class Board:
     `looked` is set at the first look: before it, living tasks would be told that they are over.
     """
 
-    def __init__(self, store: Store, engine: Engine, quiet_after_s: float = 0.0) -> None:
+    def __init__(self, store: Store, engine: Engine, limits: Limits, keepers: Keepers | None = None) -> None:
         self.changes = Bell()
         self.looks = Looks()
+        self.orders_bell = Bell()
+        self.keepers = keepers or Keepers()
+        self.paces = Paces()
         self.looked = asyncio.Event()
         self.world = World((), (), (), (), ())
         self.scenes: dict[int, Scene] = {}
+        self.planned = Planned(Snapshot(0.0, (), FreeSlots(), Topology({})))
         self._store = store
         self._engine = engine
-        self._quiet_after_s = quiet_after_s
+        self._limits = limits
         self._notes: dict[int, dict[str, str]] = {}
+        self._idle: Mapping[int, IdleGpus] = {}
+        self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
         self._versions: dict[int, str] = {}
-        self._orders_bell = Bell()
 
     # --- shown by the reconciler --------------------------------------------------------------
 
     def show(self, world: World, scenes: Iterable[Scene]) -> None:
         """Take a new look at the world."""
-        self.world = world
+        before, self.world = self.scenes.values(), world
         self.scenes = {scene.gang.id: scene for scene in scenes}
+        for job_id, _ in _told(self.scenes.values()) ^ _told(before):
+            self.changes.ring(job_id)
+        self.keepers.show(world)
+        self.paces.show(world)
         for scene in self.scenes.values():
             if scene.job is not None:
                 self.annotate(scene.job.id, sentence(scene.apart), "meeting")
@@ -64,18 +89,33 @@ class Board:
             if self._waits.get(job_id) != before.get(job_id):
                 self.changes.ring(job_id)
 
+    def hear_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
+        """Take what a task's ranks logged; return whether their job ends at another time than it seemed."""
+        scene = self.scenes.get(task.gang_id)
+        if scene is None or scene.job is None:
+            return False
+        chunks = sum(len(one.slots) for one in scene.tasks) // scene.job.spec.slots_per_node
+        return self.paces.hear(run.job_id, run.restart_count + 1, chunks, data, now)
+
     def ring(self, job_id: int | None = None) -> None:
         """Say that a job changed, and with it who holds the nodes' slots."""
         if job_id is not None:
             self.changes.ring(job_id)
         self.changes.ring(NODES)
 
+    def notify(
+        self, owner: str, event: NoticeEvent, now: float, *, server: str = "", reason: str = ""
+    ) -> None:
+        """Tell an owner of a notebook server by e-mail or webhook, if wanted; jobs tell themselves."""
+        if self._store.notices.tell(owner, event, now, server=server, reason=reason):
+            self.changes.ring(NOTICES)
+
     def ring_orders(self) -> None:
         """Wake the agents whose orders changed since the last call."""
         before, self._versions = self._versions, {task.id: self._version(task) for task in self.world.tasks}
         for task_id in self._versions.keys() | before.keys():
             if self._versions.get(task_id) != before.get(task_id):
-                self._orders_bell.ring(task_id)
+                self.orders_bell.ring(task_id)
 
     def _version(self, task: TaskRecord) -> str:
         try:
@@ -91,12 +131,9 @@ class Board:
         if scene is None:
             raise TaskOver(f"task {task.id} is over")
         look = self.looks.number(scene.job.id) if scene.job else 0
-        return orders_for(task, scene, look=look, quiet_after_s=self._quiet_after_s)
-
-    async def orders_changed(self, task_id: int, timeout_s: float) -> None:
-        """Return when the task's orders may have changed, or the time is over."""
-        async with self._orders_bell.listen(task_id) as listener:
-            await listener.wait(timeout_s)
+        uses = scene.job.spec.data if scene.job else ()
+        folders = {use.name: self.keepers.folder(use) for use in uses}
+        return orders_for(task, scene, look=look, limits=self._limits, folders=folders)
 
     async def look(self, job_id: int) -> tuple[RankStack, ...]:
         """Ask where the ranks of a running job are; those of agents that do not answer are AWAY."""
@@ -122,23 +159,49 @@ class Board:
         if note != before:
             self.changes.ring(job_id)
 
-    def check_image(self, image: str | None) -> None:
-        """Raise ImageNotAllowed if the engine runs no tasks in this image."""
-        self._engine.check_image(image)
+    def environment(self) -> Versions | None:
+        """Return what ranks have, if the engine knows it before any ran."""
+        return self._engine.environment()
 
     def node_views(self) -> tuple[NodeView, ...]:
         return self._engine.nodes()
 
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def waits(self) -> tuple[Wait, ...]:
+        """Return what waiting jobs are told, the first in the queue first."""
+        return tuple(sorted(self._waits.values(), key=lambda wait: wait.position))
+
     def nodes(self) -> NodeList:
         """Return all nodes with who holds their slots."""
-        return node_list(self._engine.nodes(), self.world)
+        return with_closed(node_list(self._engine.nodes(), self.world, self._idle), self._closed)
+
+    def show_closed(self, closed: Mapping[str, str]) -> None:
+        """Show which nodes take nothing new, and why."""
+        before, self._closed = self._closed, closed
+        if closed != before:
+            self.ring()
+
+    def show_idle(self, idle: Mapping[int, IdleGpus]) -> None:
+        """Show which notebook servers, by id, leave their GPUs idle."""
+        before, self._idle = self._idle, idle
+        if idle.keys() != before.keys():
+            self.ring()
 
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""
         shown = job_message(record, self._nodes_of(record), self._waits.get(record.id))
+        if record.state is JobState.STARTING and (told := self._data_told(record)):
+            return shown.model_copy(update={"reason": told})
         lives = record.state in (JobState.STARTING, JobState.RUNNING)
         note = " ".join(self._notes.get(record.id, {}).values()) if lives else ""
         return shown.model_copy(update={"note": note}) if note else shown
+
+    def _data_told(self, record: JobRecord) -> str:
+        scene = self.scenes.get(record.gang_id or 0)
+        return scene.data.told if scene is not None and scene.data is not None else ""
 
     def _nodes_of(self, record: JobRecord) -> tuple[str, ...]:
         if record.state is JobState.QUEUED or record.attempt_id is None:
@@ -147,6 +210,11 @@ class Board:
         if scene is not None and not record.state.terminal:
             return tuple(task.node for task in scene.tasks)
         return self._store.attempt_nodes(record.attempt_id)
+
+
+def _told(scenes: Iterable[Scene]) -> set[tuple[int, str]]:
+    """Return what the owners of starting jobs are told of their data sets."""
+    return {(scene.job.id, scene.data.told) for scene in scenes if scene.job and scene.data}
 
 
 def _unseen(rank: RankRecord) -> RankStack:

@@ -30,7 +30,9 @@ def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
 def _job_waits(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Iterator[float]:
     now, since = sight.now, scene.starting_since(sight.views)
     if job.state in ENDING:
-        yield job.state_since + limits.stop_patience_s - now + 0.05
+        patience_s = (limits.end_patience_s(job.state, brings=brings) for brings in (False, True))
+        waits_s = [job.state_since + end_s - now + 0.05 for end_s in patience_s]
+        yield min((wait_s for wait_s in waits_s if wait_s > 0), default=0.0)
     elif job.state is JobState.STARTING and since is not None:
         patience_s = limits.meet_patience_s if scene.apart else limits.start_timeout_s
         yield since + patience_s - now + 0.05

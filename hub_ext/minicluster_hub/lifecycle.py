@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import (
     Action,
+    DataReady,
     EndGang,
     EndLighthouse,
     EndStray,
@@ -20,7 +21,13 @@ from minicluster_hub.actions import (
     StartLighthouse,
     StartTask,
 )
-from minicluster_hub.losses import given_up, lost_task, unreached_task, without_unusable
+from minicluster_hub.losses import (
+    given_up,
+    image_retired,
+    lost_task,
+    unreached_task,
+    without_unusable,
+)
 from minicluster_hub.models import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.root_cause import root_cause
 from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, lost_connections, scenes
@@ -31,7 +38,8 @@ def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
     """Return what must happen next."""
     known = {task.id for task in world.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in sight.views if task_id not in known]
-    actions += [failure for job in world.jobs if (failure := given_up(job, limits))]
+    failures = (given_up(job, limits) or image_retired(job, world) for job in world.jobs)
+    actions += [failure for failure in failures if failure]
     for scene in scenes(world, sight, limits):
         actions += _task_actions(scene, sight)
         if scene.job is not None:
@@ -89,6 +97,8 @@ def _job_actions(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> 
             error = root_cause(scene.ranks) if job.state is JobState.FAILING else None
             yield Happened(job.id, JobEvent.CLEARED, error=error)
     elif job.state in (JobState.STARTING, JobState.RUNNING):
+        if scene.data is not None and scene.data.ready and job.data_attempt_id != job.attempt_id:
+            yield DataReady(job.id, job.attempt_id or 0)
         happened = _progress(scene, job, sight, limits)
         if happened is not None:
             yield happened
@@ -105,6 +115,7 @@ def _progress(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Hap
     trouble = (
         _agents_failure(scene, job)
         or lost_task(scene, job, sight)
+        or _data_failure(scene, job)
         or unreached_task(scene, job, sight, limits)
         or _overdue(scene, job, sight, limits)
     )
@@ -125,13 +136,19 @@ def _agents_failure(scene: Scene, job: JobRecord) -> Happened | None:
     return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
 
 
+def _data_failure(scene: Scene, job: JobRecord) -> Happened | None:
+    trouble = scene.data.trouble if scene.data else None
+    return Happened(job.id, JobEvent.FAILURE_SEEN, trouble.message, trouble) if trouble else None
+
+
 def _overdue(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
     since = scene.starting_since(sight.views)
     if job.state is JobState.STARTING and since is not None and sight.now - since > limits.start_timeout_s:
-        message = f"the tasks were not ready after {limits.start_timeout_s:.0f} s"
-        error = JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")
+        error = _not_ready(scene, limits)
+        message = error.message
         return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
-    if job.state is JobState.STARTING and sight.now - job.state_since > limits.pull_timeout_s:
+    moved_at = max(job.state_since, scene.data.moved_at if scene.data else 0.0)
+    if job.state is JobState.STARTING and sight.now - moved_at > limits.pull_timeout_s:
         message = f"the nodes did not get the image within {limits.pull_timeout_s / 60:.0f} minutes"
         error = JobError(
             kind=ErrorKind.START, message=message, hint="An admin's `doctor` tells which link is slow."
@@ -143,3 +160,12 @@ def _overdue(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happ
         error = JobError(kind=ErrorKind.TIMEOUT, message=message, hint="Give more with --timeout.")
         return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
     return None
+
+
+def _not_ready(scene: Scene, limits: Limits) -> JobError:
+    waited = f"{limits.start_timeout_s:.0f} s"
+    if scene.data is not None and not scene.data.ready and scene.assembled:
+        message = f"the data sets did not get on for {waited}: {scene.data.told}"
+        return JobError(kind=ErrorKind.START, message=message, hint="An admin's `doctor` looks at the nodes.")
+    message = f"the tasks were not ready after {waited}"
+    return JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")

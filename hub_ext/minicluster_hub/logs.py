@@ -18,6 +18,7 @@ from minicluster_hub.full_disk import NotKept
 _STREAM = re.compile(r"rank-\d{1,5}|records|agent-\d{1,5}")
 _SUFFIX = ".log"
 NO_LIMIT = 1 << 62
+_RECORDS_BYTES = 1 << 16
 
 
 class LogError(Exception):
@@ -90,6 +91,11 @@ class JobLogs:
                 return os.pread(file.fileno(), limit, offset)
         except FileNotFoundError:
             return b""
+
+    def last_records(self, job_id: int, attempt: int) -> bytes:
+        """Return the end of what the first node's ranks logged; its first line may be cut."""
+        begin = max(0, self.size(job_id, attempt, "records") - _RECORDS_BYTES)
+        return self.read(job_id, attempt, "records", begin, _RECORDS_BYTES)
 
     def subscribe(self, job_id: int, into: Listener | None = None) -> AbstractAsyncContextManager[Listener]:
         """Listen to appends of a job: `async with logs.subscribe(7) as listener: await listener.wait(15)`.

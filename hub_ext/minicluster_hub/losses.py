@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import DropTasks, EndGang, Happened
 from minicluster_hub.meetings import sentence
-from minicluster_hub.models import JobRecord, RankRecord, TaskRecord, TaskState
+from minicluster_hub.models import JobRecord, RankRecord, TaskRecord, TaskState, World
 from minicluster_hub.scenes import ENDING, Limits, Scene, Sight
 from minicluster_hub.states import JobEvent
 
@@ -15,12 +15,12 @@ from minicluster_hub.states import JobEvent
 def without_unusable(scene: Scene, sight: Sight, limits: Limits) -> Iterator[DropTasks | EndGang]:
     """Part with the tasks that cannot go on; the others stay together, warm and with their snapshots."""
     late = _late(scene, sight, limits)
-    lost = {task.id for task in (*scene.lost, *scene.apart)}
+    gone = {task.id for task in (*scene.lost, *scene.apart)}
     if scene.tolerates_loss:
-        bad = [task for task in scene.tasks if task.id in lost or _joins_in_vain(task, scene)]
+        bad = [task for task in scene.tasks if task.id in gone or _joins_in_vain(task, scene)]
     else:
         unready = [task for task in scene.tasks if task.state is not TaskState.READY]
-        bad = [task for task in scene.tasks if task.id in lost or task in unready or task in late]
+        bad = [task for task in scene.tasks if task.id in gone or task in unready or task in late]
     reason = "an agent did not end its ranks" if late else ""
     if bad and len(bad) == len(scene.tasks):
         yield EndGang(scene.gang.id, reason)
@@ -52,8 +52,9 @@ def unreached_task(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -
     """
     if job.state is not JobState.STARTING or not scene.apart:
         return None
-    others = len(scene.tasks) - len(scene.apart)
-    enough = job.spec.nodes is None or others >= job.spec.nodes.min
+    apart = {task.id for task in scene.apart}
+    slots = sum(len(task.slots) for task in scene.tasks if task.id not in apart)
+    enough = job.spec.chunks is None or slots // job.spec.slots_per_node >= job.spec.chunks.min
     since = scene.starting_since(sight.views)
     if not enough and (since is None or sight.now - since <= limits.meet_patience_s):
         return None
@@ -74,12 +75,24 @@ def given_up(job: JobRecord, limits: Limits) -> Happened | None:
     return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
 
 
+def image_retired(job: JobRecord, world: World) -> Happened | None:
+    """Return the failure of a queued job whose image may not run any more, None for any other."""
+    if job.state is not JobState.QUEUED or job.spec.image not in world.refused_images:
+        return None
+    words = f"the image {job.spec.image} was retired while the job waited"
+    hint = "Choose another one with --image: %distribute images lists them."
+    error = JobError(kind=ErrorKind.START, message=words, hint=hint)
+    return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
+
+
 def _late(scene: Scene, sight: Sight, limits: Limits) -> list[TaskRecord]:
     """Return the tasks that had their time to clear an ending attempt away."""
     job = scene.job
-    if job is None or job.state not in ENDING or sight.now - job.state_since <= limits.stop_patience_s:
+    if job is None or job.state not in ENDING:
         return []
-    return [task for task in scene.tasks if task.cleared < (job.attempt_id or 0)]
+    waited_s = sight.now - job.state_since
+    left = [task for task in scene.tasks if task.cleared < (job.attempt_id or 0)]
+    return [task for task in left if waited_s > limits.end_patience_s(job.state, brings=scene.brings(task))]
 
 
 def _joins_in_vain(task: TaskRecord, scene: Scene) -> bool:

@@ -5,10 +5,10 @@ Times are seconds since the epoch on the service's clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from minicluster.wire import BlobInfo, JobError, JobSpec, JobState, RankState
+from minicluster.wire import BlobInfo, ImageState, JobError, JobSpec, JobState, RankState, Recipe
 
 
 class TaskState(StrEnum):
@@ -33,6 +33,7 @@ class JobRecord:
     """`attempt_id` and `gang_id` are of the newest attempt; `world_size` too.
 
     losses: attempts in a row that ended with a lost task and got no further than the one before.
+    data_attempt_id: the attempt for which the data sets are on all nodes.
     """
 
     id: int
@@ -51,6 +52,7 @@ class JobRecord:
     error: JobError | None
     result: BlobInfo | None
     losses: int = 0
+    data_attempt_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,12 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """A notebook server's place. `name` is "" for a user's unnamed server; `until` as in wire.ServerPlace."""
+    """A notebook server's place. `name` is "" for a user's unnamed server; `until` as in wire.ServerPlace.
+
+    created_at: when it got its place, or its GPUs once more. gpus: the ids of those that it sees.
+    warned_at: when its owner was told that they are idle. reclaimed_at: since when they are to go back,
+    or have gone; then the slots are not its own any more.
+    """
 
     id: int
     owner: str
@@ -129,6 +136,9 @@ class ServerRecord:
     slots: tuple[int, ...]
     until: float | None
     created_at: float
+    gpus: tuple[str, ...] = ()
+    warned_at: float | None = None
+    reclaimed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +150,50 @@ class SnapshotRecord:
     attempt_id: int
     parts: tuple[BlobInfo, ...]
     created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """An image of the catalogue; see wire.Image. `recipe`: what it was made of, if it was published here."""
+
+    digest: str
+    name: str
+    reference: str
+    owner: str
+    description: str
+    device: str
+    size_bytes: int
+    base_digest: str | None
+    recipe: Recipe | None
+    state: ImageState
+    created_at: float
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataSetRecord:
+    """The newest version of an owner's data set."""
+
+    owner: str
+    name: str
+    manifest_sha256: str
+    files: int
+    size_bytes: int
+    shared: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataView:
+    """How far the data sets of an attempt are on its nodes. told: for the job's owner.
+
+    moved_at: when something of them last came nearer. trouble: why they will not come.
+    """
+
+    ready: bool
+    told: str
+    moved_at: float
+    trouble: JobError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +209,41 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as its engine sees it. `slot_kinds[i]` is "cpu" or "gpu"."""
+    """A node as its engine sees it. `slot_kinds[i]` is "cpu" or "gpu".
+
+    closed: why it takes nothing new, which only bookings know; it is not up then. cpus, memory_bytes: of
+    all its slots together; 0: not known.
+    """
 
     name: str
     up: bool
     address: str
     slot_kinds: tuple[str, ...]
+    closed: str = ""
+    cpus: float = 0.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """Slots that are not for everybody; see scheduling.claims.Claim.
+
+    used_at: when a holder was first there. over_at: when it was taken back, had lapsed or ended.
+    """
+
+    id: int
+    kind: str
+    holder: str
+    nodes: tuple[str, ...]
+    slots: int | None
+    begins_at: float
+    ends_at: float | None
+    note: str
+    made_by: str
+    made_at: float
+    used_at: float | None = None
+    over_at: float | None = None
+    over_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +251,7 @@ class World:
     """All that is not over, read in one transaction: what the reconciler decides from.
 
     snapshots: the complete ones of open jobs, by job and step.
+    refused_images: references of those that no job may start in.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -177,3 +261,28 @@ class World:
     leases: tuple[Lease, ...]
     servers: tuple[ServerRecord, ...] = ()
     snapshots: tuple[SnapshotRecord, ...] = ()
+    refused_images: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class UseRecord:
+    """Slots that a task of a job, or a notebook server, held from `began_at` to `ended_at`, None: still."""
+
+    id: int
+    owner: str
+    job_id: int | None
+    server_id: int | None
+    task_id: int | None
+    node: str
+    slots: int
+    gpus: int
+    began_at: float
+    ended_at: float | None
+
+    def with_id(self, number: int) -> UseRecord:
+        return replace(self, id=number)
+
+    @property
+    def holder(self) -> tuple[int | None, int | None, int | None]:
+        """What tells it from others that hold slots at the same time."""
+        return self.task_id, self.job_id, self.server_id

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.meetings import store_address
 from minicluster_hub.models import GangTarget, JobRecord, TaskRecord, TaskState
-from minicluster_hub.scenes import Scene
+from minicluster_hub.scenes import Limits, Scene
+
+_LIMITS = Limits()
+_NO_FOLDERS: Mapping[str, str] = {}
 
 _STOP_MODES = {
     JobState.STOPPING: StopMode.INTERRUPT,
     JobState.FAILING: StopMode.ABORT,
     JobState.REQUEUING: StopMode.KILL,
+    JobState.YIELDING: StopMode.YIELD,
 }
 
 
@@ -20,10 +25,18 @@ class TaskOver(Exception):
     """The task is to end, or has ended: its agent gets no more orders."""
 
 
-def orders_for(task: TaskRecord, scene: Scene, *, look: int = 0, quiet_after_s: float = 0.0) -> TaskOrders:
+def orders_for(
+    task: TaskRecord,
+    scene: Scene,
+    *,
+    look: int = 0,
+    limits: Limits = _LIMITS,
+    folders: Mapping[str, str] = _NO_FOLDERS,
+) -> TaskOrders:
     """Return the task's orders. Raises TaskOver when its gang is being ended.
 
-    look: see TaskOrders. quiet_after_s: the cluster's own, for a job that asks for nothing else.
+    look: see TaskOrders. limits: the cluster's own, for a job that asks for nothing else. folders: see
+    RunOrder.data.
     """
     if scene.gang.target is GangTarget.END:
         raise TaskOver(f"task {task.id} is over: its gang {scene.gang.id} is being ended")
@@ -31,13 +44,18 @@ def orders_for(task: TaskRecord, scene: Scene, *, look: int = 0, quiet_after_s: 
         return _versioned(None, None)
     joins = scene.tolerates_loss and task.state is TaskState.READY
     meets = scene.lighthouse or not scene.job.spec.fault_tolerant
-    if not (scene.assembled or joins) or not meets:
+    if not (scene.assembled or joins) or not meets or _waits_for_data(scene.job):
         return _versioned(None, None)
-    run = _run_order(task, scene, scene.job, quiet_after_s)
+    run = _run_order(task, scene, scene.job, limits).model_copy(update={"data": dict(folders)})
     return _versioned(run, _STOP_MODES.get(scene.job.state), look)
 
 
-def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, quiet_after_s: float) -> RunOrder:
+def _waits_for_data(job: JobRecord) -> bool:
+    starts = job.state is JobState.STARTING
+    return starts and bool(job.spec.data) and job.data_attempt_id != job.attempt_id
+
+
+def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, limits: Limits) -> RunOrder:
     first = scene.tasks[0]
     mine = [rank for rank in scene.ranks if rank.task_id == task.id]
     # In the order of their ranks; those that were lost on the way keep their places.
@@ -55,7 +73,9 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, quiet_after_s: fl
         master_port=first.store_port or 0,
         restart_count=job.attempts - 1,
         env=job.spec.env,
-        quiet_after_s=quiet_after_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
+        quiet_after_s=limits.quiet_after_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
+        output=limits.output,
+        bundle_sha256=job.spec.bundle_sha256,
         snapshot=_snapshot(scene, job),
         fault_tolerant=job.spec.fault_tolerant,
         lighthouse=scene.lighthouse if job.spec.fault_tolerant else "",

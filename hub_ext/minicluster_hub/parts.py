@@ -11,19 +11,27 @@ from jupyterhub.httpclient import JupyterHubHTTPClient
 from jupyterhub.services.auth import HubOAuth
 from tornado.httpserver import HTTPServer
 
+from minicluster.wire import PolicyChoice
 from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.catalogue.catalogue import Catalogue
+from minicluster_hub.catalogue.publishing import Publications
+from minicluster_hub.catalogue.settings import RegistrySettings, pip_environment
+from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.duty import Duty
 from minicluster_hub.fresh_dns import client_options
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.server import make_server
 from minicluster_hub.job_watch import JobWatch
+from minicluster_hub.keepers import Keepers
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.rules.errors import ChoiceRefused
+from minicluster_hub.rules.in_force import Rules
 from minicluster_hub.scheduling.admission import AdmissionLimits
-from minicluster_hub.scheduling.placement import placement
-from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.scheduling.simulation.model import Model
+from minicluster_hub.shadowing import Shadowing
 from minicluster_hub.shift import Shift
 from minicluster_hub.stall_watch import StallWatch
 from minicluster_hub.steady import SteadyClock
@@ -53,18 +61,23 @@ class Parts:
                 "variables that --help lists"
             )
         secret = app.cookie_secret()
-        store, clock = Store.open(app.db_url), SteadyClock()
+        registries = RegistrySettings(parent=app).registries()
+        store, clock, engine = Store.open(app.db_url), SteadyClock(), app.make_engine()
+        catalogue = Catalogue(store, engine, registries, clock, app.log, app.publishing)  # pyright: ignore[reportArgumentType]
+        rules = _rules(app, store, clock)
         reconciler = Reconciler(
             store,
-            app.make_engine(),
-            policy=policy(app.policy),
-            placement=placement(app.placement),
+            engine,
+            rules=rules,
+            accounts=app.accounts(store),
             service_url=",".join(dict.fromkeys([task_url, *app.task_urls])),
             limits=app.limits,
             log=app.log,
             clock=clock,
+            keepers=Keepers(app.keeper_token(), clock),
         )
-        context = _context(app, hub_auth, store, reconciler, clock)
+        context = _context(app, hub_auth, store, reconciler, clock, catalogue)
+        reconciler.board.paces.recall = context.logs.last_records
         duty = Duty(store.compete(task_url), context.log)
         return cls(context, make_server(context, secret, duty), duty)
 
@@ -91,19 +104,33 @@ class Parts:
 
     async def close(self) -> None:
         """Let go of everything; the tasks run on."""
+        await self.context.holds.release()
         await self.server.close_all_connections()
+        await self.context.publications.close()
+        await self.context.catalogue.registries.close()
+        self.context.shadowing.close()
+        self.context.post.close()
         await self.context.reconciler.close()
         await self.duty.close()
         self.context.store.close()
 
 
 def _context(
-    app: MiniclusterHub, hub_auth: HubOAuth, store: Store, reconciler: Reconciler, clock: SteadyClock
+    app: MiniclusterHub,
+    hub_auth: HubOAuth,
+    store: Store,
+    reconciler: Reconciler,
+    clock: SteadyClock,
+    catalogue: Catalogue,
 ) -> Context:
     blobs = BlobFiles(app.service_dir / "blobs")
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.board.nodes)
-    limits = ApiLimits(payload_bytes=app.payload_limit_bytes, result_bytes=app.result_limit_bytes)
+    limits = ApiLimits(
+        payload_bytes=app.payload_limit_bytes,
+        result_bytes=app.result_limit_bytes,
+        artifacts_keep_days=app.artifacts_keep_days,
+    )
     return Context(
         store=store,
         reconciler=reconciler,
@@ -114,9 +141,39 @@ def _context(
         limits=limits,
         clock=clock,
         log=app.log,  # pyright: ignore[reportArgumentType]
-        admission=AdmissionLimits(max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs),
+        catalogue=catalogue,
+        data_sets=DataSetFiles(
+            store,
+            BlobFiles(app.service_dir / "data"),
+            clock,
+            app.log,  # pyright: ignore[reportArgumentType]
+            app.data_limit_bytes,
+            app.data_grace_s,
+        ),
+        publications=Publications(catalogue, app.image_limit_bytes),
+        shadowing=_shadowing(app, store, reconciler, clock),
+        post=app.post(store, clock, app.log),  # pyright: ignore[reportArgumentType]
+        job_environment=pip_environment(app.pip_index_url),
+        admission=AdmissionLimits(
+            max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
+        ),
         server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),
+        idle_limits=app.idle_limits,
     )
+
+
+def _rules(app: MiniclusterHub, store: Store, clock: SteadyClock) -> Rules:
+    """Raises ValueError."""
+    try:
+        choice = PolicyChoice(policy=app.policy, placement=app.placement)
+        return Rules(store, choice, clock, app.log)  # pyright: ignore[reportArgumentType]
+    except ChoiceRefused as refused:
+        raise ValueError(f"{refused.message}. {refused.hint}") from refused
+
+
+def _shadowing(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> Shadowing:
+    model = Model(min_run_s=app.min_run_s, half_life_s=app.usage_half_life_days * 86400)
+    return Shadowing(store, reconciler.rules, reconciler.board.node_views, clock, app.log, model)  # pyright: ignore[reportArgumentType]
 
 
 async def _first(*works: asyncio.Future[Any]) -> None:

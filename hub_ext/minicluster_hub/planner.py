@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from minicluster.wire import JobState
+from minicluster_hub.accounts import Accounts
 from minicluster_hub.board import Board
+from minicluster_hub.bookings import Bookings
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.models import World
+from minicluster_hub.foretelling import Foretelling
+from minicluster_hub.models import GangTarget, World
+from minicluster_hub.rules.in_force import Rules
 from minicluster_hub.scenes import Limits, Sight, silent_nodes
-from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
+from minicluster_hub.scheduler_view import Circumstances, snapshot_of
+from minicluster_hub.scheduling.base import Snapshot, Topology
+from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.keeping import Against, Kept, first, keep
+from minicluster_hub.scheduling.quotas import Within
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import (
     Admit,
@@ -19,11 +28,13 @@ from minicluster_hub.scheduling.scheduler import (
     Extend,
     Grow,
     Reclaim,
+    Resize,
     Reuse,
-    schedule,
+    Trim,
 )
+from minicluster_hub.scheduling.standing import Planned
+from minicluster_hub.states import JobEvent
 from minicluster_hub.store import GangTaken, SlotTaken, Store
-from minicluster_hub.views import snapshot_of
 
 GROWTH_PAUSE_S = 5.0
 """How long a job that lost a node, or a node that was to join it, gets no other one."""
@@ -37,8 +48,8 @@ class Planner:
         store: Store,
         engine: Engine,
         board: Board,
-        policy: Policy,
-        placement: Placement,
+        rules: Rules,
+        accounts: Accounts,
         limits: Limits,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
@@ -46,42 +57,124 @@ class Planner:
         self._store = store
         self._engine = engine
         self._board = board
-        self._policy = policy
-        self._placement = placement
+        self._rules = rules
+        self._accounts = accounts
         self._limits = limits
         self._log = log
         self._clock = clock
         self._no_growth: dict[int, float] = {}
+        self._ending_since: dict[int, float] = {}
+        self._held_out: Mapping[int, float] = {}
+        self._held_out_until: Mapping[int, float] = {}
+        self._foretelling = Foretelling(rules, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: look again soon."""
+        self.again_at: float | None = None
+        """When the plan may be another one though nothing happens."""
+        self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
+        """What was last planned for: without the jobs that quotas and claims hold back."""
+        self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
+        self.bookings = Bookings(store, log)
+
+    async def ask(self, world: World, sight: Sight) -> bool:
+        """Wait for a policy that takes its time; return whether it did: the world may have changed by now."""
+        if self._rules.ready:
+            return False
+        _, kept = self._look(world, sight)
+        snapshot = kept.snapshot
+        if self._rules.loaded and not self._undecided(snapshot):
+            return False
+        await self._rules.ask(snapshot)
+        return True
 
     def plan(self, world: World, sight: Sight) -> bool:
-        """Start or make room for waiting jobs; return whether anything was done."""
-        snapshot = self._snapshot(world, sight)
-        wanted = snapshot.waiting or snapshot.growing
-        decisions = schedule(snapshot, self._policy, self._placement) if wanted else ()
+        """Start jobs, make room for others; return whether anything was done."""
+        self._within, self._kept = self._look(world, sight)
+        self.snapshot = snapshot = self._kept.snapshot
+        for urgent in first(self._kept, self._rules.placement):
+            if any([self._apply(decision, sight.now) for decision in urgent]):
+                self._rules.drop_answer()
+                return True
+        decisions = self._decide(snapshot)
+        if decisions is None:
+            return True
         done = [self._apply(decision, sight.now) for decision in decisions]
         if not any(done):
-            self._board.show_waits(explain(snapshot))
+            self._explain()
+            self._board.show_closed(self.bookings.closed(sight.now))
+        if snapshot.waiting:
+            self._foretelling.look(snapshot)
         return any(done)
+
+    def close(self) -> None:
+        self._foretelling.close()
+        self._rules.close()
+
+    def _explain(self) -> None:
+        waits = explain(self._kept.shown(), self._foretelling.starts, self._held_out_until)
+        self._board.planned = Planned(self.snapshot, self._foretelling.latest)
+        self._board.show_waits((*self._kept.explained(waits), *self._within.waits()))
+
+    def _look(self, world: World, sight: Sight) -> tuple[Within, Kept]:
+        """Return what quotas leave of what there is, and what claims leave of that."""
+        snapshot = self._snapshot(world, sight)
+        self.bookings.attend(snapshot)
+        within = self._accounts.within_quotas(snapshot)
+        return within, keep(within.snapshot, self.bookings.claims(), self.bookings.groups_of)
+
+    def _undecided(self, snapshot: Snapshot) -> bool:
+        """Whether there is anything to plan."""
+        return bool(snapshot.waiting or snapshot.growing or (snapshot.running and self._rules.moves_running))
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...] | None:
+        """Return what to do; None: the policy failed, and another one has to be asked."""
+        self.again_at = min(self._moments(), default=None)
+        if not self._undecided(snapshot):
+            self._rules.drop_answer()
+            return ()
+        schedule = self._rules.schedule(replace(snapshot, held_out=self._held_out), self._kept.barred)
+        if schedule is None:
+            return None
+        self.again_at = min(self._moments(schedule.again_at), default=None)
+        self._held_out = schedule.assignment.held_out
+        self._held_out_until = schedule.assignment.held_out_until
+        return schedule.decisions
+
+    def _moments(self, *more: float | None) -> list[float]:
+        moments = (self._within.again_at, self._kept.again_at, *more)
+        return [moment for moment in moments if moment is not None]
+
+    def kept_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the slots that claims keep from a notebook server that may hold some until then, and why."""
+        return self._kept.against.kept_from(owner, ends_at, self.bookings.groups_of)
 
     def pause_growth(self, job_id: int) -> None:
         """Give a job no more nodes for a while."""
         self._no_growth[job_id] = self._clock() + GROWTH_PAUSE_S
 
     def _snapshot(self, world: World, sight: Sight) -> Snapshot:
-        now, away = self._clock(), silent_nodes(world, sight, self._limits)
+        now = self._clock()
+        away = silent_nodes(world, sight, self._limits, self._ending_s(world, now))
         self.settling = _settling(world, sight.now - self._engine.settle_s) if away else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
-        return snapshot_of(
-            world,
-            self._engine.nodes(),
-            frozenset(scene.gang.id for scene in self._board.scenes.values() if scene.lost),
-            sight.now,
-            away=away,
-            not_growing=self._no_growth,
-            settling=self.settling,
+        lost = {scene.gang.id for scene in self._board.scenes.values() if scene.lost}
+        about = Circumstances(
+            lost,
+            away,
+            self._no_growth,
+            self.settling,
+            self._limits.min_run_s,
+            self._accounts.usage(sight.now),
+            self._accounts.attained,
+            self._board.paces.known,
         )
+        return snapshot_of(world, self._engine.nodes(), sight.now, about)
+
+    def _ending_s(self, world: World, now: float) -> dict[int, float]:
+        """Return for how long gangs have been ending, as far as this service has seen it."""
+        ending = [gang.id for gang in world.gangs if gang.target is GangTarget.END]
+        self._ending_since = {gang_id: self._ending_since.get(gang_id, now) for gang_id in ending}
+        return {gang_id: now - since for gang_id, since in self._ending_since.items()}
 
     def _apply(self, decision: Decision, now: float) -> bool:
         try:
@@ -94,6 +187,11 @@ class Planner:
                     self._store.bind(job_id, gang_id, now, places)
                 case Grow(job_id, places):
                     self._store.grow(job_id, places, now)
+                case Resize(job_id, places, why):
+                    self._resize(job_id, places, why, now)
+                case Trim(gang_id, nodes):
+                    self._trim(gang_id, nodes, now)
+                    return True
                 case Reclaim(gang_id):
                     self._store.end_gang(gang_id)
                     return True
@@ -103,6 +201,23 @@ class Planner:
         self._log.info("job %s: %s", job_id, decision)
         self._board.ring(job_id)
         return True
+
+    def _trim(self, gang_id: int, nodes: Sequence[str], now: float) -> None:
+        tasks = self._board.scenes[gang_id].tasks
+        self._store.drop_tasks(gang_id, [task.id for task in tasks if task.node in nodes], now)
+
+    def _resize(self, job_id: int, places: Places, why: str, now: float) -> None:
+        """Have a fault-tolerant job go on with what it keeps; any other starts again from its snapshot."""
+        scene = next(one for one in self._board.scenes.values() if one.job and one.job.id == job_id)
+        kept = set(places)
+        gone = tuple(task for task in scene.tasks if (task.node, task.slots) not in kept)
+        if scene.tolerates_loss and places and len(gone) == len(scene.tasks) - len(places):
+            self._store.drop_tasks(scene.gang.id, [task.id for task in gone], now)
+            nodes = ", ".join(task.node for task in gone)
+            self._store.note(job_id, "shrunk", f"{nodes} leaves: the job {why}", now)
+            self.pause_growth(job_id)
+        else:
+            self._store.apply(job_id, JobEvent.PREEMPTED, now, reason=why, losses=0)
 
 
 def _settling(world: World, since: float) -> frozenset[int]:

@@ -11,9 +11,11 @@ import logging
 import time
 from collections.abc import Callable
 
-from minicluster.wire import ErrorKind, JobError
+from minicluster.wire import ErrorKind, JobError, PolicyChoice
+from minicluster_hub.accounts import WEEK_S, Accounts
 from minicluster_hub.actions import (
     Action,
+    DataReady,
     DropTasks,
     EndGang,
     EndLighthouse,
@@ -30,11 +32,12 @@ from minicluster_hub.board import Board
 from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engine_work import RETRY_S, EngineWork, lighthouse_key, task_key
 from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.keepers import Keepers
 from minicluster_hub.lifecycle import decide
 from minicluster_hub.models import JobRecord, World
 from minicluster_hub.planner import Planner
+from minicluster_hub.rules.in_force import Rules
 from minicluster_hub.scenes import Limits, Scene, Sight, scenes
-from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import NotLeading, Store
 
@@ -49,25 +52,30 @@ class Reconciler:
         store: Store,
         engine: Engine,
         *,
-        policy: Policy,
-        placement: Placement,
         service_url: str,
+        rules: Rules | None = None,
+        accounts: Accounts | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
+        keepers: Keepers | None = None,
     ) -> None:
-        self.board = Board(store, engine, (limits or Limits()).quiet_after_s)
+        self.board = Board(store, engine, limits or Limits(), keepers)
+        self._service_url = service_url
         self._store = store
         self._engine = engine
         self._limits = limits or Limits()
         self._clock = clock
         self._log = log or logging.getLogger(__name__)
+        self.accounts = accounts or Accounts(store, WEEK_S, {})
+        self.rules = rules or Rules(store, PolicyChoice(policy="fifo"), clock, self._log)
         self._awake = asyncio.Event()
         self._attention = Attention(monotonic)
         self._planner = Planner(
-            store, engine, self.board, policy, placement, self._limits, self._log, monotonic
+            store, engine, self.board, self.rules, self.accounts, self._limits, self._log, monotonic
         )
+        self.bookings, self.kept_from = self._planner.bookings, self._planner.kept_from
         self._unreached: dict[int, tuple[str, ...]] = {}
         self._work = EngineWork(store, engine, service_url, self.wake, self._log)
 
@@ -88,7 +96,7 @@ class Reconciler:
         while True:
             await self._sleep(wait_s)
             try:
-                wait_s = self._tick()
+                wait_s = await self._tick()
             except NotLeading:
                 raise
             except Exception:
@@ -114,6 +122,11 @@ class Reconciler:
         """Say that something was stored: the loop looks at once."""
         self._awake.set()
 
+    async def choose_policy(self, choice: PolicyChoice, by: str) -> None:
+        """Put a policy in force, from the next tick on. Raises ChoiceRefused, with nothing changed."""
+        await self.rules.choose(choice, by, self._planner.snapshot)
+        self.wake()
+
     def slots_changed(self) -> None:
         """Say that a notebook server took or gave back slots: everyone sees it from now on."""
         self._look()
@@ -133,6 +146,7 @@ class Reconciler:
 
     async def close(self) -> None:
         """End what is under way in the engine; the tasks go on."""
+        self._planner.close()
         await self._work.close()
         await self._engine.close()
 
@@ -148,7 +162,7 @@ class Reconciler:
         self.board.ring()
         self.wake()
 
-    def _tick(self) -> float | None:
+    async def _tick(self) -> float | None:
         """Act until nothing is left to do now; return in how many seconds to look again."""
         while True:
             self._look()
@@ -156,14 +170,24 @@ class Reconciler:
             actions = [action for action in decide(world, sight, self._limits) if self._is_new(action)]
             for action in actions:
                 self._carry_out(action)
-            if not actions and not self._planner.plan(world, sight):
+            if actions or await self._planner.ask(world, sight):
+                continue
+            if not self._planner.plan(world, sight):
                 break
         self.board.ring_orders()
-        wait_s = next_deadline(world, sight, self._limits)
-        return wait_s if not self._planner.settling else min(RETRY_S, wait_s or RETRY_S)
+        if self.board.keepers.busy:
+            self._engine.keep_data(self._service_url, self.board.keepers.token)
+        replan_at = self._planner.again_at
+        waits_s = (
+            next_deadline(world, sight, self._limits),
+            RETRY_S if self._planner.settling else None,
+            None if replan_at is None else max(0.0, replan_at - sight.now),
+        )
+        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     def _look(self) -> None:
         world = self._store.world()
+        self.accounts.note(world, self._engine.nodes(), self._clock())
         self.board.show(world, scenes(world, self._sight(world), self._limits))
 
     def _sight(self, world: World) -> Sight:
@@ -172,8 +196,10 @@ class Reconciler:
             if view.starting:
                 self._attention.hear(task_id)
         silence_s = self._attention.silence_s(task.id for task in world.tasks)
+        data = self.board.keepers.views(world)
         self._unreached = {task.id: self._unreached.get(task.id, ()) for task in world.tasks}
-        return Sight(views, silence_s, self._clock(), self._engine.lighthouses(), self._unreached)
+        lighthouses = self._engine.lighthouses()
+        return Sight(views, silence_s, self._clock(), lighthouses, data, self._unreached)
 
     def _is_new(self, action: Action) -> bool:
         match action:
@@ -201,6 +227,8 @@ class Reconciler:
                 self._store.end_gang(gang_id)
             case DropTasks(gang_id, task_ids, reason):
                 self._drop(gang_id, task_ids, reason)
+            case DataReady(job_id, attempt_id):
+                self._store.datasets.ready_for(job_id, attempt_id)
             case Happened(job_id, event, reason, error, losses):
                 self.happened(job_id, event, reason, error, losses)
             case _:

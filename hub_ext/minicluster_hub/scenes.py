@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from minicluster.wire import JobState
+from minicluster.wire import JobState, OutputLimits, RankState
 from minicluster_hub.engines.base import LighthouseView, TaskView
 from minicluster_hub.meetings import Unreached, apart
 from minicluster_hub.models import (
+    DataView,
     GangRecord,
-    GangTarget,
     JobRecord,
     RankRecord,
     SnapshotRecord,
@@ -20,7 +20,7 @@ from minicluster_hub.models import (
 )
 from minicluster_hub.root_cause import is_consequence, root_cause
 
-ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
+ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING, JobState.YIELDING)
 """The states in which an attempt is being cleared away."""
 
 
@@ -28,12 +28,15 @@ ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING)
 class Limits:
     """Times in seconds. `stop_patience_s` is over the agents' own escalation (5 s).
 
+    stopped_files_patience_s, failed_files_patience_s: the same where all ranks have ended and the agent
+        brings what they wrote. A stop has to be over within 12 s, all of it.
     heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
     boot_timeout_s: the same until an agent's first word: it has to be loaded, on a busy machine maybe.
     suspect_timeout_s: the same, once other ranks have lost their connections.
     quiet_after_s: time without progress of a rank after which its job's owner is told why; 0: never.
     max_losses: attempts that end with a lost task and get no further than the one before.
     meet_patience_s: how long the tasks of an attempt that needs all of them may fail to reach each other.
+    min_run_s: so long a job that has started keeps its slots, whatever the policy says.
     """
 
     heartbeat_timeout_s: float = 3.0
@@ -42,23 +45,38 @@ class Limits:
     start_timeout_s: float = 300.0
     pull_timeout_s: float = 3600.0
     stop_patience_s: float = 6.5
+    stopped_files_patience_s: float = 9.0
+    failed_files_patience_s: float = 60.0
     keep_warm_s: float = 120.0
     max_losses: int = 3
     quiet_after_s: float = 120.0
     meet_patience_s: float = 60.0
+    min_run_s: float = 60.0
+    output: OutputLimits = OutputLimits()  # noqa: RUF009 - frozen
+
+    def end_patience_s(self, state: JobState, *, brings: bool) -> float:
+        """How long an attempt may take to end. brings: its ranks have ended, see above."""
+        longer = {
+            JobState.STOPPING: self.stopped_files_patience_s,
+            JobState.FAILING: self.failed_files_patience_s,
+            JobState.YIELDING: self.failed_files_patience_s,
+        }
+        return longer.get(state, self.stop_patience_s) if brings else self.stop_patience_s
 
 
 @dataclass(frozen=True)
 class Sight:
     """What is known beside the store: the engine's view, the silence of each agent in seconds.
 
-    lighthouses: those of fault-tolerant jobs, by gang. unreached: see meetings.
+    lighthouses: those of fault-tolerant jobs, by gang. data: how far the data sets are of jobs
+    that start, by gang. unreached: see meetings.
     """
 
     views: Mapping[int, TaskView]
     silence_s: Mapping[int, float]
     now: float
     lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict)
+    data: Mapping[int, DataView] = field(default_factory=dict)
     unreached: Unreached = field(default_factory=dict)
 
 
@@ -68,6 +86,7 @@ class Scene:
 
     lost: tasks that have ended, or were silent for longer than their `patience_s`, which goes by task.
     lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
+    data: how far the data sets are of a job that starts, None where it has none.
     apart: tasks of an attempt on its way that the others do not reach.
     """
 
@@ -79,6 +98,7 @@ class Scene:
     patience_s: Mapping[int, float] = field(default_factory=dict)
     snapshots: tuple[SnapshotRecord, ...] = field(default=())
     lighthouse: str = ""
+    data: DataView | None = None
     apart: tuple[TaskRecord, ...] = field(default=())
 
     @property
@@ -96,6 +116,11 @@ class Scene:
         """Whether the attempt runs, and goes on as long as it has one task."""
         return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
 
+    def brings(self, task: TaskRecord) -> bool:
+        """Whether a task's ranks have ended, so that its agent has only to bring what they left."""
+        mine = [rank.state for rank in self.ranks if rank.task_id == task.id]
+        return bool(mine) and all(state is RankState.EXITED for state in mine)
+
     def cleared(self) -> bool:
         """Nothing of the job's newest attempt is left on any node."""
         attempt = self.job.attempt_id if self.job else None
@@ -104,13 +129,15 @@ class Scene:
         )
 
     def starting_since(self, views: Mapping[int, TaskView]) -> float | None:
-        """Return since when its job waits for nothing but its tasks; None while a node fetches an image.
+        """Return since when its job waits for its tasks, and its data stands still; None while a node
+        fetches an image.
 
         Fetching a large image takes as long as it takes; Docker itself tells when it cannot.
         """
         if self.job is None or any(view.starting for task in self.tasks if (view := views.get(task.id))):
             return None
-        return max(self.job.state_since, *(task.state_since for task in self.tasks))
+        moved_at = self.data.moved_at if self.data else 0.0
+        return max(self.job.state_since, moved_at, *(task.state_since for task in self.tasks))
 
 
 def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
@@ -125,21 +152,24 @@ def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
         snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
         lighthouse = sight.lighthouses.get(gang.id)
         address = lighthouse.address if lighthouse is not None else ""
+        data = sight.data.get(gang.id)
         starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
         parted = apart(tasks, sight.unreached) if starts else ()
-        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, parted)
+        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted)
 
 
-def silent_nodes(world: World, sight: Sight, limits: Limits) -> frozenset[str]:
-    """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told."""
-    ending = {gang.id for gang in world.gangs if gang.target is GangTarget.END}
+def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[int, float]) -> frozenset[str]:
+    """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told.
+
+    ending_s: for how long gangs have been ending. Who spoke until then is silent because it was ended.
+    """
     return frozenset(
         task.node
         for task in world.tasks
-        if task.gang_id in ending
+        if task.gang_id in ending_s
         and (view := sight.views.get(task.id)) is not None
         and view.alive
-        and sight.silence_s.get(task.id, 0.0) > limits.suspect_timeout_s
+        and sight.silence_s.get(task.id, 0.0) - ending_s[task.gang_id] > limits.suspect_timeout_s
     )
 
 

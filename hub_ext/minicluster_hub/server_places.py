@@ -12,13 +12,17 @@ from collections.abc import Callable
 
 from minicluster.wire import PlaceServer, ServerPlace
 from minicluster_hub.bell import NODES
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.engines.base import GpusRefused
+from minicluster_hub.models import ServerRecord, World
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.scheduling.limits import Quota
 from minicluster_hub.scheduling.servers import (
     Ledger,
     MakeRoom,
+    Placed,
     ServerLimits,
     ServerRefused,
+    check_quota,
     check_same,
     place_server,
 )
@@ -27,6 +31,7 @@ from minicluster_hub.views import server_message
 
 AGAIN_S = 0.05
 """After a slot was taken by another service on the same database."""
+_ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
 
 
 class ServerPlaces:
@@ -50,23 +55,54 @@ class ServerPlaces:
 
     async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:
         """Return the server's place, the one that it has or a new one. Raises ServerRefused."""
+        record = await self._patiently(lambda: self._try(owner, name, ask))
+        if not record.slots:
+            return self._message(record)
+        try:
+            gpus = await self._reconciler.board.engine.hold_gpus(record)
+        except GpusRefused as refused:
+            await self.end(owner, name)
+            raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
+        self._store.idle.held(record.id, gpus)
+        return self._message(record).model_copy(update={"gpus": gpus})
+
+    async def again(self, owner: str, name: str) -> ServerPlace:
+        """Give a server the GPUs again that it left idle: the same ones, or none. Raises ServerRefused."""
+        record = await self._patiently(lambda: self._try_again(owner, name))
+        engine = self._reconciler.board.engine
+        try:
+            gpus = await engine.hold_gpus(record)
+            if set(gpus) != set(record.gpus):
+                raise GpusRefused(f"{record.node} has other GPUs free than those that this server sees")
+        except GpusRefused as refused:
+            self._store.idle.reclaim(record.id, self._clock())
+            await engine.release_gpus(owner, name)
+            self._store.idle.freed(record.id)
+            self._reconciler.slots_changed()
+            raise ServerRefused("other_gpus", str(refused), _ANEW) from refused
+        self._log.info("the server %r of %s has its GPUs again", name, owner)
+        return self._message(record).model_copy(update={"gpus": gpus})
+
+    async def _patiently(self, attempt: Callable[[], ServerRecord | None]) -> ServerRecord:
+        """Try until there is a record, for as long as warm gangs may take to end. Raises ServerRefused."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
         async with self._reconciler.board.changes.listen(NODES) as listener:
             while True:
                 try:
-                    record, again_s = self._try(owner, name, ask), self._patience_s
+                    record, again_s = attempt(), self._patience_s
                 except (SlotTaken, HomeMoved) as error:
                     self._log.info("the place no longer holds: %s", error)
                     record, again_s = None, AGAIN_S
                 if record is not None:
-                    return self._message(record)
+                    return record
                 if loop.time() >= until:
                     raise _slow(self._patience_s)
                 await listener.wait(min(again_s, until - loop.time()))
 
-    def end(self, owner: str, name: str) -> None:
+    async def end(self, owner: str, name: str) -> None:
         """Free a server's place; one that has none is left alone."""
+        await self._reconciler.board.engine.release_gpus(owner, name)
         if self._store.end_server(owner, name):
             self._log.info("the server %r of %s gave back its place", name, owner)
             self._reconciler.slots_changed()
@@ -82,16 +118,11 @@ class ServerPlaces:
         if known is not None:
             check_same(known, ask)
             return known
-        now, world = self._clock(), self._store.world()
-        nodes = self._reconciler.board.node_views()
-        ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner))
-        place = place_server(owner, ask, ledger, self._limits, now)
-        if isinstance(place, MakeRoom):
-            for gang_id in {task.gang_id for task in world.tasks if task.id in place.task_ids}:
-                self._log.info("ending warm gang %s for a notebook server of %s", gang_id, owner)
-                self._store.end_gang(gang_id)
-            self._reconciler.wake()
+        now = self._clock()
+        chosen = self._choose(owner, ask, now)
+        if chosen is None:
             return None
+        place, given_up_home = chosen
         record = self._store.place_server(
             owner,
             name,
@@ -99,12 +130,57 @@ class ServerPlaces:
             until=place.until,
             shared_home=ask.shared_home,
             now=now,
-            given_up_home=ledger.home if ask.new_home else None,
+            given_up_home=given_up_home,
         )
         what = f"slots {', '.join(map(str, place.slots)) or 'none'}, image {ask.image or 'not told'}"
         self._log.info("the server %r of %s is placed on %s: %s", name, owner, place.node, what)
         self._reconciler.slots_changed()
         return record
+
+    def _try_again(self, owner: str, name: str) -> ServerRecord | None:
+        known = self._store.server(owner, name)
+        if known is None or not known.slots:
+            raise ServerRefused("no_gpus", "this notebook server was started without a GPU", _ANEW)
+        if known.reclaimed_at is None:
+            return known
+        if any(lease.server_id == known.id for lease in self._store.world().leases):
+            return None
+        now = self._clock()
+        ask = PlaceServer(node=known.node, gpus=len(known.slots), shared_home=True)
+        chosen = self._choose(owner, ask, now)
+        if chosen is None:
+            return None
+        place, _ = chosen
+        record = self._store.idle.again(known, place.slots, place.until, now)
+        self._reconciler.slots_changed()
+        return record
+
+    def _choose(self, owner: str, ask: PlaceServer, now: float) -> tuple[Placed, str | None] | None:
+        """Return a place and the home that is given up for it; None while warm gangs are ended for it."""
+        world = self._store.world()
+        nodes = self._reconciler.bookings.open_nodes(self._reconciler.board.node_views(), now)
+        self._check_quota(owner, ask, world)
+        may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
+        kept = self._reconciler.kept_from(owner, may_last_until)
+        ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner), *kept)
+        place = place_server(owner, ask, ledger, self._limits, now)
+        if isinstance(place, MakeRoom):
+            for gang_id in {task.gang_id for task in world.tasks if task.id in place.task_ids}:
+                self._log.info("ending warm gang %s for a notebook server of %s", gang_id, owner)
+                self._store.end_gang(gang_id)
+            self._reconciler.wake()
+            return None
+        return place, ledger.home if ask.new_home else None
+
+    def _check_quota(self, owner: str, ask: PlaceServer, world: World) -> None:
+        accounts = self._reconciler.accounts
+        held = sum(lease.owner == owner and not lease.warm for lease in world.leases)
+        check_quota(ask, accounts.quotas.of(owner), held, accounts.gpu_hours(owner, self._clock()))
+        groups_of = accounts.quotas.groups_of
+        for group, slots in accounts.quotas.together().items():
+            if group in groups_of(owner):
+                theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in world.leases)
+                check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")
 
     def _message(self, record: ServerRecord) -> ServerPlace:
         return server_message(record, self._store.home_of(record.owner), self._clock())

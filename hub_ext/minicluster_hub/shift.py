@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from minicluster_hub.artifacts import Retention
 from minicluster_hub.duty import Duty
 from minicluster_hub.handlers.context import Context
+from minicluster_hub.idle_watch import IdleWatch
 from minicluster_hub.standby import Standby
 
 _UNTOLD_S = 3600.0
@@ -37,17 +39,47 @@ class Shift:
 
     async def _lead(self) -> None:
         """Only the leader sweeps: another one's uploads are under way until then."""
+        self._forget_known()
         await asyncio.to_thread(self._sweep)
-        await _while_all_run(self.duty.kept(), self._open_to_all(), self.context.reconciler.run())
+        acting = self.duty.kept(), self._open_to_all(), self.context.reconciler.run()
+        await _while_all_run(
+            *acting,
+            self._retention().run(),
+            self._offer_images(),
+            self.context.data_sets.run(),
+            self._idle_watch().run(),
+            self.context.post.run(self.context.board.changes),
+        )
 
     async def _open_to_all(self) -> None:
         await self.context.board.looked.wait()
         self.duty.begin()
         await asyncio.get_running_loop().create_future()
 
+    async def _offer_images(self) -> None:
+        await self.context.catalogue.run()
+        await asyncio.get_running_loop().create_future()
+
+    def _retention(self) -> Retention:
+        context = self.context
+        days = context.limits.artifacts_keep_days
+        return Retention(context.store, context.blobs, days, context.clock, context.log)
+
+    def _idle_watch(self) -> IdleWatch:
+        context = self.context
+        return IdleWatch(context.store, context.reconciler, context.idle_limits, context.clock, context.log)
+
+    def _forget_known(self) -> None:
+        """Read again what another service may have written until now."""
+        store = self.context.store
+        store.owners.forget_known()
+        store.claims.forget_known()
+        self.context.reconciler.accounts.allowed.forget_known()
+
     def _sweep(self) -> None:
         blobs, store = self.context.blobs, self.context.store
         blobs.sweep()
+        self.context.data_sets.files.sweep()
         for job_id in blobs.jobs():
             blobs.of_job(job_id).remove_others(store.snapshots.blobs(job_id), _UNTOLD_S)
 

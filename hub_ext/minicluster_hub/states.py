@@ -18,6 +18,8 @@ class JobEvent(StrEnum):
     """A rank failed, a time limit passed, or the gang could not start."""
     TASK_LOST = "task-lost"
     RANKS_SUCCEEDED = "ranks-succeeded"
+    PREEMPTED = "preempted"
+    """The scheduler wants it on other slots, or on none: it goes on later from its newest snapshot."""
     CLEARED = "cleared"
     """Nothing of the attempt is left on any node."""
 
@@ -44,6 +46,7 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RUNNING, _E.STOP_ASKED): _S.STOPPING,
     (_S.RUNNING, _E.FAILURE_SEEN): _S.FAILING,
     (_S.RUNNING, _E.TASK_LOST): _S.REQUEUING,
+    (_S.RUNNING, _E.PREEMPTED): _S.YIELDING,
     (_S.RUNNING, _E.RANKS_SUCCEEDED): _S.SUCCEEDED,
     (_S.STOPPING, _E.CLEARED): _S.STOPPED,
     (_S.FAILING, _E.CLEARED): _S.FAILED,
@@ -53,6 +56,8 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STOPPING, _E.STOP_ASKED): _S.STOPPING,
     (_S.REQUEUING, _E.CLEARED): _S.QUEUED,
     (_S.REQUEUING, _E.STOP_ASKED): _S.STOPPING,
+    (_S.YIELDING, _E.CLEARED): _S.QUEUED,
+    (_S.YIELDING, _E.STOP_ASKED): _S.STOPPING,
 }
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse
 from minicluster_hub.models import (
-    GangTarget,
     JobRecord,
     Lease,
     NodeView,
     ServerRecord,
-    TaskRecord,
-    TaskState,
     World,
 )
-from minicluster_hub.scheduling.base import Growth, JobRequest, Places, RunningJob, Snapshot, WarmGang
 from minicluster_hub.scheduling.reasons import Wait
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGpus:
+    """GPUs that a notebook server does not use. held_bytes: of memory, too much for others to have them."""
+
+    since: float
+    reclaim_at: float | None
+    held_bytes: int = 0
 
 
 def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) -> Job:
@@ -40,7 +46,8 @@ def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) ->
     )
 
 
-def node_list(nodes: Sequence[NodeView], world: World) -> NodeList:
+def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus]) -> NodeList:
+    """Return the nodes with who holds their slots. idle: of notebook servers, by their ids."""
     held = {(lease.node, lease.slot): lease for lease in world.leases}
     servers = {server.id: server for server in world.servers}
     return NodeList(
@@ -49,7 +56,7 @@ def node_list(nodes: Sequence[NodeView], world: World) -> NodeList:
                 name=node.name,
                 up=node.up,
                 slots=tuple(
-                    _slot_use(slot, kind, held.get((node.name, slot)), servers)
+                    _slot_use(slot, kind, held.get((node.name, slot)), servers, idle)
                     for slot, kind in enumerate(node.slot_kinds)
                 ),
             )
@@ -58,64 +65,32 @@ def node_list(nodes: Sequence[NodeView], world: World) -> NodeList:
     )
 
 
-def _slot_use(slot: int, kind: str, lease: Lease | None, servers: Mapping[int, ServerRecord]) -> SlotUse:
+def with_closed(nodes: NodeList, closed: Mapping[str, str]) -> NodeList:
+    """Return the nodes with why some of them take nothing new."""
+    told = (node.model_copy(update={"closed": closed.get(node.name, "")}) for node in nodes.nodes)
+    return nodes.model_copy(update={"nodes": tuple(told)})
+
+
+def _slot_use(
+    slot: int,
+    kind: str,
+    lease: Lease | None,
+    servers: Mapping[int, ServerRecord],
+    idle: Mapping[int, IdleGpus],
+) -> SlotUse:
     known = "gpu" if kind == "gpu" else "cpu"
     if lease is None:
         return SlotUse(slot=slot, kind=known)
     server = servers.get(lease.server_id or 0)
     if server is not None:
-        return SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
+        use = SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
+        return use if (leaves := idle.get(server.id)) is None else _left_idle(use, leaves)
     return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
 
 
-def snapshot_of(
-    world: World,
-    nodes: Sequence[NodeView],
-    unusable: frozenset[int],
-    now: float,
-    *,
-    away: Collection[str] = (),
-    not_growing: Collection[int] = (),
-    settling: Collection[int] = (),
-) -> Snapshot:
-    """Return what the scheduler is told.
-
-    unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
-    their engine still counts them as up. not_growing: jobs that get no more nodes for now.
-    settling: jobs that lost a node a moment ago.
-    """
-    up = [node for node in nodes if node.up and node.name not in away]
-    held = {(lease.node, lease.slot) for lease in world.leases}
-    tasks: dict[int, list[TaskRecord]] = {}
-    for task in world.tasks:
-        tasks.setdefault(task.gang_id, []).append(task)
-    return Snapshot(
-        now=now,
-        waiting=tuple(
-            _request(job, settles=job.id in settling) for job in world.jobs if job.state is JobState.QUEUED
-        ),
-        running=tuple(
-            _running(job, tasks) for job in world.jobs if job.state is not JobState.QUEUED and job.gang_id
-        ),
-        warm=_warm_gangs(world, tasks, unusable),
-        slots={node.name: len(node.slot_kinds) for node in up},
-        free={
-            node.name: tuple(slot for slot in range(len(node.slot_kinds)) if (node.name, slot) not in held)
-            for node in up
-        },
-        servers=tuple(server for server in world.servers if server.slots),
-        growing=tuple(_growing(world, tasks, not_growing)),
-    )
-
-
-def _growing(
-    world: World, tasks: Mapping[int, list[TaskRecord]], not_growing: Collection[int]
-) -> Iterator[Growth]:
-    for job in world.jobs:
-        if job.state is JobState.RUNNING and job.spec.fault_tolerant and job.id not in not_growing:
-            request, on = _request(job), frozenset(task.node for task in tasks.get(job.gang_id or 0, []))
-            if len(on) < request.max_nodes:
-                yield Growth(request, request.max_nodes - len(on), on)
+def _left_idle(use: SlotUse, idle: IdleGpus) -> SlotUse:
+    told = {"idle_since": idle.since, "reclaim_at": idle.reclaim_at, "held_bytes": idle.held_bytes}
+    return use.model_copy(update=told)
 
 
 def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:
@@ -123,55 +98,9 @@ def server_message(record: ServerRecord, home: str | None, now: float) -> Server
         owner=record.owner,
         server=record.name,
         node=record.node,
-        slots=record.slots,
+        slots=record.slots if record.reclaimed_at is None else (),
         home_node=home,
-        until=record.until,
-        expired=record.until is not None and record.until <= now,
+        until=record.until if record.reclaimed_at is None else None,
+        expired=record.reclaimed_at is None and record.until is not None and record.until <= now,
+        reclaimed=record.reclaimed_at is not None,
     )
-
-
-def _request(job: JobRecord, *, settles: bool = False) -> JobRequest:
-    nodes = job.spec.nodes
-    return JobRequest(
-        job_id=job.id,
-        owner=job.owner,
-        min_nodes=nodes.min if nodes else 1,
-        max_nodes=nodes.max if nodes else 1,
-        slots_per_node=job.spec.slots_per_node,
-        submitted_at=job.created_at,
-        image=job.spec.image,
-        shm_bytes=job.spec.shm_bytes,
-        goes_on=job.gang_id,
-        settles=settles,
-    )
-
-
-def _running(job: JobRecord, tasks: Mapping[int, list[TaskRecord]]) -> RunningJob:
-    limit = job.spec.timeout_s
-    ends_by = job.state_since + limit if limit and job.state is JobState.RUNNING else None
-    return RunningJob(job.id, job.owner, _places(tasks.get(job.gang_id or 0, [])), ends_by)
-
-
-def _warm_gangs(
-    world: World, tasks: Mapping[int, list[TaskRecord]], unusable: frozenset[int]
-) -> tuple[WarmGang, ...]:
-    return tuple(
-        WarmGang(
-            gang.id,
-            gang.owner,
-            _places(tasks[gang.id]),
-            gang.slots_per_node,
-            gang.idle_since or 0.0,
-            gang.image,
-            gang.shm_bytes,
-        )
-        for gang in world.gangs
-        if gang.job_id is None
-        and gang.target is GangTarget.KEEP
-        and gang.id not in unusable
-        and all(task.state is TaskState.READY for task in tasks[gang.id])
-    )
-
-
-def _places(tasks: Sequence[TaskRecord]) -> Places:
-    return tuple((task.node, task.slots) for task in tasks if task.state is not TaskState.ENDED)

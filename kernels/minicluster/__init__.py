@@ -1,7 +1,8 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.rank, mc.world_size, mc.local_rank, mc.device. Importing this package imports nothing else.
+mc.resume, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. Importing this package
+imports nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .train.checkpoint import checkpoint
+    from .train.data_sets import data
     from .train.logs import log
+    from .train.outputs import output
     from .train.place import device, local_rank, rank, world_size
     from .train.prepare import prepare
     from .train.progress import progress
@@ -21,9 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "checkpoint",
+    "data",
     "device",
     "local_rank",
     "log",
+    "output",
     "prepare",
     "progress",
     "rank",
@@ -39,6 +44,8 @@ def __getattr__(name: str) -> Any:
         "checkpoint": "checkpoint",
         "resume": "resume",
         "log": "logs",
+        "data": "data_sets",
+        "output": "outputs",
         "progress": "progress",
         "rank": "place",
         "world_size": "place",

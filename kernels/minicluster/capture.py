@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-import platform
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,8 @@ from .cell import CellSource
 from .errors import MiniclusterError
 from .modules import collect, imports_of
 from .payload import CellPayload
-from .pickling import pack_names
+from .pickling import ANY_READER, Reader, pack_names
+from .versions import here
 
 
 class UnknownNames(MiniclusterError):
@@ -25,11 +23,12 @@ class UnknownNames(MiniclusterError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bytes that may travel: names to the ranks, results back, source of modules."""
+    """Bytes that may travel: names to the ranks, results back, source of modules, files named by --with."""
 
     send_bytes: int
     result_bytes: int
     modules_bytes: int
+    bundle_bytes: int = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,13 @@ class Surroundings:
     """Where a cell stands: the notebook's namespace and folder.
 
     hidden: tells of a name whether it is the notebook's own (In, Out, exit) and stays there.
+    reader: what the ranks cannot take from this notebook.
     """
 
     namespace: dict[str, Any]
     folder: Path
     hidden: Callable[[str], bool]
+    reader: Reader = ANY_READER
 
 
 def capture(
@@ -57,7 +58,9 @@ def capture(
     Raises NotPicklable, ModulesNotSendable, UnknownNames.
     """
     names = names_to_send(cell, around, push)
-    packed = pack_names(names, around.namespace, "Names that this cell needs", limits.send_bytes)
+    packed = pack_names(
+        names, around.namespace, "Names that this cell needs", limits.send_bytes, around.reader
+    )
     imported = imports_of(ast.parse(cell.source))
     modules = collect(sorted(imported | packed.modules), around.folder, limits.modules_bytes)
     return CellPayload(
@@ -67,7 +70,7 @@ def capture(
         modules=modules,
         pull=pull,
         result_limit_bytes=limits.result_bytes,
-        versions=_versions(),
+        versions=here().model_dump(),
     )
 
 
@@ -88,16 +91,3 @@ def _nearest(unknown: list[str], around: Surroundings) -> str:
     known = [name for name in around.namespace if not name.startswith("_") and not around.hidden(name)]
     near = difflib.get_close_matches(unknown[0], known, 3)
     return f"Did you mean {' or '.join(near)}?" if near else "Run the cell that makes it first."
-
-
-def _versions() -> Mapping[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in ("minicluster", "cloudpickle", "torch"):
-        # A version is taken from the package's files, so that torch is not imported for it.
-        if package == "torch" and "torch" not in sys.modules:
-            continue
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions

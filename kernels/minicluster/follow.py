@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from .client import Service, ServiceError
+from .client import Service
+from .connection import ServiceError
 from .failures import JobStopped
 from .sse import Ended, follow
 from .view import RunView

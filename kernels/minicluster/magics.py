@@ -6,12 +6,14 @@ Whatever is not needed to load the extension is imported when a magic is first u
 from __future__ import annotations
 
 import importlib.util
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
-from .options import Command, parse_cell_line, parse_command_line
+from .command_line import parse_command_line, runs
+from .options import parse_cell_line
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from .client import Service
     from .results import Result
     from .runs import MakeScreen, Notebook
-
-_LOG_BYTES = 256 * 1024
 
 
 @magics_class
@@ -38,6 +38,9 @@ class Distribute(Magics):
     ).tag(config=True)
     modules_limit_bytes = Int(
         10_000_000, min=1, help="Bytes of source of the modules beside the notebook that travel with a cell."
+    ).tag(config=True)
+    bundle_limit_bytes = Int(
+        50_000_000, min=1, help="Bytes of the files that --with sends along; a data set is sent only once."
     ).tag(config=True)
     tail_lines = Int(
         200, min=1, max=5000, help="Lines of each rank that a panel shows; more cost the browser more."
@@ -61,77 +64,53 @@ class Distribute(Magics):
         # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
         filename = f"Cell In[{self._shell.displayhook.prompt_count}]"
-        outcome = run_cell(source, filename, options, self._notebook(options.plain))
-        return self._keep(outcome) if isinstance(outcome, Result) else outcome
+        outcome = run_cell(source, filename, options, self.notebook(options.plain))
+        return self.keep(outcome) if isinstance(outcome, Result) else outcome
 
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
-        """Look after jobs: %distribute status, nodes, or why, logs, attach, stop, result, snapshots ID."""
+        """Look after jobs: `%distribute status`; an unknown word lists all that may stand there."""
         command = parse_command_line(line)
-        if command.verb == "status":
-            from .tables import job_table
+        module, _, function = runs(command.verb).partition(":")
+        return getattr(import_module(f".{module}", __package__), function)(self, command)
 
-            return job_table(self._connected().jobs())
-        if command.verb == "nodes":
-            from .tables import node_table
-
-            return node_table(self._connected().nodes().nodes)
-        return self._on_job(command, command.job_id or 0)
-
-    def _on_job(self, command: Command, job_id: int) -> Any:
-        from .runs import attach, fetch_result
-        from .tables import job_table, snapshot_table
-
-        service = self._connected()
-        if command.verb == "stop":
-            return job_table([service.stop(job_id)])
-        if command.verb == "why":
-            from .why import Why
-
-            return Why(service.why(job_id))
-        if command.verb == "logs":
-            return self._print_log(job_id, command.rank)
-        if command.verb == "snapshots":
-            return snapshot_table(service.snapshots(job_id), job_id, service.browser_path())
-        if command.verb == "attach":
-            return self._keep(attach(job_id, self._notebook(False)))
-        return self._keep(fetch_result(service.job(job_id), self._notebook(False)))
-
-    def _print_log(self, job_id: int, rank: int) -> None:
-        from .runs import log_path
-
-        service = self._connected()
-        text, left_out_bytes = service.log(job_id, rank, _LOG_BYTES)
-        if left_out_bytes:
-            url = service.url + log_path(job_id, rank)
-            print(f"… the first {left_out_bytes} bytes are left out here; all of it: {url}")  # noqa: T201
-        print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201
-
-    def _keep(self, result: Result) -> Any:
+    def keep(self, result: Result) -> Any:
         """Put a result's names into the notebook and return its value, for Out[n]."""
         self._shell.push(dict(result.names))
         if summary := result.summary():
             print(summary)  # noqa: T201
         return result.value
 
-    def _connected(self) -> Service:
-        from .client import Service
-
+    def service(self) -> Service:
+        """Return the connection to the cluster, made when it is first needed."""
         if self._service is None:
-            self._service = Service.from_environment()
+            from .connect import open_known
+
+            self._service = open_known()
         return self._service
 
-    def _notebook(self, plain: bool) -> Notebook:
+    def use(self, service: Service | None) -> None:
+        """Speak to this cluster from now on; None: to the one that is known by itself."""
+        # The one before is left open: handles of detached jobs go on with it.
+        self._service = service
+
+    def notebook(self, plain: bool = False) -> Notebook:
+        """Return what a run needs from this notebook."""
         from .capture import Limits
         from .runs import Notebook
 
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns
         return Notebook(
-            service=self._connected(),
+            service=self.service(),
             namespace=space,
             hidden=lambda name: name in hidden and hidden[name] is space.get(name),
-            limits=Limits(self.send_limit_bytes, self.result_limit_bytes, self.modules_limit_bytes),
+            limits=Limits(
+                self.send_limit_bytes,
+                self.result_limit_bytes,
+                self.modules_limit_bytes,
+                self.bundle_limit_bytes,
+            ),
             tail_lines=self.tail_lines,
             make_screen=self._screens(plain or self.plain),
         )

@@ -1,4 +1,4 @@
-"""The lines `%%distribute ...` and `%distribute ...`: what may stand there, and what it means."""
+"""The lines `%%distribute ...`: what may stand there, and what it means."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from typing import Any
 from .errors import MiniclusterError
 
 _LATER = {
-    "--priority": "priorities come in a later version; jobs run in the order of their arrival",
     "up": "gangs that keep their variables come in a later version; a gang stays warm after a cell by itself",
     "down": "gangs are given back by themselves some time after their last cell",
-    "connect": "connecting from outside comes in a later version; open a notebook on the hub",
     "doctor": "the doctor comes in a later version; `%distribute nodes` shows the nodes and their slots",
 }
 _SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -30,17 +28,24 @@ class OptionWrong(MiniclusterError):
 class CellOptions:
     """What stands behind `%%distribute`.
 
-    nodes: least and most; None: all nodes. push, pull: None means what the cell reads, makes.
+    nodes: least and most; None: all nodes. slots: the same of slots wherever they are, in their place.
+    push, pull: None means what the cell reads, makes.
+    files: paths that travel from beside the notebook. data: data sets of the cluster.
     quiet_after_s: see wire.JobSpec.
+    priority: from 1 to 99, see wire.JobSpec.
     image: None means the notebook's own, or else the cluster's.
+    sync_env: what was installed here with pip is installed for the ranks, too.
     """
 
     nodes: tuple[int, int] | None = None
     slots_per_node: int = 1
     ranks_per_node: int | None = None
+    slots: tuple[int, int] | None = None
     name: str = "cell"
     push: tuple[str, ...] | None = None
     pull: tuple[str, ...] | None = None
+    files: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
     detach: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
@@ -49,21 +54,14 @@ class CellOptions:
     quiet_after_s: float | None = None
     plain: bool = False
     fault_tolerant: bool = False
-
-
-@dataclass(frozen=True)
-class Command:
-    """What stands behind `%distribute`."""
-
-    verb: str
-    job_id: int | None = None
-    rank: int = 0
+    sync_env: bool = False
+    priority: int = 50
 
 
 def parse_cell_line(line: str) -> CellOptions:
     """Parse the line of a cell. Raises OptionWrong."""
     options = CellOptions()
-    words = _split(line)
+    words = split_line(line)
     while words:
         name, value = _take(words, _CELL_OPTIONS)
         option = _CELL_OPTIONS[name]
@@ -72,39 +70,21 @@ def parse_cell_line(line: str) -> CellOptions:
         except ValueError as error:
             said = f"{name} {value}" if option.value else name
             raise OptionWrong(f"{said}: {error}", f"Like this: {name} {option.value}") from None
+    _check_shape(options)
     return options
 
 
-def parse_command_line(line: str) -> Command:
-    """Parse the line of a command. Raises OptionWrong."""
-    words = _split(line)
-    verb = words.pop(0) if words else "status"
-    if verb not in _COMMANDS:
-        raise _unknown(verb, list(_COMMANDS), "%distribute " + " | ".join(_COMMANDS.values()))
-    usage = f"Like this: %distribute {_COMMANDS[verb]}"
-    command = Command(verb)
-    if "ID" in _COMMANDS[verb]:
-        if not words or not words[0].isdecimal():
-            found = f"not {words[0]!r}" if words else "and none is there"
-            raise OptionWrong(f"%distribute {verb} needs the number of a job, {found}.", usage)
-        command = replace(command, job_id=int(words.pop(0)))
-    if words[:1] == ["--rank"] and verb == "logs":
-        if len(words) < 2 or not words[1].isdecimal():
-            raise OptionWrong("--rank needs the number of a rank.", usage)
-        command = replace(command, rank=int(words[1]))
-        words = words[2:]
-    if words:
-        raise OptionWrong(f"%distribute {verb}: {words[0]!r} is too much.", usage)
-    return command
+def _check_shape(options: CellOptions) -> None:
+    whole_nodes = options.nodes or options.ranks_per_node or options.slots_per_node != 1
+    if options.slots and (whole_nodes or options.fault_tolerant):
+        raise OptionWrong(
+            "--gpus takes GPUs wherever they are, one rank for each.",
+            "Leave --nodes, --gpus-per-node, --ranks-per-node and --fault-tolerant out, or --gpus.",
+        )
 
 
-@dataclass(frozen=True)
-class _Option:
-    value: str
-    apply: Callable[[CellOptions, str], CellOptions]
-
-
-def _split(line: str) -> list[str]:
+def split_line(line: str) -> list[str]:
+    """Return the words of a line; `--name=value` is two. Raises OptionWrong."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -114,26 +94,33 @@ def _split(line: str) -> list[str]:
     ]
 
 
-def _take(words: list[str], options: Mapping[str, _Option]) -> tuple[str, str]:
-    """Take an option and its value off the front of the words."""
-    name = words.pop(0)
-    if name not in options:
-        valid = "  ".join(f"{key} {option.value}".strip() for key, option in options.items())
-        raise _unknown(name, list(options), f"Valid: {valid}")
-    if not options[name].value:
-        return name, ""
-    if not words or words[0].startswith("--"):
-        raise OptionWrong(f"{name} needs a value.", f"Like this: {name} {options[name].value}")
-    return name, words.pop(0)
-
-
-def _unknown(word: str, known: list[str], valid: str) -> OptionWrong:
+def unknown_word(word: str, known: list[str], valid: str) -> OptionWrong:
+    """Return the error that tells an unknown word, with the nearest one that is known."""
     if word in _LATER:
         return OptionWrong(f"{word} is not there yet: {_LATER[word]}.", valid)
     near = difflib.get_close_matches(word, known, 1, 0.5)
     question = f" Did you mean {near[0]}?" if near else ""
     kind = "option" if word.startswith("-") else "word"
     return OptionWrong(f"Unknown {kind} {word!r}.{question}", valid)
+
+
+@dataclass(frozen=True)
+class _Option:
+    value: str
+    apply: Callable[[CellOptions, str], CellOptions]
+
+
+def _take(words: list[str], options: Mapping[str, _Option]) -> tuple[str, str]:
+    """Take an option and its value off the front of the words."""
+    name = words.pop(0)
+    if name not in options:
+        valid = "  ".join(f"{key} {option.value}".strip() for key, option in options.items())
+        raise unknown_word(name, list(options), f"Valid: {valid}")
+    if not options[name].value:
+        return name, ""
+    if not words or words[0].startswith("--"):
+        raise OptionWrong(f"{name} needs a value.", f"Like this: {name} {options[name].value}")
+    return name, words.pop(0)
 
 
 def _set(field_name: str, convert: Callable[[str], Any]) -> Callable[[CellOptions, str], CellOptions]:
@@ -143,6 +130,12 @@ def _set(field_name: str, convert: Callable[[str], Any]) -> Callable[[CellOption
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError("a number from 1 on is needed")
+    return int(text)
+
+
+def _priority(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 99:
+        raise ValueError("a number from 1 to 99 is needed; 50 is that of every job")
     return int(text)
 
 
@@ -159,6 +152,21 @@ def _names(text: str) -> tuple[str, ...]:
     wrong = [name for name in names if not name.isidentifier()]
     if wrong or not names:
         raise ValueError(f"{wrong[0] if wrong else text!r} is not a variable's name")
+    return names
+
+
+def _paths(options: CellOptions, text: str) -> tuple[str, ...]:
+    paths = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not paths:
+        raise ValueError("files or folders beside the notebook are needed")
+    return (*options.files, *paths)
+
+
+def _data_sets(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    wrong = [name for name in names if not re.fullmatch(r"([^/\s]+/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name)]
+    if wrong or not names:
+        raise ValueError(f"{wrong[0] if wrong else text!r} is no name of a data set")
     return names
 
 
@@ -211,27 +219,22 @@ def _comm(options: CellOptions, text: str) -> CellOptions:
 _CELL_OPTIONS = {
     "--nodes": _Option("3 (or 1:3)", _set("nodes", _nodes)),
     "--gpus-per-node": _Option("1", _set("slots_per_node", _count)),
+    "--gpus": _Option("4 (or 2:4)", _set("slots", _nodes)),
     "--ranks-per-node": _Option("2", _set("ranks_per_node", _count)),
     "--name": _Option("my-run", _set("name", _name)),
     "--push": _Option("a,b", _set("push", lambda text: () if text == "none" else _names(text))),
+    "--with": _Option("data.json,conf/", lambda options, text: replace(options, files=_paths(options, text))),
+    "--data": _Option("cinic10,OWNER/mnist", _set("data", _data_sets)),
     "--pull": _Option("a,b (or none)", _set("pull", lambda text: () if text == "none" else _names(text))),
     "--detach": _Option("", lambda options, _: replace(options, detach=True)),
     "--env": _Option("NAME=VALUE", _add_env),
     "--timeout": _Option("30m", _set("timeout_s", _seconds)),
+    "--priority": _Option("40", _set("priority", _priority)),
     "--quiet": _Option("5m (or 0: never)", _set("quiet_after_s", _seconds_or_never)),
-    "--image": _Option("NAME:TAG", _set("image", _image)),
+    "--image": _Option("NAME", _set("image", _image)),
     "--shm": _Option("2g", _set("shm_bytes", _bytes)),
     "--comm": _Option("auto", _comm),
     "--fault-tolerant": _Option("", lambda options, _: replace(options, fault_tolerant=True)),
+    "--sync-env": _Option("", lambda options, _: replace(options, sync_env=True)),
     "--plain": _Option("", lambda options, _: replace(options, plain=True)),
-}
-_COMMANDS = {
-    "status": "status",
-    "logs": "logs ID [--rank N]",
-    "snapshots": "snapshots ID",
-    "attach": "attach ID",
-    "why": "why ID",
-    "stop": "stop ID",
-    "result": "result ID",
-    "nodes": "nodes",
 }

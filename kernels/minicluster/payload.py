@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 MAGIC = b"MCL1"
@@ -44,6 +45,17 @@ def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     return head, sections
 
 
+def head_of(path: Path) -> dict[str, Any]:
+    """Return a blob's head, without reading the rest. Raises PayloadDamaged."""
+    with path.open("rb") as file:
+        start = file.read(12)
+        head = file.read(int.from_bytes(start[4:], "big"))
+    try:
+        return json.loads(head)
+    except ValueError as error:
+        raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
+
+
 @dataclass(frozen=True)
 class CellPayload:
     """A cell on its way to the ranks.
@@ -53,6 +65,7 @@ class CellPayload:
     modules: source files beside the notebook by relative path.
     pull: the names to bring back; None: all that the cell assigns at top level.
     versions: python, torch, cloudpickle, minicluster of the sender.
+    packages: pins (as JSON) of what the ranks are to have besides their image.
     """
 
     source: str
@@ -62,6 +75,7 @@ class CellPayload:
     pull: tuple[str, ...] | None = None
     result_limit_bytes: int = 1 << 30
     versions: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         head = {
@@ -71,6 +85,7 @@ class CellPayload:
             "pull": self.pull,
             "result_limit_bytes": self.result_limit_bytes,
             "versions": dict(self.versions),
+            "packages": self.packages,
         }
         modules = {f"module:{path}": data for path, data in self.modules.items()}
         return pack(head, {"names": self.names, **modules})
@@ -87,6 +102,7 @@ class CellPayload:
             pull=None if pull is None else tuple(pull),
             result_limit_bytes=head["result_limit_bytes"],
             versions=head["versions"],
+            packages=tuple(head.get("packages", ())),
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, BinaryIO
 
@@ -19,6 +20,17 @@ Carry = Callable[[str], bool]
 
 class TooLarge(Exception):
     """More bytes than allowed were written."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What the other side cannot take, and why: functions and classes by value; what modules have."""
+
+    against_code: str = ""
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+ANY_READER = Reader()
 
 
 class CountingFile:
@@ -57,12 +69,15 @@ class NotebookPickler(cloudpickle.Pickler):
     modules: top-level modules that the reader will import.
     """
 
-    def __init__(self, file: Any, namespace: dict[str, Any], carry: Carry) -> None:
+    def __init__(
+        self, file: Any, namespace: dict[str, Any], carry: Carry, reader: Reader = ANY_READER
+    ) -> None:
         super().__init__(file, protocol=5)
         self.used: set[str] = set()
         self.modules: set[str] = set()
         self._namespace = namespace
         self._carry = carry
+        self._reader = reader
         self._verdicts: dict[type, str] = {}
         self._tensors = TensorReducer()
         self.globals_ref[id(namespace)] = HOME_MARK
@@ -70,8 +85,8 @@ class NotebookPickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind not in self._verdicts:
-            self._verdicts[kind] = reason_against(kind)
-        if kind is ModuleType or kind is FunctionType or isinstance(obj, type):
+            self._verdicts[kind] = reason_against(kind) or self._lacks(kind.__module__)
+        if isinstance(obj, ModuleType | FunctionType | type):
             self._note_module(obj)
         if obj is sys.stdout or obj is sys.stderr:
             return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
@@ -79,9 +94,14 @@ class NotebookPickler(cloudpickle.Pickler):
             raise Refused(obj, self._verdicts[kind])
         if kind is ModuleType and vars(obj) is self._namespace:
             return cloudpickle.cloudpickle.subimport, ("__main__",)
+        if kind is not ModuleType and isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj:
+            # Modules of a class of their own: torch.backends.cudnn, torch.classes, torch.ops.
+            return cloudpickle.cloudpickle.subimport, (obj.__name__,)
         return self._tensors.reduce(obj) or super().reducer_override(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        if self._reader.against_code:
+            raise Refused(func, self._reader.against_code)
         reduced = super()._dynamic_function_reduce(func)
         self.modules.update(_imports_in(func.__code__))
         if func.__globals__ is self._namespace:
@@ -95,6 +115,11 @@ class NotebookPickler(cloudpickle.Pickler):
         name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
         if isinstance(name, str):
             self.modules.add(name.partition(".")[0])
+            if lacks := self._lacks(name):
+                raise Refused(obj, lacks)
+
+    def _lacks(self, module: str) -> str:
+        return self._reader.absent.get(module.partition(".")[0], "")
 
 
 def _imports_in(code: CodeType) -> Iterator[str]:

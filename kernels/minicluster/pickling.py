@@ -15,17 +15,20 @@ from typing import Any, BinaryIO
 
 from .errors import MiniclusterError
 from .payload import LeftBehind, ResultPayload
-from .pickler import Carry, CountingFile, LimitedFile, NotebookPickler, TooLarge
+from .pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
 from .refusal import reason_of, type_name
-from .unpickling import MissingModule, SoftModule, load, loads
+from .unpickling import ForeignCode, MissingModule, SoftModule, load, loads
 
 __all__ = [
+    "ANY_READER",
     "DEFAULT_LIMIT_BYTES",
     "NOTHING",
     "Culprit",
+    "ForeignCode",
     "MissingModule",
     "NotPicklable",
     "Packed",
+    "Reader",
     "dump_result",
     "dumps",
     "load",
@@ -84,16 +87,20 @@ def dumps(
 
 
 def pack_names(
-    names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int = DEFAULT_LIMIT_BYTES
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+    what: str,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    reader: Reader = ANY_READER,
 ) -> Packed:
-    """Do what `dumps` does, and tell which modules the reader will import."""
+    """Do what `dumps` does for a certain reader, and tell which modules that will import."""
     kept = io.BytesIO()
-    pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all)
+    pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all, reader)
     try:
         pickler.dump(dict(names))
     except Exception as error:
         # Any object's own __reduce__ may raise anything.
-        raise _refusal(names, namespace, what, limit_bytes, error) from None
+        raise _refusal(names, namespace, what, limit_bytes, reader, error) from None
     return Packed(kept.getvalue(), frozenset(pickler.modules))
 
 
@@ -123,6 +130,7 @@ def write_result(
     value: Any,
     limit_bytes: int,
     at_home: Collection[str] = frozenset(),
+    reader: Reader = ANY_READER,
 ) -> tuple[int, tuple[LeftBehind, ...]]:
     """Pickle as `dump_result` into a file, which may be larger than the memory that is left.
 
@@ -131,12 +139,12 @@ def write_result(
     """
     begin = file.tell()
     found = {name: namespace[name] for name in names if name in namespace}
-    left = _as_many_as_possible(file, found, namespace, limit_bytes, set(at_home))
+    left = _as_many_as_possible(file, found, namespace, limit_bytes, set(at_home), reader)
     middle = file.tell()
     if value is NOTHING:
         return middle - begin, tuple(left)
     rest = max(0, limit_bytes - (middle - begin))
-    left_value = _as_many_as_possible(file, {"_": value}, namespace, rest, set(at_home))
+    left_value = _as_many_as_possible(file, {"_": value}, namespace, rest, set(at_home), reader)
     if left_value:
         _cut(file, middle)
     told = [LeftBehind(_VALUE, item.type_name, item.reason) for item in left_value]
@@ -149,6 +157,7 @@ def _as_many_as_possible(
     namespace: dict[str, Any],
     limit_bytes: int,
     at_home: set[str],
+    reader: Reader,
 ) -> list[LeftBehind]:
     begin = file.tell()
     kept = {name: SoftModule.of(value) for name, value in values.items()}
@@ -159,13 +168,12 @@ def _as_many_as_possible(
 
     while True:
         try:
-            NotebookPickler(LimitedFile(limit_bytes, file), namespace, carry).dump(kept)
+            NotebookPickler(LimitedFile(limit_bytes, file), namespace, carry, reader).dump(kept)
             return list(left.values())
         except Exception as error:
             _cut(file, begin)
-            culprits = [
-                item for item in _culprits(kept, namespace, limit_bytes, carry) if item.name not in left
-            ]
+            found = _culprits(kept, namespace, limit_bytes, carry, reader)
+            culprits = [item for item in found if item.name not in left]
             if not culprits:
                 culprits = [
                     Culprit(name, type_name(kept[name]), 0, reason_of(name, kept[name], error))
@@ -177,9 +185,14 @@ def _as_many_as_possible(
 
 
 def _refusal(
-    names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int, error: Exception
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+    what: str,
+    limit_bytes: int,
+    reader: Reader,
+    error: Exception,
 ) -> NotPicklable:
-    culprits = _culprits(names, namespace, limit_bytes, _all) or _all_of(names, error)
+    culprits = _culprits(names, namespace, limit_bytes, _all, reader) or _all_of(names, error)
     hint = (
         f"The limit is {readable_size(limit_bytes)} (c.Distribute.send_limit_bytes). Choose what travels "
         "with --push a,b, or make it inside the cell (read data there, from a path that all nodes see)."
@@ -193,7 +206,7 @@ def _all_of(names: Mapping[str, Any], error: Exception) -> list[Culprit]:
 
 
 def _culprits(
-    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry
+    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: Reader
 ) -> list[Culprit]:
     """Pickle each name by itself, and each that its functions use, and say which ones fail."""
     failed: list[Culprit] = []
@@ -201,7 +214,7 @@ def _culprits(
     todo = dict(names)
     for name in (queue := list(todo)):
         sink = CountingFile(limit_bytes)
-        pickler = NotebookPickler(sink, namespace, lambda used: False)
+        pickler = NotebookPickler(sink, namespace, lambda used: False, reader)
         value = todo[name]
         try:
             pickler.dump(value)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import pickling
 from .payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
+from .pickler import ANY_READER, Reader
+from .versions import against_code
+from .wire import Versions
 
 _HEAD_BYTES = 500
 _START = len(MAGIC) + 8 + _HEAD_BYTES
@@ -27,13 +31,14 @@ def write_result_file(
     limit_bytes: int,
     at_home: Collection[str] = frozenset(),
     absent: Iterable[LeftBehind] = (),
+    reader: Reader = ANY_READER,
 ) -> None:
     """Pickle what goes back (see `pickling.write_result`); the file is there as a whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w+b") as file:
             file.seek(_START)
-            size, left = pickling.write_result(file, namespace, names, value, limit_bytes, at_home)
+            size, left = pickling.write_result(file, namespace, names, value, limit_bytes, at_home, reader)
             value_size = file.tell() - _START - size
             last = left_to_bytes((*left, *absent))
             file.write(last)
@@ -45,7 +50,7 @@ def write_result_file(
 
 
 def _head(sections: dict[str, int]) -> bytes:
-    told = json.dumps({"kind": "result", "sections": sections}).encode()
+    told = json.dumps({"kind": "result", "python": platform.python_version(), "sections": sections}).encode()
     return MAGIC + _HEAD_BYTES.to_bytes(8, "big") + told.ljust(_HEAD_BYTES)
 
 
@@ -61,9 +66,11 @@ class ResultFile:
             raise PayloadDamaged(f"not a Minicluster payload: it starts with {start[:4]!r}")
         size = int.from_bytes(start[4:], "big")
         try:
-            sizes: dict[str, int] = json.loads(file.read(size))["sections"]
+            head = json.loads(file.read(size))
+            sizes: dict[str, int] = head["sections"]
         except (ValueError, KeyError) as error:
             raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
+        self.python = str(head.get("python", ""))
         self._places: dict[str, tuple[int, int]] = {}
         end = 12 + size
         for name, count in sizes.items():
@@ -73,10 +80,14 @@ class ResultFile:
             raise PayloadDamaged(f"the payload has {file.tell()} bytes, its head says {end}")
 
     def open(self, section: str, namespace: dict[str, Any]) -> dict[str, Any]:
-        """Unpickle a section, "names" or "value"; an empty one has no names."""
+        """Unpickle a section, "names" or "value"; an empty one has no names.
+
+        Raises ForeignCode when another Python made it and it holds code.
+        """
         start, size = self._places[section]
         self._file.seek(start)
-        return pickling.load(self._file, namespace) if size else {}
+        foreign = against_code(Versions(python=platform.python_version()), Versions(python=self.python)) != ""
+        return pickling.load(self._file, namespace, foreign) if size else {}
 
     def left_behind(self) -> tuple[LeftBehind, ...]:
         start, size = self._places["left_behind"]

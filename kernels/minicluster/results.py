@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from .errors import MiniclusterError
-from .payload import LeftBehind
-from .pickling import MissingModule
+from .payload import LeftBehind, PayloadDamaged
+from .pickling import ForeignCode, MissingModule
 from .result_file import ResultFile
+from .versions import here
 from .wire import Job
 
-_USER_NAME = "JUPYTERHUB_USER"
 _SHOWN = 8
 
 
@@ -39,13 +38,10 @@ class Result:
         return "Left on the ranks: " + "; ".join(told) + (f"; and {more} more" if more else "")
 
 
-def check_owner(job: Job, environ: Mapping[str, str] | None = None) -> None:
+def check_owner(job: Job, me: str) -> None:
     """Refuse results that someone else's cell made: opening a pickle runs what it says."""
-    me = (os.environ if environ is None else environ).get(_USER_NAME)
     if me != job.owner:
-        who = (
-            f"this notebook is {me!r}'s" if me else f"{_USER_NAME} is not set, so nobody knows whose this is"
-        )
+        who = f"this notebook is {me!r}'s" if me else "and nobody knows whose this notebook is"
         raise ResultNotReadable(
             f"The result of job {job.id} belongs to {job.owner!r}, {who}.",
             "Results are opened only in the notebooks of the user who ran the job.",
@@ -57,12 +53,20 @@ def open_result(file: BinaryIO, job: Job, namespace: dict[str, Any]) -> Result:
 
     Raises ResultNotReadable, and then the result is still kept by the service.
     """
-    check_owner(job)
     try:
         result = ResultFile(file)
+    except PayloadDamaged as error:
+        raise ResultNotReadable(f"The result of job {job.id} is damaged: {error}") from error
+    try:
         names = result.open("names", namespace)
         value = result.open("value", namespace).get("_")
         stayed = result.left_behind()
+    except ForeignCode as error:
+        raise ResultNotReadable(
+            f"The result of job {job.id} cannot be opened here: {error}, made by Python {result.python}; "
+            f"this is {here().python}.",
+            f"Open it in a notebook with that Python (on the hub, say): %distribute result {job.id}",
+        ) from error
     except Exception as error:
         # A pickle may import and run anything that the cell's author used.
         raise ResultNotReadable(

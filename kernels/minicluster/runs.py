@@ -6,20 +6,24 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from . import versions
+from .bundle import pack_bundle
 from .capture import Limits, Surroundings, capture
 from .cell import CellSource
-from .client import Service, ServiceError
+from .client import Service
+from .connection import ServiceError
 from .failures import raise_unless_succeeded
 from .follow import Follower, Screen, StopRequests, interrupts_go_to
 from .options import CellOptions
+from .publishing import installed
 from .results import Result, check_owner, not_written, open_result
 from .tables import JobHandle
 from .view import RunView
-from .wire import Job, JobSpec, NodeRange
+from .wire import DataUse, Job, JobSpec, NodeRange
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """Set where the notebook server runs in an image: a cell's ranks run in the same one."""
@@ -46,17 +50,32 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     """Run a cell on the cluster and return what it made, or a handle when it is detached.
 
     Raises DistributedCellError, JobStopped, and before anything starts: CellNotPlain,
-    SyntaxError, NotPicklable, ModulesNotSendable, UnknownNames, ServiceError.
+    SyntaxError, NotPicklable, ModulesNotSendable, BundleNotSendable, UnknownNames, ServiceError.
     """
     cell = CellSource.parse(source, filename)
-    around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden)
+    reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
+    around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden, reader)
     payload = capture(cell, around, notebook.limits, options.push, options.pull)
+    bundle = _bundle(options, notebook)
+    image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)
+    if options.sync_env:
+        payload = replace(payload, packages=installed.travelling())
+    elif image:
+        installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blob = notebook.service.put_blob(payload.to_bytes())
-    spec = job_spec(options, blob.sha256, os.environ.get(IMAGE_VARIABLE))
+    spec = job_spec(options, blob.sha256, image, bundle)
     key = uuid.uuid4().hex
     if options.detach:
         return JobHandle(notebook.service, notebook.service.submit(spec, key))
     return _followed(notebook, lambda: notebook.service.submit(spec, key))
+
+
+def _bundle(options: CellOptions, notebook: Notebook) -> str | None:
+    """Bring the files that the line names to the service; return their blob's SHA-256."""
+    if not options.files:
+        return None
+    data = pack_bundle(options.files, Path.cwd(), notebook.limits.bundle_bytes)
+    return notebook.service.put_blob(data).sha256
 
 
 def attach(job_id: int, notebook: Notebook) -> Result:
@@ -65,6 +84,11 @@ def attach(job_id: int, notebook: Notebook) -> Result:
 
 
 def _followed(notebook: Notebook, get_job: Callable[[], Job]) -> Result:
+    return fetch_result(follow(notebook, get_job), notebook)
+
+
+def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
+    """Show a job until its end. Raises DistributedCellError, JobStopped."""
     stops = StopRequests()
     with interrupts_go_to(stops.ask):
         # From here on an interrupt must not lose sight of a job that was handed in.
@@ -73,12 +97,12 @@ def _followed(notebook: Notebook, get_job: Callable[[], Job]) -> Result:
         ended = Follower(notebook.service, view, stops).run(notebook.make_screen(stops.ask))
     rank = 0 if ended.error is None or ended.error.rank is None else ended.error.rank
     raise_unless_succeeded(ended, notebook.service.url + log_path(ended.id, rank))
-    return fetch_result(ended, notebook)
+    return ended
 
 
 def fetch_result(job: Job, notebook: Notebook) -> Result:
     """Bring a job's result once more. Raises ServiceError as long as there is none."""
-    check_owner(job)
+    check_owner(job, notebook.service.user)
     # On the disk: it may be larger than the memory that is left.
     with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
         try:
@@ -95,22 +119,35 @@ def fetch_result(job: Job, notebook: Notebook) -> Result:
         return open_result(file, job, notebook.namespace)
 
 
-def job_spec(options: CellOptions, payload_sha256: str, notebook_image: str | None = None) -> JobSpec:
+def job_spec(
+    options: CellOptions,
+    payload_sha256: str,
+    notebook_image: str | None = None,
+    bundle_sha256: str | None = None,
+) -> JobSpec:
     """Build the request as data from the line's options."""
-    nodes = None if options.nodes is None else NodeRange(min=options.nodes[0], max=options.nodes[1])
+    nodes, slots = _range(options.nodes), _range(options.slots)
     return JobSpec(
         name=options.name,
         payload_sha256=payload_sha256,
         nodes=nodes,
         slots_per_node=options.slots_per_node,
         ranks_per_node=options.ranks_per_node,
+        slots=slots,
         env=dict(options.env),
         timeout_s=options.timeout_s,
         image=options.image or notebook_image or None,
         shm_bytes=options.shm_bytes,
         fault_tolerant=options.fault_tolerant,
         quiet_after_s=options.quiet_after_s,
+        priority=options.priority,
+        bundle_sha256=bundle_sha256,
+        data=tuple(DataUse(name=name) for name in options.data),
     )
+
+
+def _range(asked: tuple[int, int] | None) -> NodeRange | None:
+    return None if asked is None else NodeRange(min=asked[0], max=asked[1])
 
 
 def job_page(job_id: int) -> str:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .client import Service, ServiceError
+from .client import Service
+from .connection import ServiceError
 from .wire import Job, LogChunk, Records
 
 _CALM_S = 15.0

@@ -18,6 +18,10 @@ def home_namespace() -> dict[str, Any]:
     raise pickle.UnpicklingError("this pickle is read with minicluster.pickling.loads only")
 
 
+_MOVED = {"pathlib._local": "pathlib"}
+"""Where Python 3.13 alone has what others have elsewhere: paths, of what travels."""
+
+
 class _HomeMark:
     def __reduce__(self) -> tuple[Any, ...]:
         return home_namespace, ()
@@ -56,22 +60,27 @@ def import_or_missing(name: str) -> ModuleType | MissingModule:
         return MissingModule(name, f"{type(error).__name__}: {error}")
 
 
-def loads(data: bytes, namespace: dict[str, Any]) -> dict[str, Any]:
+class ForeignCode(pickle.UnpicklingError):
+    """A function or class by value, from a Python whose code this one cannot run: it would crash."""
+
+
+def loads(data: bytes, namespace: dict[str, Any], foreign: bool = False) -> dict[str, Any]:
     """Unpickle names that `dumps` or `dump_result` made.
 
     Functions get `namespace` as their globals; what they bring along is put there only under
     names that it lacks. A class that came from here is found again, not made anew.
+    foreign: another minor version of Python made it. Raises ForeignCode when there is code in it.
     """
-    return load(io.BytesIO(data), namespace) if data else {}
+    return load(io.BytesIO(data), namespace, foreign) if data else {}
 
 
-def load(file: BinaryIO, namespace: dict[str, Any]) -> dict[str, Any]:
+def load(file: BinaryIO, namespace: dict[str, Any], foreign: bool = False) -> dict[str, Any]:
     """Unpickle as `loads` from a file, which is not held in memory beside what it contains."""
-    return _NotebookUnpickler(file, namespace).load()
+    return _NotebookUnpickler(file, namespace, foreign).load()
 
 
 class _NotebookUnpickler(pickle.Unpickler):
-    def __init__(self, file: BinaryIO, namespace: dict[str, Any]) -> None:
+    def __init__(self, file: BinaryIO, namespace: dict[str, Any], foreign: bool) -> None:
         super().__init__(file)
         self._known: list[type] = []
         own = {
@@ -83,10 +92,12 @@ class _NotebookUnpickler(pickle.Unpickler):
         }
         self._own = {(cloudpickle.__name__, name): function for name, function in own.items()}
         self._own[__name__, "home_namespace"] = lambda: namespace
+        if foreign:
+            self._own[cloudpickle.__name__, "_builtin_type"] = _builtin_type_without_code
 
     def find_class(self, module: str, name: str) -> Any:
         own = self._own.get((module, name))
-        return super().find_class(module, name) if own is None else own
+        return super().find_class(_MOVED.get(module, module), name) if own is None else own
 
     def _class_maker(self, id_position: int, make: Any) -> Any:
         def make_or_find(*args: Any) -> type:
@@ -103,6 +114,12 @@ class _NotebookUnpickler(pickle.Unpickler):
         if any(cls is known for known in self._known):
             return cls
         return cloudpickle._class_setstate(cls, state)
+
+
+def _builtin_type_without_code(name: str) -> Any:
+    if name == "CodeType":
+        raise ForeignCode("it holds a function or a class that a notebook or a cell defined")
+    return cloudpickle._builtin_type(name)
 
 
 def _make_function(

@@ -20,6 +20,7 @@ _TITLES = {
     JobState.STOPPING: "Stopping",
     JobState.FAILING: "Ending after an error",
     JobState.REQUEUING: "Going on without a lost node",
+    JobState.YIELDING: "Making room",
     JobState.SUCCEEDED: "Succeeded",
     JobState.FAILED: "Failed",
     JobState.STOPPED: "Stopped",

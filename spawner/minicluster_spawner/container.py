@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from minicluster_spawner.homes import examples_dir, make_home
+from minicluster_spawner.homes import examples_dir, make_home, make_user_site
 
 SECRETS = "/run/secrets"
 SECRET_FILE = "server.json"  # noqa: S105 - a file's name
@@ -46,6 +46,7 @@ def prepare_home(home: Path, *, expected: bool) -> int:
         return 0 if mark.exists() or os.access(home, os.W_OK) else HOME_UNUSABLE
     try:
         make_home(home, examples_dir())
+        make_user_site(home)
     except OSError as error:
         print(f"minicluster: the home has no new examples: {error}", file=sys.stderr)  # noqa: T201
     return 0
@@ -53,7 +54,7 @@ def prepare_home(home: Path, *, expected: bool) -> int:
 
 def become_server(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
     """Replace this process by the notebook server."""
-    command = [sys.executable, "-P", "-m", "minicluster_spawner.server", *arguments]
+    command = [sys.executable, "-P", "-s", "-m", "minicluster_spawner.server", *arguments]
     os.execve(command[0], command, dict(environment))  # noqa: S606 - no shell is wanted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 
@@ -20,6 +21,12 @@ def make_home(home: Path, examples: Path | None) -> None:
     home.chmod(0o700)
     for notebook in sorted(examples.glob("*.ipynb")) if examples else ():
         _give_once(notebook, home)
+
+
+def make_user_site(home: Path) -> None:
+    """Make the folder that pip installs into: Python reads only one that is there when it starts."""
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (home / ".local" / "lib" / python / "site-packages").mkdir(parents=True, exist_ok=True)
 
 
 def _give_once(notebook: Path, home: Path) -> None:

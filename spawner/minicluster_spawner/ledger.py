@@ -13,6 +13,7 @@ from minicluster.wire import (
     VERSION_HEADER,
     WIRE_VERSION,
     ErrorAnswer,
+    ImageList,
     PlaceServer,
     ServerList,
     ServerPlace,
@@ -89,6 +90,11 @@ class Ledger:
     async def places(self) -> tuple[ServerPlace, ...]:
         """Return all places that notebook servers have. Raises LedgerError."""
         return ServerList.model_validate_json(await self._ask("GET", "api/servers")).servers
+
+    async def images(self) -> dict[str, str]:
+        """Return what the cluster's catalogue offers: references by name. Raises LedgerError."""
+        listed = ImageList.model_validate_json(await self._ask("GET", "api/servers/images"))
+        return {image.name: image.reference for image in listed.images}
 
     async def close(self) -> None:
         if self._paying is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from minicluster_hub.quick_import import without_grammar
+from minicluster_hub.quick_import import import_quickly
 
 
 def without_resolver(modules: dict[str, Any] = sys.modules) -> None:
@@ -18,7 +18,7 @@ def without_resolver(modules: dict[str, Any] = sys.modules) -> None:
 
 
 if __name__ == "__main__":
-    without_grammar()
+    import_quickly()
     without_resolver()
     from jupyterhub.singleuser import main
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels, safe
@@ -18,7 +18,8 @@ from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
 
 SPAWN_LABEL, UNTIL_LABEL = "org.minicluster.spawn", "org.minicluster.until"
-COMMAND = ("python", "-P", "-m", "minicluster_spawner.container")
+# -s: what a user has installed is for kernels; it cannot keep the server from starting.
+COMMAND = ("python", "-P", "-s", "-m", "minicluster_spawner.container")
 _NANO = 1_000_000_000
 _FORBIDDEN = re.compile(r"NVIDIA_.*|DOCKER_RESOURCE_.*|CUDA_VISIBLE_DEVICES|LD_.*")
 
@@ -56,7 +57,9 @@ class ServerSettings:
 class ServerLaunch:
     """One server to start. spawn_id: tells it from earlier ones of the same name.
 
-    until: when it has to give its GPUs back, in seconds since the epoch.
+    until: when it has to give its GPUs back, in seconds since the epoch. environment: the job service's
+    wish, for what the server's own leaves open. gpus: the ids of those that are held for it; without
+    them the server asks Swarm itself, and keeps them until it ends.
     """
 
     service: str
@@ -66,6 +69,8 @@ class ServerLaunch:
     choice: Choice
     node: SwarmNode
     until: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -119,7 +124,7 @@ def service_spec(
         "endpoint_spec": {"Mode": "dnsrr"},
         "task_template": {
             "ContainerSpec": _container(launch, secret_ids, settings),
-            "Resources": _resources(launch.choice, launch.node, settings),
+            "Resources": _resources(launch, settings),
             # A user's own shutdown of the server stays one.
             "RestartPolicy": {"Condition": "none"},
             "Placement": {"Constraints": [f"node.id=={launch.node.id}"]},
@@ -135,8 +140,7 @@ def _container(
     return {
         "Image": launch.choice.image,
         "Command": list(settings.command),
-        # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
-        "Env": [] if launch.choice.gpus else ["NVIDIA_VISIBLE_DEVICES=void"],
+        "Env": _visible_gpus(launch),
         "User": settings.user,
         "Labels": launch.labels,
         "Init": True,
@@ -146,6 +150,16 @@ def _container(
         "Mounts": [home_mount(launch.owner, settings), _shared_memory(settings), *settings.mounts],
         "Secrets": [_secret(launch, name, secret_ids[name], settings.user) for name in secret_ids],
     }
+
+
+def _visible_gpus(launch: ServerLaunch) -> list[str]:
+    """Return what NVIDIA's runtime goes by; to a container that says nothing it would show all GPUs."""
+    if launch.gpus:
+        # The first one is what Swarm itself says; which of the two counts is the node's configuration.
+        return [
+            f"{name}={','.join(launch.gpus)}" for name in ("DOCKER_RESOURCE_GPU", "NVIDIA_VISIBLE_DEVICES")
+        ]
+    return [] if launch.choice.gpus else ["NVIDIA_VISIBLE_DEVICES=void"]
 
 
 def home_mount(owner: str, settings: ServerSettings) -> dict[str, Any]:
@@ -178,7 +192,8 @@ def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[
     return {"SecretID": secret_id, "SecretName": name, "File": where}
 
 
-def _resources(choice: Choice, node: SwarmNode, settings: ServerSettings) -> dict[str, Any]:
+def _resources(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]:
+    choice, node = launch.choice, launch.node
     limits: dict[str, Any] = {}
     reserved: dict[str, Any] = {}
     if choice.cpus:
@@ -191,6 +206,6 @@ def _resources(choice: Choice, node: SwarmNode, settings: ServerSettings) -> dic
     if settings.memory_guarantee_bytes:
         most = choice.memory_bytes or settings.memory_guarantee_bytes
         reserved["MemoryBytes"] = min(settings.memory_guarantee_bytes, most)
-    if choice.gpus:
+    if choice.gpus and not launch.gpus:
         reserved["GenericResources"] = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": choice.gpus}}]
     return {name: value for name, value in (("Limits", limits), ("Reservations", reserved)) if value}

@@ -110,6 +110,13 @@ class SharedSwarm:
             self._log.info("the log of %s cannot be had: %s", key.service, error)
             return ""
 
+    async def may_go_on(self, key: ServerKey) -> bool:
+        """Tell whether a server may run past the time of the GPUs that it came with: it gave them back, or
+        has them again. Raises LedgerError.
+        """
+        places = await self.ledger.places()
+        return any(not place.expired for place in places if ServerKey(place.owner, place.server) == key)
+
     # --- making -------------------------------------------------------------------------------
 
     async def create_secret(self, spec: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class MiniclusterSpawner(SwarmConfig):
 
     @default("options_form")
     def _options_form_default(self) -> Any:
-        return _form if self.show_form else ""
+        return type(self).form if self.show_form else ""
 
     @default("options_from_form")
     def _default_options_from_form(self) -> Any:
@@ -63,7 +64,7 @@ class MiniclusterSpawner(SwarmConfig):
 
     @default("ssl_alt_names")
     def _ssl_alt_names_default(self) -> Any:
-        return _alt_names
+        return lambda spawner: [f"DNS:{spawner.internal_hostname}"]
 
     @default("object_name")
     def _object_name_default(self) -> str:
@@ -77,13 +78,18 @@ class MiniclusterSpawner(SwarmConfig):
             raise SpawnException(str(refused), reason="bad_option") from refused
         return self._choice
 
+    async def look_at_images(self) -> None:
+        """Learn which images the catalogue offers. Raises DockerError, LedgerError."""
+        self.offered = await (await self._open()).ledger.images()
+
     async def form(self) -> str:
         """Return the spawn page's form; without a view of the Swarm it offers no nodes."""
+        nodes: list[str] = []
         try:
-            nodes = [node.name for node in (await self._open()).view.nodes if node.usable]
+            nodes += [node.name for node in (await self._open()).view.nodes if node.usable]
+            await self.look_at_images()
         except (DockerError, LedgerError) as error:
-            self.log.warning("The spawn page cannot list the nodes: %s", error)
-            nodes = []
+            self.log.warning("The spawn page cannot list all nodes and images: %s", error)
         previous = self.user_options or self.orm_spawner.user_options or {}
         return form.render(self.allowed(), nodes, previous, home_lost=self._home_lost)
 
@@ -136,7 +142,7 @@ class MiniclusterSpawner(SwarmConfig):
             patience = Patience(self.pending_patience_s, self.listen_timeout_s)
             sizes: Mapping[str, int] = self.image_sizes
             start = ServerStart(shared, launch, self._story, patience, sizes.get(choice.image))
-            environment, refused = server_spec.clean_environment(self.get_env())
+            environment, refused = server_spec.clean_environment({**launch.environment, **self.get_env()})
             if refused:
                 self.log.warning("Not given to %s, it belongs to the cluster: %s", self._log_name, refused)
             self.object_id = await start.create(environment, self._certificates, self.server_settings())
@@ -171,6 +177,8 @@ class MiniclusterSpawner(SwarmConfig):
             choice=choice,
             node=node,
             until=place.until,
+            environment=place.environment,
+            gpus=place.gpus,
         )
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -206,7 +214,7 @@ class MiniclusterSpawner(SwarmConfig):
             self.log.info("%s is over: %s %s", self._log_name, task.state, task.error)
             return task.exit_code or 0
         until = task.labels.get(server_spec.UNTIL_LABEL)
-        if until and time.time() >= float(until):
+        if until and time.time() >= float(until) and not await shared.may_go_on(self._key):
             self.log.info("The time of the GPUs of %s is over: it is stopped", self._log_name)
             return 0
         return None
@@ -283,13 +291,7 @@ def _read(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def _alt_names(spawner: MiniclusterSpawner) -> list[str]:
-    return [f"DNS:{spawner.internal_hostname}"]
-
-
-async def _form(spawner: MiniclusterSpawner) -> str:
-    return await spawner.form()
-
-
-def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
+async def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
+    with suppress(DockerError, LedgerError):  # Then those of before count, and a start says what is wrong.
+        await spawner.look_at_images()
     spawner.choose(user_options)

@@ -103,6 +103,8 @@ class SwarmConfig(SwarmSpawner):
         help="Further mounts, each with the keys of docker.types.Mount; {username} is replaced in them."
     ).tag(config=True)
 
+    offered = Dict(help="What the cluster's catalogue offers; asked for, not configured.")
+
     @default("start_timeout")
     def _start_timeout_default(self) -> int:
         # A first start pulls the image.
@@ -125,11 +127,18 @@ class SwarmConfig(SwarmSpawner):
         return list(SERVER_ARGUMENTS)
 
     def allowed(self) -> Allowed:
-        """Return what this user may choose."""
-        images = {str(name): str(image) for name, image in self.images.items()} or {"default": self.image}
+        """Return what this user may choose: our own images, then those of the catalogue."""
+        own = next((name for name, image in self.offered.items() if image == self.image), "default")
+        images = {str(name): str(image) for name, image in self.images.items()} or {own: self.image}
+        first = next(iter(images))
+        more = {
+            name: image
+            for name, image in self.offered.items()
+            if name not in images and image not in images.values()
+        }
         return Allowed(
-            images=images,
-            image=next(iter(images)),
+            images=images | more,
+            image=first,
             cpus=self.cpu_limit or None,
             max_cpus=self.max_cpus,
             memory_bytes=_bytes(self.mem_limit),

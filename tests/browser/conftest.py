@@ -9,13 +9,25 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from ..hub.clusters import RunningCluster
 from .chromium import MISSING, browser, program
-from .lab import log_in, stop_open_jobs
+from .lab import JOB_MS, log_in, stop_open_jobs
 
 USER = "admin"
+# What has to come is waited for, however busy the machine: five seconds otherwise.
+expect.set_options(timeout=JOB_MS)
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells])
+    notebook.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+    }
+    nbformat.write(notebook, path)
 
 
 @dataclass(frozen=True)
@@ -35,13 +47,7 @@ class Site:
 
     def put_notebook(self, name: str, *cells: str) -> None:
         """Write a notebook into the user's home."""
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in cells])
-        notebook.metadata["kernelspec"] = {
-            "name": "python3",
-            "display_name": "Python 3 (ipykernel)",
-            "language": "python",
-        }
-        nbformat.write(notebook, self.home / name)
+        write_notebook(self.home / name, *cells)
 
     def read_notebook(self, name: str) -> nbformat.NotebookNode:
         return nbformat.read(self.home / name, as_version=4)

@@ -7,9 +7,11 @@ from pathlib import PurePath
 
 from playwright.sync_api import Locator, Page, expect
 
+from ..patience import until
+
 START_MS = 60_000
 JOB_MS = 60_000
-STOP_MS = 20_000
+STOP_MS = 60_000
 JOBS_PATH = "/services/minicluster/"
 _RAN = re.compile(r"^\[\d+\]:$")
 _STOP_ALL = """async () => {
@@ -33,8 +35,13 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
 
 def open_notebook(page: Page, url: str, user: str, name: str) -> None:
     """Open a notebook of the user's home by its URL, and wait until its kernel is idle."""
+    show_notebook(page, f"{url}/user/{user}", name)
+
+
+def show_notebook(page: Page, server: str, name: str) -> None:
+    """The same, by the address of a Jupyter server."""
     # A workspace of its own: JupyterLab would open the notebooks of former tests again.
-    page.goto(f"{url}/user/{user}/lab/workspaces/{PurePath(name).stem}/tree/{name}")
+    page.goto(f"{server}/lab/workspaces/{PurePath(name).stem}/tree/{name}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
     wait_ready(page)
 
@@ -77,7 +84,7 @@ def choose(page: Page, menu: str, item: str) -> None:
     """Choose an item of the menu bar by its label; its accessible name has its shortcut as well."""
     page.get_by_role("menuitem", name=menu, exact=True).click()
     label = re.compile(f"^{re.escape(item)}$")
-    page.locator(".lm-Menu-itemLabel").filter(has_text=label).click(timeout=10_000)
+    page.locator(".lm-Menu-itemLabel").filter(has_text=label).click(timeout=START_MS)
 
 
 def run_all(page: Page) -> None:
@@ -98,6 +105,19 @@ def restart_kernel(page: Page) -> None:
 def open_jobs(page: Page, url: str) -> None:
     page.goto(url + JOBS_PATH)
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def ask_why(page: Page, *told: str) -> None:
+    """Ask on a job's page why it does not get on until it says this: a busy rank may not answer in time."""
+    button = page.get_by_role("button", name="Why does it not get on?")
+
+    def asked() -> bool:
+        button.click()
+        expect(button).to_be_enabled()
+        shown = page.locator("#why-sentence").inner_text() + page.locator("#why-ranks").inner_text()
+        return all(one in shown for one in told)
+
+    until(asked)
 
 
 def stop_open_jobs(page: Page, url: str) -> None:

@@ -162,7 +162,7 @@ def test_a_second_interrupt_neither_hastens_the_end_nor_hurts_the_kernel(page, s
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 
 
-def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site):
+def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site, shots):
     site.put_notebook("typo.ipynb", BEFORE, TYPO, AFTER)
     open_notebook(page, site.url, USER, "typo.ipynb")
     run_all(page)
@@ -173,6 +173,10 @@ def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site):
     expect(told).to_contain_text("name 'totl' is not defined")
     expect(told).to_contain_text(re.compile(r"Cell In\[2\].*line 4"))
     expect(told).to_contain_text("print(totl.sum())")
+    page.keyboard.press("Control+b")
+    page.set_viewport_size({"width": 1280, "height": 640})
+    wrong.evaluate("cell => cell.scrollIntoView({block: 'start'})")
+    page.screenshot(path=shots / "error.png")
     # Run All has gone no further.
     expect(prompt(cell(page, 2))).to_have_text("[ ]:")
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+import hashlib
 
-from .conftest import USER
-from .lab import JOB_MS, JOBS_PATH, STOP_MS, open_jobs, open_notebook, output_of, run_cell, wait_ran
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from minicluster.wire import ImageState, Pin, Recipe
+from minicluster_hub.models import ImageRecord
+from minicluster_hub.store import Store
+
+from .conftest import USER, Site
+from .lab import (
+    JOB_MS,
+    JOBS_PATH,
+    STOP_MS,
+    ask_why,
+    log_in,
+    open_jobs,
+    open_notebook,
+    output_of,
+    run_cell,
+    wait_ran,
+)
 
 TALKING = """%%distribute --nodes 2 --name digits
 import os
@@ -20,6 +37,37 @@ WRONG = f"""%%distribute --nodes 2 --name wrong
 print({EVIL!r})
 raise ValueError({EVIL!r})
 """
+LEAVING = """%%distribute --nodes 2 --name leaving
+import minicluster as mc
+(mc.output() / "plots").mkdir()
+(mc.output() / "plots" / "loss résumé.csv").write_text(f"step,loss\\n{mc.rank()},1.5\\n")
+if mc.rank() == 0:
+    (mc.output() / "weights.bin").write_bytes(bytes(2_500_000))
+"""
+ODD = "a#b?c=100%&<img src=x onerror='window.broken = 1'>.txt"
+LEAVING_ODD = f"""%%distribute --nodes 1 --name odd-files
+import minicluster as mc
+(mc.output() / {ODD!r}).write_text("odd")
+(mc.output() / "away").symlink_to("/etc/hostname")
+"""
+
+
+def offer(site: Site, name: str, description: str, **packages: str) -> None:
+    """Enter an image as a published one: an engine of processes has none. packages: with their versions."""
+    digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+    recipe = Recipe(
+        packages=tuple(Pin(name=package, version=version) for package, version in packages.items()),
+        python="3.12",
+        machine="x86_64",
+        layer_sha256="1" * 64,
+        layer_bytes=10,
+        diff_sha256="2" * 64,
+    )
+    where = f"127.0.0.1:5100/minicluster/published/grace/{name}@{digest}"
+    record = (digest, name, where, "grace", description, "cpu", 812_000_000, digest, recipe)
+    store = Store.open(f"sqlite:///{site.cluster.data / 'service' / 'minicluster.sqlite'}")
+    store.images.publish(ImageRecord(*record, ImageState.PENDING, created_at=1.0, changed_at=1.0))
+    store.close()
 
 
 def mark(page: Page) -> None:
@@ -58,10 +106,8 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     log = jobs.locator("#log")
     expect(log).to_contain_text("rank 0, step 0,")
     mark(jobs)
-    jobs.get_by_role("button", name="Why does it not get on?").click()
-    expect(jobs.locator("#why-sentence")).to_contain_text("All ranks make progress")
+    ask_why(jobs, "All ranks make progress", "time.sleep(0.1)")
     expect(jobs.locator("#why-ranks tr")).to_have_count(2)
-    expect(jobs.locator("#why-ranks")).to_contain_text("time.sleep(0.1)")
     expect(log).to_contain_text("rank 0, step 25,", timeout=JOB_MS)
     jobs.screenshot(path=shots / "job.png")
     jobs.get_by_role("button", name="Stop").click()
@@ -93,10 +139,101 @@ def test_what_a_cell_prints_and_raises_stays_text(page, session, site):
     assert not is_broken(page)
 
 
+def downloaded(page: Page, row: Locator) -> tuple[str, str]:
+    """Press Download in a row; return the name that the browser would keep the file by, and its text."""
+    with page.expect_download() as download:
+        row.get_by_role("link", name="Download").click()
+    return download.value.suggested_filename, download.value.path().read_text()
+
+
+def open_job_of(page: Page, session: BrowserContext, site: Site, name: str, source: str) -> Page:
+    """Run a cell to its end, and open its job's page."""
+    site.put_notebook(f"{name}.ipynb", source)
+    open_notebook(page, site.url, USER, f"{name}.ipynb")
+    wait_ran(run_cell(page, 0))
+    jobs = session.new_page()
+    open_jobs(jobs, site.url)
+    jobs.get_by_role("row").filter(has_text=name).get_by_role("link", name="Log").click()
+    return jobs
+
+
+def test_files_of_a_job_are_on_its_page(page, session, site, shots):
+    job = open_job_of(page, session, site, "leaving", LEAVING)
+    files = job.locator("#file-rows tr")
+    expect(files).to_have_count(3)
+    expect(files.filter(has_text="weights.bin")).to_contain_text("2.5 MB")
+    expect(job.locator("#files-kept")).to_contain_text("Kept until")
+    for part in (0, 1):
+        file = files.filter(has_text="plots/loss résumé.csv").filter(has_text=f"task {part}")
+        assert downloaded(job, file) == ("loss résumé.csv", f"step,loss\n{part},1.5\n")
+    job.locator("#files").screenshot(path=shots / "files.png")
+
+
+def test_a_file_of_any_name_comes_and_stays_text(page, session, site):
+    job = open_job_of(page, session, site, "odd-files", LEAVING_ODD)
+    files = job.locator("#file-rows tr")
+    expect(files).to_have_count(1)
+    expect(files).to_contain_text(ODD)
+    expect(job.locator("#files-kept")).to_contain_text("away")
+    assert downloaded(job, files)[1] == "odd"
+    assert not is_broken(job)
+
+
+def test_an_admin_allows_and_retires_images(page, site):
+    page.goto(f"{site.url}{JOBS_PATH}images")
+    expect(page.locator("#empty")).to_be_visible()
+    offer(site, "vision", "colours and shapes", opencv="4.11.0", pandas="2.2.3")
+    offer(site, "speech", "for the seminar", torchcodec="0.8.1")
+    page.reload()
+    vision, speech = (page.get_by_role("row").filter(has_text=name) for name in ("vision", "speech"))
+    mark(page)
+    expect(vision).to_contain_text("waits for an administrator")
+    expect(vision).to_contain_text("opencv 4.11.0, pandas 2.2.3")
+    expect(vision).to_contain_text("812 MB")
+    vision.get_by_role("button", name="Allow").click()
+    expect(vision.locator(".badge")).to_have_text("allowed")
+    expect(vision.get_by_role("button", name="Allow")).to_have_count(0)
+    vision.get_by_role("button", name="Retire").click()
+    expect(vision.locator(".badge")).to_have_text("retired")
+    expect(speech.get_by_role("button", name="Allow")).to_be_visible()
+    assert is_marked(page)
+
+
+def test_others_see_what_is_allowed_and_change_nothing(page, chromium, site):
+    offer(site, "allowed", "for all", tinycolours="1.0")
+    offer(site, "pending", "not yet", tinycolours="1.1")
+    page.goto(f"{site.url}{JOBS_PATH}images")
+    page.get_by_role("row").filter(has_text="for all").get_by_role("button", name="Allow").click()
+    expect(page.get_by_role("row").filter(has_text="for all").locator(".badge")).to_have_text("allowed")
+    context = chromium.new_context()
+    other = context.new_page()
+    log_in(other, site.url, "hedy", site.cluster.add_user("hedy"))
+    other.goto(f"{site.url}{JOBS_PATH}images")
+    expect(other.get_by_role("row").filter(has_text="for all")).to_be_visible()
+    expect(other.get_by_text("not yet")).to_have_count(0)
+    expect(other.locator("#images").get_by_role("button")).to_have_count(0)
+    context.close()
+
+
+def test_what_a_user_says_of_an_image_stays_text(page, site):
+    offer(site, "odd", EVIL, tinyghost="1.0")
+    page.goto(f"{site.url}{JOBS_PATH}images")
+    odd = page.get_by_role("row").filter(has_text="odd")
+    expect(odd).to_contain_text(EVIL)
+    expect(odd.get_by_role("button", name="Allow")).to_be_visible()
+    assert not is_broken(page)
+
+
 def test_a_stranger_is_sent_to_the_login(chromium, site):
     context = chromium.new_context()
     page = context.new_page()
-    for path in (JOBS_PATH, f"{JOBS_PATH}nodes", f"{JOBS_PATH}jobs/1", f"/user/{USER}/lab"):
+    for path in (
+        JOBS_PATH,
+        f"{JOBS_PATH}nodes",
+        f"{JOBS_PATH}images",
+        f"{JOBS_PATH}jobs/1",
+        f"/user/{USER}/lab",
+    ):
         page.goto(site.url + path)
         expect(page.locator("#username_input")).to_be_visible()
     context.close()

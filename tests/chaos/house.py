@@ -11,8 +11,6 @@ from minicluster_hub.models import GangTarget
 from minicluster_hub.orders import TaskOver
 from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scenes import Limits
-from minicluster_hub.scheduling.placement.pack import Pack
-from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import Store
 
@@ -57,8 +55,6 @@ class House:
         reconciler = Reconciler(
             self.faulty,
             engine,
-            policy=Fifo(),
-            placement=Pack(),
             service_url="http://127.0.0.1:1/",
             limits=LIMITS,
             clock=self.clock,

@@ -88,7 +88,7 @@ class RunningCluster:
             process for process in self.processes() if "minicluster_hub.launch.hub" in process.cmdline()
         )
 
-    def end(self, number: int = signal.SIGINT, timeout_s: float = 30.0) -> int:
+    def end(self, number: int = signal.SIGINT, timeout_s: float = START_LIMIT_S) -> int:
         """Send a signal, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)

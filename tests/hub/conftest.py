@@ -1,4 +1,4 @@
-"""One real hub for the tests of this folder, with three users; each test logs in as it likes."""
+"""One real hub for the tests of this folder, with some users; each test logs in as it likes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
 
+from ..patience import WITHIN_S
 from .clusters import RunningCluster
 
 
@@ -48,7 +49,7 @@ def source_tree(tree: Path) -> Iterator[None]:
 def lab(source_tree: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     cluster = RunningCluster(tmp_path_factory.mktemp("lab") / "data")
     try:
-        added = {name: cluster.add_user(name) for name in ("ada", "grace")}
+        added = {name: cluster.add_user(name) for name in ("ada", "grace", "hedy")}
         yield Lab(cluster, {"admin": cluster.password, **added})
         assert cluster.end() == 0
         assert not cluster.processes(), "something outlived its cluster"
@@ -80,6 +81,13 @@ async def grace(lab: Lab) -> AsyncIterator[Visitor]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def hedy(lab: Lab) -> AsyncIterator[Visitor]:
+    """Her server may be stopped by any test: nothing keeps its token."""
+    async for visitor in logged_in(lab, "hedy"):
+        yield visitor
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def admin(lab: Lab) -> AsyncIterator[Visitor]:
     async for visitor in logged_in(lab, "admin"):
         yield visitor
@@ -91,7 +99,9 @@ async def notebook_api(visitor: Visitor) -> AsyncIterator[httpx.AsyncClient]:
         url = await kernel.ask("__import__('os').environ['MINICLUSTER_URL']")
         token = await kernel.ask("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
     headers = {"Authorization": f"token {token.strip(chr(39))}"}
-    async with httpx.AsyncClient(base_url=url.strip("'"), headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=url.strip("'"), headers=headers, trust_env=False, timeout=WITHIN_S
+    ) as client:
         yield client
 
 

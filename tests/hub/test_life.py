@@ -18,6 +18,7 @@ from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import find, of_data_folder
 
+from ..patience import WITHIN_S, until
 from .clusters import RunningCluster, command, free_port, lives
 from .conftest import notebook_api
 from .jobs import submit
@@ -102,7 +103,7 @@ def test_a_second_start_takes_little_longer_than_importing_jupyterhub(start: Sta
 def test_when_the_hub_dies_the_rest_ends_and_it_is_said(start: Start) -> None:
     cluster = start()
     cluster.hub().kill()
-    rest, _ = cluster.process.communicate(timeout=30)
+    rest, _ = cluster.process.communicate(timeout=WITHIN_S)
     assert cluster.process.returncode == 1
     assert "The hub ended by itself (exit code -9)" in rest
     assert str(cluster.data / "hub" / "hub.log") in rest
@@ -135,9 +136,7 @@ def test_a_signal_during_the_start_ends_it_as_well(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("--data", str(data), "--port", str(free_port())), stdout=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 20
-    while len(find(of_data_folder(data))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: len(find(of_data_folder(data))) >= 2)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(WITHIN_S) == 0
     assert not find(of_data_folder(data))

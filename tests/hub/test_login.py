@@ -9,6 +9,7 @@ from minicluster.wire import VERSION_HEADER, WIRE_VERSION
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
+from ..patience import WITHIN_S
 from .conftest import Lab
 
 
@@ -74,7 +75,7 @@ async def test_a_strangers_call_is_refused(lab: Lab, ada: Visitor, method: str, 
 
 
 async def test_a_login_form_without_its_token_is_refused(lab: Lab) -> None:
-    async with httpx.AsyncClient(base_url=lab.cluster.url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=lab.cluster.url, trust_env=False, timeout=WITHIN_S) as http:
         form = {"username": "ada", "password": lab.passwords["ada"]}
         answer = await http.post("/hub/login", data=form)
     assert answer.status_code == httpx.codes.FORBIDDEN

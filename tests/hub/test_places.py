@@ -10,6 +10,7 @@ import pytest
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 
+from ..patience import WITHIN_S
 from .clusters import RunningCluster
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -33,7 +34,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
 
 async def test_the_spawners_token_places_servers_and_does_nothing_else(cluster: RunningCluster) -> None:
     headers = {"Authorization": f"token {TOKEN}"}
-    async with httpx.AsyncClient(base_url=cluster.url, headers=headers, trust_env=False) as api:
+    async with httpx.AsyncClient(
+        base_url=cluster.url, headers=headers, trust_env=False, timeout=WITHIN_S
+    ) as api:
         place = await api.put(f"{SERVICE_PATH}api/servers/ada/-", json={})
         assert (place.status_code, place.json()["node"]) == (httpx.codes.OK, "node-1")
         listed = (await api.get(f"{SERVICE_PATH}api/servers")).json()["servers"]

@@ -7,6 +7,7 @@ import httpx
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
+from ..patience import WITHIN_S
 from .conftest import Lab
 from .jobs import submit
 
@@ -31,7 +32,7 @@ async def token_with(visitor: Visitor, *scopes: str) -> str:
 
 def client_with(lab: Lab, token: str) -> httpx.AsyncClient:
     headers = {"Authorization": f"token {token}"}
-    return httpx.AsyncClient(base_url=lab.service_url, headers=headers, trust_env=False)
+    return httpx.AsyncClient(base_url=lab.service_url, headers=headers, trust_env=False, timeout=WITHIN_S)
 
 
 async def test_a_notebooks_token_submits_and_stops_its_users_job(ada_api: httpx.AsyncClient) -> None:
@@ -108,7 +109,9 @@ async def test_a_made_up_token_is_refused(lab: Lab) -> None:
 
 async def test_a_notebooks_token_is_of_no_use_at_the_hub(lab: Lab, ada_api: httpx.AsyncClient) -> None:
     headers = {"Authorization": ada_api.headers["Authorization"]}
-    async with httpx.AsyncClient(base_url=lab.cluster.url, headers=headers, trust_env=False) as hub:
+    async with httpx.AsyncClient(
+        base_url=lab.cluster.url, headers=headers, trust_env=False, timeout=WITHIN_S
+    ) as hub:
         assert (await hub.get("/hub/api/users")).status_code == httpx.codes.FORBIDDEN
         assert (await hub.get("/hub/api/users/grace")).is_error
         assert (await hub.post("/hub/api/users/ada/tokens", json={})).is_error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import stat
-import time
 from pathlib import Path
 
 import httpx
@@ -13,6 +11,7 @@ from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import SERVER_LABEL, find, labelled
 
+from ..patience import eventually
 from .clusters import lives
 from .conftest import Lab
 
@@ -56,34 +55,31 @@ async def test_a_server_shows_nothing_outside_of_its_home(lab: Lab, ada: Visitor
             assert "only ada's" not in page.text
 
 
-async def test_stopping_a_server_ends_all_that_it_started(lab: Lab, grace: Visitor) -> None:
-    async with open_kernel(grace, "quickstart.ipynb") as kernel:
+async def test_stopping_a_server_ends_all_that_it_started(lab: Lab, hedy: Visitor) -> None:
+    async with open_kernel(hedy, "quickstart.ipynb") as kernel:
         stray = "__import__('subprocess').Popen(['sleep', '600'], start_new_session=True).pid"
         pid = int(await kernel.ask(stray))
     assert lives(pid)
-    await stop_server(grace)
+    await stop_server(hedy)
     assert not lives(pid)
-    await grace.start_server()
+    await hedy.start_server()
 
 
 async def stop_server(visitor: Visitor) -> None:
     """Stop a server as the hub's home page does, and wait until nothing of it is left."""
-    started = time.monotonic()
     await visitor.call("DELETE", f"/hub/api/users/{visitor.name}/server", "/hub/")
-    while left := find(labelled(**{SERVER_LABEL: f"{visitor.name}/"})):
-        assert time.monotonic() - started < 15, left
-        await asyncio.sleep(0.1)
+    await eventually(lambda: not find(labelled(**{SERVER_LABEL: f"{visitor.name}/"})))
 
 
-async def test_notebooks_that_a_user_changed_or_deleted_stay_so(lab: Lab, grace: Visitor) -> None:
-    notebook = home(lab, "grace") / "quickstart.ipynb"
+async def test_notebooks_that_a_user_changed_or_deleted_stay_so(lab: Lab, hedy: Visitor) -> None:
+    notebook = home(lab, "hedy") / "quickstart.ipynb"
     kept = notebook.read_bytes()
     for text in (b"changed", None):
         if text is None:
             notebook.unlink()
         else:
             notebook.write_bytes(text)
-        await stop_server(grace)
-        await grace.start_server()
+        await stop_server(hedy)
+        await hedy.start_server()
         assert (notebook.read_bytes() if notebook.exists() else None) == text
     notebook.write_bytes(kept)

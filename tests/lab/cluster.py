@@ -60,6 +60,7 @@ class LabCluster:
             f"--upstream=http://{self.lab.registry.host}",
             f"--advertise-addr={self.first.address}",
             "--service-option=--SwarmEngine.verify_gpus=False",
+            "--data-cache=0",
         ]
 
     def up(self, *options: str) -> str:

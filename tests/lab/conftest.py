@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,39 @@ from .machines.lab import names
 from .machines.packages import missing
 from .pages import browser as browser
 from .pages import page as page
+from .people import People
 
 GPUS_PER_NODE = 2
 # The first test of a session waits for the images: minutes, where nothing is cached.
 TIMEOUT_S = 1500
+REACTING = (
+    "four/",
+    "test_faults_",
+    "test_kills.py",
+    "test_managers.py",
+    "test_spawner",
+    "test_stop.py",
+    "test_watched_loss.py",
+)
+"""Tests of how soon the product reacts. They come last: by then `./test` has nothing else beside them."""
+
+
+def pytest_sessionstart() -> None:
+    """Put the machines away when the tests are ended from outside, too: beside others they hear no Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here) and not item.get_closest_marker("timeout"):
+    ours = [item for item in items if item.path.is_relative_to(here)]
+    for item in ours:
+        if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+    reacting = {item.path for item in ours if item.path.relative_to(here).as_posix().startswith(REACTING)}
+    # Files that want the cluster with the same options follow each other: each change of them is an `up`.
+    offering = {item.path for item in ours if "offering" in getattr(item, "fixturenames", ())}
+    # By file, so that each stays whole.
+    items.sort(key=lambda item: (item.path in reacting, item.path in offering))
 
 
 @pytest.fixture(scope="session")
@@ -93,3 +116,9 @@ def standing(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> I
     made.join()
     yield made
     check_nothing_left(made)
+
+
+@pytest.fixture(scope="session")
+def people(standing: LabCluster) -> People:
+    """Users of that cluster, each made when first asked for."""
+    return People(standing)

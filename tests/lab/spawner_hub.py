@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ _ROOMS = {
 }
 _PORT = 18000
 STANDING = "MINICLUSTER_LAB"
+_ROLE = "--filter=label=org.minicluster.role"
+_DATA_DIR = "/srv/minicluster"
 NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
 
 
@@ -86,9 +88,8 @@ class SpawnerHub:
 
     def remove(self) -> None:
         """Remove all of it, also what a failed test has left."""
-        label = "--filter=label=org.minicluster.role=server"
-        for kind in ("service", "secret"):
-            for left in self.docker(kind, "ls", label, "--quiet").split():
+        for kind, role in (("service", "server"), ("service", "gpus"), ("secret", "server")):
+            for left in self.docker(kind, "ls", f"{_ROLE}={role}", "--quiet").split():
                 self.docker(kind, "rm", left)
         for words in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
             self.first.run(["docker", *words], check=False)
@@ -177,15 +178,29 @@ class SpawnerHub:
         container = self.docker("ps", "--quiet", f"--filter=name={service}.1", node=node)
         return self.docker("exec", container, *words, node=node)
 
+    def names(self, kind: str, role: str) -> list[str]:
+        """Return the services or secrets of a role."""
+        return self.docker(kind, "ls", f"{_ROLE}={role}", "--format={{.Name}}").split()
+
+    def play_keeper(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
+        """Say what a node's keeper would: a machine here has no GPU to measure."""
+        path = f"{_DATA_DIR}/service/service/keeper_token"
+        token = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
+        readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": 0} for gpu in gpus]
+        self._http.post(
+            "/services/minicluster/api/keepers/report",
+            json={"nodes": [node], "gpus": readings},
+            headers={"Authorization": f"keeper {''.join(token.split())}"},
+        ).raise_for_status()
+
     def places(self) -> list[dict[str, Any]]:
         return self._http.get("/services/minicluster/api/servers").json()["servers"]
 
     def remains(self) -> dict[str, Any]:
         """Return what there is of notebook servers; all empty when none runs."""
-        label = "--filter=label=org.minicluster.role=server"
         return {
-            "services": self.docker("service", "ls", label, "--format={{.Name}}").split(),
-            "secrets": self.docker("secret", "ls", label, "--format={{.Name}}").split(),
+            "services": self.names("service", "server") + self.names("service", "gpus"),
+            "secrets": self.names("secret", "server"),
             "places": [(place["owner"], place["server"]) for place in self.places()],
         }
 

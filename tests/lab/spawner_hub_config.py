@@ -46,6 +46,8 @@ c.JupyterHub.services = [
             "--engine=swarm",
             f"--SwarmEngine.image={told['image']}",
             "--MiniclusterHub.server_gpus=2",
+            "--MiniclusterHub.gpu_idle_warn_s=1",
+            "--MiniclusterHub.gpu_idle_reclaim_s=2",
         ],
     },
     {"name": "spawner", "api_token": told["spawner_token"], "display": False},

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pytest
 
@@ -162,6 +163,33 @@ def test_a_gpu_is_held_for_its_time_and_given_back(hub: SpawnerHub, user: str) -
     (place,) = hub.places()
     assert len(place["slots"]) == 2
     wait(lambda: hub.remains() == EMPTY, 60, "the time is over")
+
+
+def test_idle_gpus_go_to_others_and_the_server_stays(hub: SpawnerHub, user: str) -> None:
+    before = hub.run_server(user, gpus=2, gpu_hours=30 / 3600, node="node1")
+    told = hub.inside(service(user), "sh", "-c", "echo $DOCKER_RESOURCE_GPU").split(",")
+    assert len(told) == 2 and hub.names("service", "gpus")
+
+    def given_back() -> bool:
+        hub.play_keeper("node1", told, idle_s=4000.0)
+        return not hub.names("service", "gpus") and hub.places()[0]["reclaimed"]
+
+    wait(given_back, 30, "the GPUs go back")
+    taker = ["--generic-resource=GPU=2", "--constraint=node.hostname==node1", "--detach", "--name=taker"]
+    hub.docker("service", "create", *taker, f"{hub.lab.registry.host}/{NOTEBOOK_IMAGE}", "sleep", "600")
+    try:
+        wait(lambda: "Running" in hub.docker("service", "ps", "taker"), 30, "another has them")
+        # Past the time that the GPUs were for: the server may stay, since it has none.
+        time.sleep(max(0.0, 35 - (time.time() - _moment(before["started"]))))
+        after = hub.server(user)
+        assert after and after["ready"] and after["started"] == before["started"]
+        assert hub.ask_server(user, "GET", "api/status").status_code == 200
+    finally:
+        hub.docker("service", "rm", "taker")
+
+
+def _moment(started: str) -> float:
+    return datetime.fromisoformat(started).timestamp()
 
 
 def test_without_a_gpu_none_is_seen(hub: SpawnerHub, user: str) -> None:

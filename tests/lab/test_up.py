@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from minicluster_hub.engines.swarm.names import DATA_VOLUME
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from .cluster import LABEL, Images, LabCluster, Person
 from .machines import Lab, LabError, Node
 from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE, build, push
+from .machines.processes import wait_for
 
 KINDS = ("service", "network", "secret", "config", "volume")
 
@@ -113,12 +116,13 @@ async def test_up_from_nothing_again_changed_and_down(bare: LabCluster) -> None:
     bare.said = bare.said.replace(bare.url, f"https://{bare.first.address}:8443")
     assert await logs_in(bare)
 
+    wait_for(lambda: re.search(r"keeper +3 of 3", bare.command("status")), "three keepers", 300, 1)
     bare.command("down")
     left = everything(bare, *bare.lab.nodes)
-    assert [name for names in left.values() for name in names if "record" not in name] == left[
-        "volume on node1"
-    ]
-    assert {"minicluster_hub", "minicluster_service"} <= set(left["volume on node1"])
+    first, *others = (set(left.pop(f"volume on {node.name}")) for node in bare.lab.nodes)
+    assert {"minicluster_hub", "minicluster_service", DATA_VOLUME} <= first
+    assert others == [{DATA_VOLUME}] * 2
+    assert not [name for names in left.values() for name in names if "record" not in name]
 
     assert "as before" in bare.command("up")
     assert await logs_in(bare)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from nbformat import NotebookNode
 
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_hub.launch.demo import SERVICE_PATH
@@ -18,6 +15,7 @@ from minicluster_hub.launch.kernel import Kernel
 
 from .behind import check_nothing_left, containers, wait_none
 from .cluster import LabCluster, Person
+from .people import People, text
 from .secrecy import environments, inspections, secrets
 
 # Both GPUs of each node: there is room for one of them at a time.
@@ -41,29 +39,6 @@ weight, ranks = model.module.weight.item(), dist.get_world_size()
 LATER = "%%distribute {options} --detach --name {name}\nimport time\ntime.sleep({last_s})\n"
 
 
-@pytest.fixture(scope="module")
-def passwords(cluster: LabCluster) -> dict[str, str]:
-    return {name: cluster.add_user(name) for name in ("ada", "grace")}
-
-
-def text(outputs: list[NotebookNode]) -> str:
-    """Return what a cell said; what it raised is an error here, too."""
-    for output in outputs:
-        assert output.output_type != "error", "\n".join(output.traceback)
-    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
-
-
-@asynccontextmanager
-async def at_work(cluster: LabCluster, name: str, passwords: dict[str, str]) -> AsyncIterator[Person]:
-    """A user whose notebook server runs, until the end."""
-    async with cluster.person(name, passwords[name]) as person:
-        await person.start_server()
-        try:
-            yield person
-        finally:
-            await person.stop_server()
-
-
 async def jobs_of(person: Person) -> list[dict[str, Any]]:
     return (await person.ask("api/jobs"))["jobs"]
 
@@ -76,11 +51,11 @@ async def refusal(person: Person, method: str, path: str, under: str) -> str:
 
 
 async def test_two_users_train_at_once_and_see_nothing_of_each_other(
-    cluster: LabCluster, passwords: dict[str, str]
+    cluster: LabCluster, people: People
 ) -> None:
     async with (
-        at_work(cluster, "ada", passwords) as ada,
-        at_work(cluster, "grace", passwords) as grace,
+        people.at_work("ada") as ada,
+        people.at_work("grace") as grace,
     ):
         async with ada.kernel() as hers, grace.kernel() as other:
             await asyncio.gather(train(hers, "of-ada", 2), train(other, "of-grace", 5))
@@ -141,9 +116,9 @@ async def sees_nothing(person: Person, other: str, job: int) -> None:
 
 
 async def test_a_home_is_found_again_on_its_node_and_nowhere_else(
-    cluster: LabCluster, passwords: dict[str, str]
+    cluster: LabCluster, people: People
 ) -> None:
-    async with at_work(cluster, "ada", passwords) as ada:
+    async with people.at_work("ada") as ada:
         node = node_of_server(cluster, "ada")
         async with ada.kernel() as kernel:
             await kernel.run("from pathlib import Path; Path('~/kept.txt').expanduser().write_text('mine')")
@@ -172,10 +147,8 @@ def node_of_server(cluster: LabCluster, owner: str) -> str:
     return found[0].node
 
 
-async def test_no_inspection_and_no_environment_shows_a_token(
-    cluster: LabCluster, passwords: dict[str, str]
-) -> None:
-    async with at_work(cluster, "grace", passwords) as grace:
+async def test_no_inspection_and_no_environment_shows_a_token(cluster: LabCluster, people: People) -> None:
+    async with people.at_work("grace") as grace:
         async with grace.kernel() as kernel:
             told = text(await kernel.run("%%distribute --nodes 3\nimport os\nprint(dict(os.environ))"))
             token = await kernel.ask("__import__('os').environ['JUPYTERHUB_API_TOKEN']")

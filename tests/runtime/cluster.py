@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
 import json
@@ -16,11 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from minicluster import pickling
-from minicluster.payload import CellPayload, ResultPayload
+from minicluster.payload import CellPayload, LeftBehind, ResultPayload
 from minicluster.runtime.memory import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
 
+from ..patience import eventually
 from .task_service import Attempt, Task, TaskService
 
 FILENAME = "<cell 1>"
@@ -55,6 +57,11 @@ class Run:
         result = ResultPayload.from_bytes(self.cluster.service.blobs[attempt.result.sha256])
         names = pickling.loads(result.names, {}) if result.names else {}
         return names | (pickling.loads(result.value, {}) if result.value else {})
+
+    def left_behind(self) -> tuple[LeftBehind, ...]:
+        """Return what of the result stayed on rank 0."""
+        assert self.attempt.result
+        return ResultPayload.from_bytes(self.cluster.service.blobs[self.attempt.result.sha256]).left_behind
 
     def errors(self) -> dict[int, JobError]:
         return {number: rank.error for number, rank in self.attempt.ranks.items() if rank.error}
@@ -112,13 +119,14 @@ class Cluster:
         source: str,
         *,
         nodes: int = 3,
-        ranks_per_node: int = 1,
+        ranks_per_node: int | tuple[int, ...] = 1,
         env: dict[str, str] | None = None,
         names: dict[str, Any] | None = None,
         lose_payload: bool = False,
         job_id: int | None = None,
         snapshot: SnapshotRef | None = None,
         quiet_after_s: float = 0.0,
+        bundle: bytes | None = None,
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents: of a new job, or one more attempt of `job_id`."""
@@ -128,7 +136,8 @@ class Cluster:
         if not lose_payload:
             self.service.blobs[sha256] = blob
         tasks = self.tasks[:nodes]
-        attempt = Attempt(next(self._attempts), nodes * ranks_per_node, tasks)
+        each = ranks_per_node if isinstance(ranks_per_node, tuple) else (ranks_per_node,) * nodes
+        attempt = Attempt(next(self._attempts), sum(each), tasks)
         self.service.attempts[attempt.id] = attempt
         for index, task in enumerate(tasks):
             order = RunOrder(
@@ -136,8 +145,8 @@ class Cluster:
                 job_id=job_id or attempt.id,
                 snapshot=snapshot,
                 payload_sha256=sha256,
-                first_rank=index * ranks_per_node,
-                local_world_size=ranks_per_node,
+                first_rank=sum(each[:index]),
+                local_world_size=each[index],
                 world_size=attempt.world_size,
                 group_rank=index,
                 group_world_size=nodes,
@@ -145,6 +154,7 @@ class Cluster:
                 master_port=tasks[0].report.store_port or 0,
                 env=env or {},
                 quiet_after_s=quiet_after_s,
+                bundle_sha256=bundle and self.service.keep_blob(bundle),
             )
             await self.service.order(task, order)
         return Run(self, attempt)
@@ -157,10 +167,8 @@ class Cluster:
         """End the agents and see that nothing of them is left."""
         for agent in self.agents:
             agent.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
-            for agent in self.agents:
-                while agent.poll() is None:
-                    await asyncio.sleep(0.02)
+        for agent in self.agents:
+            await eventually(lambda agent=agent: agent.poll() is not None)
         left = {number: self.processes(number) for number in range(len(self.agents))}
         assert not any(left.values()), f"processes left: {left}"
         for number, agent in enumerate(self.agents):
@@ -174,12 +182,10 @@ class Cluster:
         """See that each agent has nothing but its zygote and a store."""
         for number, agent in enumerate(self.agents):
             assert agent.poll() is None, (self.folder / f"task-{number}" / "agent.log").read_text()
-            for _ in range(50):
-                pids = self.processes(number)
-                if len(pids) == 3:
-                    break
-                await asyncio.sleep(0.02)
-            assert len(pids) == 3, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+            try:
+                await eventually(lambda number=number: len(self.processes(number)) == 3)
+            except TimeoutError:
+                raise AssertionError(f"agent {number} has {told(self.processes(number))}") from None
 
 
 def labelled(label: str) -> Iterator[int]:
@@ -190,6 +196,11 @@ def labelled(label: str) -> Iterator[int]:
                 yield int(entry.name)
         except OSError:  # Gone meanwhile, or not ours.
             continue
+
+
+def told(pids: list[int]) -> list[str]:
+    """Return what processes are, for who reads of a failure."""
+    return [str(psutil.Process(pid)) for pid in pids if psutil.pid_exists(pid)]
 
 
 def json_lines(text: str) -> list[Any]:

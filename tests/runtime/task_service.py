@@ -18,6 +18,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, HTTPError, RequestHandler
 
 from minicluster.wire import (
+    ArtifactReport,
     BlobInfo,
     ErrorAnswer,
     ErrorDetail,
@@ -25,6 +26,7 @@ from minicluster.wire import (
     RankState,
     ReportAnswer,
     RunOrder,
+    SmallFiles,
     StopMode,
     TaskOrders,
     TaskReport,
@@ -54,6 +56,7 @@ class Attempt:
     ranks: dict[int, RankReport] = field(default_factory=dict)
     notes: set[str] = field(default_factory=set)
     result: BlobInfo | None = None
+    artifacts: dict[tuple[int, str], ArtifactReport] = field(default_factory=dict)
 
     @property
     def cleared(self) -> bool:
@@ -93,7 +96,8 @@ class TaskService:
         routes: list[Any] = [
             (base + "report", ReportHandler, {"service": self}),
             (base + "orders", OrdersHandler, {"service": self}),
-            (base + "(?:blobs|snapshots)/([0-9a-f]{64})", BlobHandler, {"service": self}),
+            (base + "files", SmallFilesHandler, {"service": self}),
+            (base + "(?:blobs|snapshots|files)/([0-9a-f]{64})", BlobHandler, {"service": self}),
         ]
         self._server = HTTPServer(Application(routes), max_buffer_size=1 << 28)
         sockets = bind_sockets(self.port, "127.0.0.1")
@@ -132,6 +136,14 @@ class TaskService:
                     await self.order(other, other.orders.run, StopMode.ABORT)
         return ReportAnswer(sizes=sizes)
 
+    def put_blob(self, sha256: str, data: bytes) -> None:
+        self.blobs[sha256] = data
+
+    def keep_blob(self, data: bytes) -> str:
+        sha256 = hashlib.sha256(data).hexdigest()
+        self.blobs[sha256] = data
+        return sha256
+
     def keep(self, report: TaskReport) -> dict[str, int]:
         attempt = self.attempts.get(report.attempt or 0)
         if attempt is None:
@@ -144,6 +156,7 @@ class TaskService:
             if rank.rank not in attempt.ranks or attempt.ranks[rank.rank].state is not RankState.EXITED:
                 attempt.ranks[rank.rank] = rank
         attempt.notes |= set(report.notes)
+        attempt.artifacts |= {(one.part, one.path): one for one in report.artifacts}
         attempt.result = attempt.result or report.result
         return {name: len(stream) for name, stream in attempt.streams.items()}
 
@@ -184,6 +197,13 @@ class OrdersHandler(TaskHandler):
         self.finish(task.orders.model_dump_json())
 
 
+class SmallFilesHandler(TaskHandler):
+    def post(self) -> None:
+        for data in parse_strict(SmallFiles, self.request.body).contents:
+            self.service.put_blob(hashlib.sha256(data).hexdigest(), data)
+        self.set_status(204)
+
+
 class BlobHandler(TaskHandler):
     def get(self, sha256: str) -> None:
         if sha256 not in self.service.blobs:
@@ -194,5 +214,5 @@ class BlobHandler(TaskHandler):
         data = self.request.body
         if hashlib.sha256(data).hexdigest() != sha256:
             raise HTTPError(422)
-        self.service.blobs[sha256] = data
+        self.service.put_blob(sha256, data)
         self.finish(BlobInfo(sha256=sha256, size_bytes=len(data)).model_dump_json())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from .cluster import Cluster
 
 
-@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(1, 1), (2, 1), (3, 1), (1, 3)])
-async def test_all_ranks_meet_in_an_all_reduce(cluster: Cluster, nodes: int, ranks_per_node: int) -> None:
+@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(1, 1), (2, 1), (3, 1), (1, 3), (2, (2, 1))])
+async def test_all_ranks_meet_in_an_all_reduce(
+    cluster: Cluster, nodes: int, ranks_per_node: int | tuple[int, ...]
+) -> None:
     run = await cluster.run(
         """
         import torch, torch.distributed as dist
@@ -22,7 +26,7 @@ async def test_all_ranks_meet_in_an_all_reduce(cluster: Cluster, nodes: int, ran
         ranks_per_node=ranks_per_node,
     )
     result = await run.result()
-    size = nodes * ranks_per_node
+    size = nodes * ranks_per_node if isinstance(ranks_per_node, int) else sum(ranks_per_node)
     assert result["total"].item() == result["_"].item() == size * (size + 1) / 2
     assert [run.attempt.text(rank) for rank in range(size)] == [
         f"rank {rank} of {size}\n" for rank in range(size)
@@ -100,6 +104,42 @@ async def test_functions_of_the_cell_pickle_as_those_of_a_notebook(cluster: Clus
     result = await run.result()
     assert result["source"] == "def times(x):\n    return factor * x\n"
     assert result["times"].__module__ == "__main__"
+
+
+def notebooks_function() -> Any:
+    """Return a function that travels by value, as one of a notebook."""
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("def helper(x): return x + 1", space)
+    return space["helper"]
+
+
+@pytest.mark.parametrize("python", ["3.9.1", "3.99.0"])
+async def test_a_notebooks_code_of_another_python_ends_the_cell_in_words(
+    cluster: Cluster, python: str
+) -> None:
+    run = await cluster.run(
+        "helper(1)", nodes=1, names={"helper": notebooks_function()}, versions={"python": python}
+    )
+    error = await run.culprit()
+    assert f"code of Python {python}" in error.message
+    assert "inside this cell" in error.message + error.hint
+
+
+async def test_a_notebook_of_another_python_and_without_torch_gets_what_it_can_open(cluster: Cluster) -> None:
+    source = """
+    import torch
+    def made(): return 1
+    class Made:
+        def one(self): return 1
+    tensor, number, thing, where = torch.ones(2), given + 1, Made(), {"deep": [torch.ones(1)]}
+    """
+    run = await cluster.run(source, nodes=1, names={"given": 1}, versions={"python": "3.9.1", "torch": ""})
+    assert set(await run.result()) == {"torch", "number"}
+    left = {item.name: item.reason for item in run.left_behind()}
+    assert set(left) == {"made", "Made", "tensor", "thing", "where"}
+    assert "Python 3.9" in left["made"]
+    assert "needs torch" in left["tensor"]
+    assert "where['deep'][0]" in left["where"]
 
 
 async def test_sys_exit_with_success_is_a_success(cluster: Cluster) -> None:

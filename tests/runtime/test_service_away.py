@@ -11,6 +11,7 @@ from tornado.web import HTTPError
 
 from minicluster.wire import ReportAnswer, TaskReport
 
+from ..patience import eventually
 from .cluster import Cluster
 from .conftest import Start
 from .task_service import Task, TaskService
@@ -111,7 +112,7 @@ async def test_an_attempt_that_is_not_wanted_any_more_is_dropped(cluster: Cluste
     await old.started()
     for task in cluster.tasks:
         await cluster.service.order(task, None)
-    await old.over(5)
+    await old.over()
     new = await cluster.run("done = True", nodes=1)
     assert (await new.result())["done"] is True
 
@@ -129,6 +130,4 @@ async def test_the_second_attempt_on_warm_agents_is_quick(cluster: Cluster) -> N
 
 
 async def nothing_left(cluster: Cluster) -> None:
-    async with asyncio.timeout(5):
-        while cluster.processes(0):
-            await asyncio.sleep(0.02)
+    await eventually(lambda: not cluster.processes(0))

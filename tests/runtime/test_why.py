@@ -36,7 +36,7 @@ async def look(run: Run) -> dict[int, RankStack]:
         return len(found) == run.attempt.world_size
 
     await run.cluster.service.notify()
-    await run.cluster.service.until(all_answered, 10.0)
+    await run.cluster.service.until(all_answered)
     return found
 
 

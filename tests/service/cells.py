@@ -1,9 +1,7 @@
-"""Cells sent as a notebook sends them, and waiting for what comes of them."""
+"""Cells sent as a notebook sends them."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from minicluster.client import Service
@@ -11,18 +9,32 @@ from minicluster.payload import CellPayload
 from minicluster.pickling import dumps
 from minicluster.wire import JobSpec, NodeRange
 
+TRAINING = """
+import time, torch, minicluster as mc
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
+step = mc.resume(model, optimizer, loader)
+print(f"from {step} on {mc.world_size()}", flush=True)
+while step < 100_000:
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        mc.checkpoint(model, optimizer, loader, step=step, every=10)
+        print(f"step {step} on", mc.world_size(), flush=True)
+        time.sleep(0.02)
+"""
+"""Tells where it begins, and each step, with the number of ranks; it ends after hours."""
+
 
 def submit(service: Service, source: str, least: int, most: int, **spec: Any) -> int:
     """Send a cell that reads no names, for so many nodes; return its job's id."""
     body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
     nodes = NodeRange(min=least, max=most)
     return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes, **spec)).id
-
-
-def until(seen: Callable[[], Any], timeout_s: float = 60) -> Any:
-    """Wait until `seen()` is true; return it."""
-    end = time.monotonic() + timeout_s
-    while not (found := seen()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-    return found

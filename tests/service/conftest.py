@@ -21,6 +21,8 @@ from minicluster_hub.models import TaskState
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import Store
 
+from .publishing.registries import running
+
 THREE_NODES = (("node-1", (0,)), ("node-2", (0,)), ("node-3", (0,)))
 
 WAYS = {
@@ -30,6 +32,7 @@ WAYS = {
     JobState.STOPPING: [JobEvent.ADMITTED, JobEvent.STOP_ASKED],
     JobState.FAILING: [JobEvent.ADMITTED, JobEvent.FAILURE_SEEN],
     JobState.REQUEUING: [JobEvent.ADMITTED, JobEvent.TASK_LOST],
+    JobState.YIELDING: [JobEvent.ADMITTED, JobEvent.RANKS_STARTED, JobEvent.PREEMPTED],
     JobState.SUCCEEDED: [JobEvent.ADMITTED, JobEvent.RANKS_SUCCEEDED],
     JobState.FAILED: [JobEvent.FAILURE_SEEN],
     JobState.STOPPED: [JobEvent.STOP_ASKED],
@@ -240,3 +243,10 @@ def sqlite(tmp_path):
     store = Store.open(f"sqlite:///{tmp_path}/service.sqlite")
     yield store
     store.close()
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory, needs):
+    """A registry of images, as the cluster's own is."""
+    with running(tmp_path_factory.mktemp("registry") / "own", needs) as made:
+        yield made

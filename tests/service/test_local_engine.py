@@ -8,10 +8,12 @@ import sys
 import psutil
 import pytest
 
-from minicluster_hub.engines.base import ImageNotAllowed, TaskLaunch, TaskRefused
+from minicluster_hub.engines.base import TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.engines.local.processes import of_task, tasks_alive
+
+from ..patience import WITHIN_S
 
 FAMILY = """
 import subprocess, sys, time
@@ -57,7 +59,7 @@ def folder(tmp_path):
 
 async def family(folder, count=2):
     """Wait until the task and its child are there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         while len(found := of_task(folder / "tasks" / "1")) < count:
             await asyncio.sleep(0.02)
     return found
@@ -92,7 +94,7 @@ async def test_a_new_engine_finds_what_runs_and_sees_it_end(folder):
     second = await opened(FamilyEngine, folder)
     assert second.tasks()[1].alive
     next(process for process in found if process.ppid() == os.getpid()).kill()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         await second.changed.wait()
     view = second.tasks()[1]
     assert (view.alive, view.clean) == (False, False), "its child is still there"
@@ -116,7 +118,7 @@ async def test_orphans_without_their_agent_are_found_too(folder):
 async def test_the_last_words_of_a_task_that_dies_are_kept(folder):
     engine = await opened(DyingEngine, folder)
     await engine.start(launch())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         await engine.changed.wait()
     view = engine.tasks()[1]
     assert (view.alive, view.exit_code, view.detail) == (False, 1, "torch is not here")
@@ -139,14 +141,6 @@ async def test_the_token_is_in_a_private_file_and_nowhere_else(folder, monkeypat
     for process in await family(folder):
         assert not any("secret" in value for value in [*process.environ().values(), *process.cmdline()])
     await engine.end(1)
-
-
-def test_it_runs_no_images(folder):
-    engine = LocalEngine(data_dir=str(folder))
-    engine.check_image(None)
-    with pytest.raises(ImageNotAllowed, match="this cluster runs cells in its own env") as caught:
-        engine.check_image("lab/torch:2")
-    assert caught.value.hint == "Leave --image out for the cluster's own."
 
 
 def test_nodes_by_gpus(tmp_path):

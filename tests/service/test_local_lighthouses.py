@@ -10,6 +10,8 @@ import pytest
 from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.processes import DATA_LABEL, find, labelled
 
+from ..patience import WITHIN_S
+
 pytest.importorskip("torchft")
 
 
@@ -40,7 +42,7 @@ def page(address):
 
 
 async def answers(address):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             try:
                 return await asyncio.to_thread(page, address)
@@ -70,7 +72,7 @@ async def test_one_that_is_killed_is_seen_and_starts_again_at_its_address(folder
     await answers(address)
     (process,) = processes(folder)
     process.send_signal(signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         await engine.changed.wait()
     assert not engine.lighthouses()[7].alive
     await engine.start_lighthouse(7)
@@ -91,7 +93,7 @@ async def test_a_new_service_finds_those_that_run(folder):
     (process,) = processes(folder)
     second.changed.clear()
     process.kill()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         await second.changed.wait()
     assert not second.lighthouses()[7].alive
     await second.end_lighthouse(7)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from minicluster_hub.logs import JobLogs, LogNotKept, StreamUnknown
 
+from ..patience import WITHIN_S
+
 
 @pytest.fixture
 def logs(tmp_path):
@@ -134,7 +136,7 @@ async def test_a_reader_that_waits_gets_every_byte(logs):
     while size < 2000:
         size = logs.append(7, 1, "rank-0", size, b"0123456789" * 4)
         await asyncio.sleep(0)
-    await asyncio.wait_for(reader, 10)
+    await asyncio.wait_for(reader, WITHIN_S)
     assert got == b"0123456789" * 200
 
 

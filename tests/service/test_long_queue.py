@@ -7,13 +7,13 @@ from sqlalchemy import event
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
 from minicluster_hub.models import NodeView
+from minicluster_hub.scheduler_view import snapshot_of
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import schedule
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import Store, jobs, rows
-from minicluster_hub.views import snapshot_of
 
 COUNT = 2000
 NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("gpu",)) for number in (1, 2)]
@@ -30,7 +30,7 @@ def queue(store):
 
 
 def snapshot(store):
-    return snapshot_of(store.world(), NODES, frozenset(), 1e6)
+    return snapshot_of(store.world(), NODES, 1e6)
 
 
 def steps(call):
@@ -83,7 +83,7 @@ def test_a_change_is_seen_in_spite_of_what_was_read_before(sqlite: Store):
 def test_the_work_grows_with_the_queue_and_not_with_its_square(sqlite: Store):
     queue(sqlite)
     whole = snapshot(sqlite)
-    half = replace(whole, waiting=whole.waiting[: COUNT // 2])
+    half = replace(whole, jobs=whole.jobs[: COUNT // 2])
     assert steps(lambda: explain(whole)) < 2.2 * steps(lambda: explain(half))
     assert steps(lambda: schedule(whole, Fifo(), Pack())) < 2.2 * steps(
         lambda: schedule(half, Fifo(), Pack())

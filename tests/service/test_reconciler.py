@@ -183,10 +183,8 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         tasks = sqlite.world().tasks
         assert reconciler.board.orders(tasks[0]).run is None
-        heard = asyncio.create_task(reconciler.board.orders_changed(tasks[0].id, 10.0))
-        await asyncio.sleep(0.01)
-        for task in tasks:
-            say(sqlite, reconciler, task, store_port=4000)
-        async with asyncio.timeout(5):
-            await heard
+        async with reconciler.board.orders_bell.listen(tasks[0].id) as listener:
+            for task in tasks:
+                say(sqlite, reconciler, task, store_port=4000)
+            assert await listener.wait(60)
         assert reconciler.board.orders(tasks[0]).run is not None

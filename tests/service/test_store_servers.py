@@ -123,3 +123,28 @@ def test_one_server_asked_for_by_many_has_one_place(store, given):
     assert won == list(store.world().servers)
     assert len(won) == 1
     assert store.home_of("ada") == won[0].node
+
+
+def test_gpus_go_back_while_the_place_stays_and_come_again(store, given):
+    server = place(store, slots=(0, 1))
+    store.idle.held(server.id, ("GPU-a", "GPU-b"))
+    store.idle.warned(server.id, 6.0)
+    store.idle.reclaim(server.id, 7.0)
+    assert len(store.world().leases) == 2, "held until the engine has them back"
+    store.idle.freed(server.id)
+    gone = store.server("ada", "")
+    assert (gone.slots, gone.gpus, gone.warned_at, gone.reclaimed_at) == (
+        (0, 1),
+        ("GPU-a", "GPU-b"),
+        6.0,
+        7.0,
+    )
+    given.admitted(places=[("node-1", (0,))])
+    before = store.world()
+    with pytest.raises(SlotTaken, match="cannot have GPUs again"):
+        store.idle.again(gone, (0, 1), 99.0, 8.0)
+    assert store.world() == before
+    again = store.idle.again(gone, (2, 3), 99.0, 8.0)
+    assert (again.slots, again.gpus, again.created_at) == ((2, 3), ("GPU-a", "GPU-b"), 8.0)
+    assert (again.warned_at, again.reclaimed_at) == (None, None)
+    assert [lease.slot for lease in store.world().leases if lease.server_id == again.id] == [2, 3]

@@ -9,7 +9,8 @@ import pytest
 from minicluster.client import Service
 from minicluster.wire import JobState
 
-from .cells import submit, until
+from ..patience import WITHIN_S, until
+from .cells import submit
 from .two_services import TwoServices
 
 COUNTING = """
@@ -34,7 +35,7 @@ def pair(postgres_server, tmp_path_factory):
             connection.execute("DROP DATABASE test_two_services WITH (FORCE)")
 
 
-def asks(service, patience_s=20):
+def asks(service, patience_s=WITHIN_S):
     return Service(service.url, "ada-token", patience_s=patience_s)
 
 
@@ -49,7 +50,9 @@ def test_who_stands_by_answers_what_is_read_and_passes_on_what_is_written(pair):
     until(lambda: client.job(job).state.terminal)
     assert client.job(job).state is JobState.SUCCEEDED
     assert client.log(job, 0, 1 << 20)[0].splitlines()[-1] == "line 2"
-    nodes = httpx.get(f"{other.url}api/nodes", headers={"Authorization": "token ada-token"}).json()
+    nodes = httpx.get(
+        f"{other.url}api/nodes", headers={"Authorization": "token ada-token"}, timeout=WITHIN_S
+    ).json()
     assert [node["name"] for node in nodes["nodes"]] == ["node-1", "node-2", "node-3"]
     client.close()
 
@@ -58,7 +61,7 @@ def test_who_stands_by_answers_what_is_read_and_passes_on_what_is_written(pair):
 @pytest.mark.parametrize("after_s", [0.0, 0.15, 0.4, 1.0, 2.5, 4.0])
 def test_the_other_takes_over_at_any_moment(pair, number, after_s):
     leader, other = pair.leader()
-    client = asks(other, patience_s=60)
+    client = asks(other)
     job = count(client, 40)
     time.sleep(after_s)
     leader.send(number)

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import psutil
 
+from ..patience import WITHIN_S
+
 PREFIX = "/services/minicluster/"
 LED_NO_MORE = 75
 
@@ -110,7 +112,7 @@ class TwoServices:
         self._hub.shutdown()
         self._hub.server_close()
 
-    def leader(self, timeout_s=30):
+    def leader(self, timeout_s=WITHIN_S):
         """Wait until one of the two says that it leads; return it with the other one."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:

@@ -1,10 +1,12 @@
 """What the cluster refuses before a job waits for it."""
 
 import pytest
+from pydantic import ValidationError
 
 from minicluster.wire import JobSpec, NodeRange
 from minicluster_hub.models import NodeView
-from minicluster_hub.scheduling.admission import AdmissionLimits, JobRefused, admit
+from minicluster_hub.scheduling.admission import AdmissionLimits, JobRefused, Submitter, admit
+from minicluster_hub.scheduling.limits import Quota
 
 NODES = [NodeView(f"node-{i}", True, "127.0.0.1", ("gpu", "gpu")) for i in range(3)]
 
@@ -13,19 +15,19 @@ def spec(**kwargs):
     return JobSpec(payload_sha256="0" * 64, **kwargs)
 
 
-def refused(asked, nodes=NODES, open_jobs=0, limits=None):
+def refused(asked, nodes=NODES, submitter=None, limits=None):
     with pytest.raises(JobRefused) as caught:
-        admit(asked, nodes, open_jobs, limits or AdmissionLimits())
+        admit(asked, nodes, submitter or Submitter(), limits or AdmissionLimits())
     return caught.value
 
 
 def test_all_nodes_when_none_are_named():
-    assert admit(spec(), NODES, 0, AdmissionLimits()).nodes == NodeRange(min=3, max=3)
+    assert admit(spec(), NODES, Submitter(), AdmissionLimits()).nodes == NodeRange(min=3, max=3)
 
 
 def test_nodes_that_are_down_are_not_waited_for_by_default():
     nodes = [*NODES[:2], NodeView("node-9", False, "", ("gpu", "gpu"))]
-    assert admit(spec(), nodes, 0, AdmissionLimits()).nodes == NodeRange(min=2, max=2)
+    assert admit(spec(), nodes, Submitter(), AdmissionLimits()).nodes == NodeRange(min=2, max=2)
 
 
 def test_more_nodes_than_there_are():
@@ -33,6 +35,30 @@ def test_more_nodes_than_there_are():
     assert error.code == "too_large"
     assert "needs 4 nodes with 1 slot each; this cluster has 3" in error.message
     assert "--nodes 3" in error.hint
+
+
+def test_slots_wherever_they_are():
+    asked = spec(slots=NodeRange(min=5, max=6))
+    assert admit(asked, NODES, Submitter(), AdmissionLimits()) == asked
+    error = refused(spec(slots=NodeRange(min=7, max=7)))
+    assert (error.code, error.message) == ("too_large", "the job needs 7 slots; this cluster has 6")
+    assert "--gpus 6" in error.hint
+    assert refused(asked, submitter=Submitter(quota=Quota(slots=4))).code == "over_quota"
+    assert refused(asked, limits=AdmissionLimits(max_ranks=5)).code == "too_many_ranks"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"nodes": NodeRange(min=1, max=1)},
+        {"slots_per_node": 2},
+        {"ranks_per_node": 1},
+        {"fault_tolerant": True},
+    ],
+)
+def test_slots_wherever_they_are_have_no_shape(more):
+    with pytest.raises(ValidationError):
+        spec(slots=NodeRange(min=4, max=4), **more)
 
 
 def test_more_slots_than_any_node_has():
@@ -48,7 +74,38 @@ def test_env_reservedironment_names(name):
 
 def test_limits_on_ranks_jobs_and_environment():
     assert refused(spec(ranks_per_node=200)).code == "too_many_ranks"
-    assert refused(spec(), open_jobs=5, limits=AdmissionLimits(max_open_jobs=5)).code == "too_many_jobs"
+    assert (
+        refused(spec(), submitter=Submitter(5), limits=AdmissionLimits(max_open_jobs=5)).code
+        == "too_many_jobs"
+    )
     assert (
         refused(spec(env={"A": "x" * 50}), limits=AdmissionLimits(max_env_bytes=40)).code == "env_too_large"
     )
+
+
+USER = AdmissionLimits(max_priority=70)
+
+
+def test_users_have_priorities_up_to_a_limit_and_admins_all():
+    error = refused(spec(priority=71), limits=USER)
+    assert error.code == "priority_too_high"
+    assert error.message == "--priority is 71; your jobs may have up to 70"
+    assert admit(spec(priority=70), NODES, Submitter(), USER).priority == 70
+    assert admit(spec(priority=99), NODES, Submitter(is_admin=True), USER).priority == 99
+
+
+def test_what_no_quota_would_ever_let_run_is_refused_at_once():
+    few = Submitter(quota=Quota(slots=2, run_s=600))
+    error = refused(spec(nodes=NodeRange(min=3, max=3)), submitter=few)
+    assert (error.code, error.message) == ("over_quota", "the job needs 3 slots; your quota is 2 at once")
+    error = refused(spec(nodes=NodeRange(min=1, max=1), timeout_s=601), submitter=few)
+    assert (error.code, error.message) == ("over_quota", "--timeout is 601 s; your jobs may run for 600 s")
+    assert refused(spec(), submitter=Submitter(quota=Quota(jobs=0))).code == "over_quota"
+
+
+def test_a_quota_decides_what_the_job_leaves_open():
+    admitted = admit(spec(), NODES, Submitter(quota=Quota(slots=2, run_s=600)), AdmissionLimits())
+    assert (admitted.nodes, admitted.timeout_s) == (NodeRange(min=2, max=2), 600)
+    wide = spec(nodes=NodeRange(min=1, max=3), timeout_s=60)
+    admitted = admit(wide, NODES, Submitter(quota=Quota(slots=2, run_s=600)), AdmissionLimits())
+    assert (admitted.nodes, admitted.timeout_s) == (wide.nodes, 60), "the scheduler keeps to the quota"

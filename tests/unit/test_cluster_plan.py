@@ -18,7 +18,7 @@ DIGEST = "sha256:" + "1" * 64
 IMAGES = Images(
     hub=f"hub.example/hub@{DIGEST}", registry=f"r@{DIGEST}", notebook=f"127.0.0.1:5101/n@{DIGEST}"
 )
-TOKENS = ("proxy_token", "service_token", "spawner_token")
+TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
 OF_REGISTRY = ("reader", "publisher", "htpasswd", "ca", "cert", "key")
 SECRETS = (*TOKENS, *(f"registry_{name}" for name in OF_REGISTRY), "tls_cert", "tls_key", "db_url")
 
@@ -73,6 +73,12 @@ def test_every_service_is_held_tight(role: str) -> None:
     assert spec["labels"]["org.minicluster.role"] == role
 
 
+def test_a_keeper_sees_gpus_where_their_use_is_to_be_measured_and_no_cuda() -> None:
+    seen = container(by_role(Choices(server_gpus=1))["keeper"])["Env"]
+    assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"} <= set(seen)
+    assert "NVIDIA_VISIBLE_DEVICES=void" not in seen
+
+
 def test_secrets_are_files_for_one_user_and_nowhere_else() -> None:
     for spec in by_role(Choices(has_db_url=True)).values():
         files = [one["File"] for one in container(spec)["Secrets"]]
@@ -93,12 +99,22 @@ def test_only_hub_and_job_service_hold_the_engines_socket() -> None:
     assert container(by_role()["hub"])["Groups"] == ["990"]
 
 
+def test_the_job_service_publishes_with_the_registrys_password_as_a_file() -> None:
+    spec = container(by_role()["service"])
+    files = {f"/run/secrets/{one['File']['Name']}" for one in spec["Secrets"]}
+    told = dict(word.split("=", 1) for word in spec["Args"] if word.startswith("--RegistrySettings."))
+    assert told["--RegistrySettings.url"] == "https://registry:5000"
+    assert {told["--RegistrySettings.ca_file"], told["--RegistrySettings.login_file"]} <= files
+    assert told["--RegistrySettings.cache_url"] == "https://cache:5000"
+    assert not any("cache" in word for word in container(by_role(upstream=None)["service"])["Args"])
+
+
 def test_data_and_platform_stay_on_the_manager_and_the_relay_goes_everywhere() -> None:
     specs = by_role()
     pinned = {"Constraints": ["node.id==node-a"]}
     for role in ("registry", "cache", "service", "hub", "proxy"):
         assert specs[role]["task_template"]["Placement"] == pinned
-    for role in ("relay", "images"):
+    for role in ("relay", "images", "keeper"):
         assert specs[role]["mode"] == {"Global": {}}
         assert specs[role]["task_template"]["Placement"] == {}
         assert specs[role]["task_template"]["Networks"] == [{"Target": "host"}]
@@ -130,11 +146,12 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(port=8443), {"proxy", "hub"}),
         (Choices(tls=TLS_NONE), {"proxy", "hub"}),
         (Choices(names=("lab.example.org",)), {"hub"}),
-        (Choices(server_gpus=1), {"service", "hub"}),
+        (Choices(server_gpus=1), {"service", "hub", "keeper"}),
         (Choices(config="c.x = 1"), {"hub"}),
         (Choices(has_db_url=True), {"service"}),
         (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),
         (Choices(shared_homes="nfs:/homes"), {"hub"}),
+        (Choices(data_cache_bytes=10**9), {"keeper"}),
     ],
 )
 def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster_hub.engines.local.homes import folder_name
-from minicluster_spawner.homes import examples_dir, make_home
+from minicluster_spawner.homes import examples_dir, make_home, make_user_site
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=300)
 
@@ -68,3 +71,11 @@ def test_a_users_own_file_of_an_examples_name_stays(tmp_path: Path) -> None:
 def test_without_examples_a_home_is_empty(tmp_path: Path) -> None:
     make_home(tmp_path / "home", None)
     assert not list((tmp_path / "home").iterdir())
+
+
+def test_what_pip_installs_is_found_without_a_restart(tmp_path: Path) -> None:
+    make_user_site(tmp_path)
+    environment = {**os.environ, "PYTHONUSERBASE": str(tmp_path / ".local")}
+    asked = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
+    told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
+    assert Path(told.stdout.strip()).is_dir()

@@ -16,34 +16,37 @@ ROOMS = {
 FILES = sorted(path for room in ROOMS.values() for path in room.rglob("*.py"))
 
 LAYERS = [
-    ["app", "parts", "__main__"],
+    ["app", "parts", "people", "idle_options", "__main__"],
     ["shift"],
-    ["handlers", "job_watch", "stall_watch", "server_places"],
+    ["handlers", "job_watch", "stall_watch", "idle_watch", "server_places"],
     ["reconciler"],
     ["planner", "attention", "standby", "engine_work"],
+    ["foretelling", "shadowing", "usage_report"],
+    ["rules", "accounts"],
     ["board"],
-    ["orders", "looks", "why"],
+    ["orders", "looks", "why", "keepers", "holds", "gpu_readings", "paces"],
     ["places"],
-    ["lifecycle", "deadlines", "views"],
+    ["lifecycle", "deadlines", "views", "scheduler_view", "my_queue"],
     ["losses"],
     ["actions", "scenes"],
-    ["root_cause", "duty", "meetings"],
+    ["root_cause", "duty", "artifacts", "data_sets", "catalogue", "meetings"],
+    ["notices", "bookings", "entitlements"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],
-    ["models", "bell", "processes", "fresh_dns", "steady", "full_disk", "task_memory"],
+    ["models", "bell", "processes", "fresh_dns", "steady", "full_disk", "task_memory", "quick_import"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 
 BESIDE = {
     "launch": {"launch", "passwords", "processes", "settings", "quick_import", "task_memory"},
-    "cluster": {"cluster", "configure", "engines", "launch", "passwords"},
+    "cluster": {"cluster", "configure", "engines", "launch", "passwords", "simulate"},
+    "simulate": {"simulate", "scheduling"},
     "configure": {"configure_swarm", "passwords", "processes", "settings"},
     "configure_swarm": {"fresh_dns"},
     "authenticator": {"passwords", "login_delay"},
     "settings": {"processes"},
     "passwords": set(),
     "login_delay": set(),
-    "quick_import": set(),
 }
 """What stands beside the job service, and all that it may import of minicluster_hub."""
 
@@ -61,6 +64,8 @@ PURE = [
     "why.py",
     "places.py",
     "views.py",
+    "scheduler_view.py",
+    "my_queue.py",
     "scheduling",
 ]
 IMPURE = {"tornado", "sqlalchemy", "alembic", "time", "datetime", "asyncio", "socket", "subprocess", "psutil"}

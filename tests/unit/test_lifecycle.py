@@ -2,8 +2,9 @@
 
 import pytest
 
+from minicluster.runtime.artifacts import TIME_LEFT_S
 from minicluster.runtime.ladder import LADDERS
-from minicluster.wire import ErrorKind, JobError, JobState, RankState
+from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
 from minicluster_hub.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
 from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engines.base import TaskView
@@ -94,6 +95,29 @@ def test_an_ending_attempt_waits_for_its_ranks_and_then_is_cleared(state):
 def test_agents_that_do_not_end_their_ranks_are_ended():
     (ended,) = acts(world(job(JobState.STOPPING, state_since=NOW - 11), READY))
     assert isinstance(ended, EndGang)
+
+
+@pytest.mark.parametrize(
+    ("state", "patience_s"),
+    [
+        (JobState.STOPPING, Limits().stopped_files_patience_s),
+        (JobState.FAILING, Limits().failed_files_patience_s),
+        (JobState.REQUEUING, Limits().stop_patience_s),
+    ],
+)
+def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, patience_s):
+    def after(waited_s):
+        return world(job(state, state_since=NOW - waited_s), READY, EXITED)
+
+    assert acts(after(patience_s - 0.1), limits=Limits()) == ()
+    assert next_deadline(after(patience_s - 0.1), sight(), Limits()) <= 0.2
+    (ended,) = acts(after(patience_s + 0.1), limits=Limits())
+    assert isinstance(ended, EndGang)
+
+
+def test_an_agent_gives_up_files_before_the_service_gives_up_the_agent():
+    for state, mode in ((JobState.STOPPING, StopMode.INTERRUPT), (JobState.FAILING, StopMode.ABORT)):
+        assert TIME_LEFT_S[mode] + 0.5 < Limits().end_patience_s(state, brings=True)
 
 
 def test_tasks_that_never_came_up_are_ended_with_their_job():

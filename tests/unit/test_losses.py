@@ -6,9 +6,9 @@ from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import DropTasks, EndGang, EndLighthouse, StartLighthouse
 from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engines.base import TaskView
-from minicluster_hub.models import RankRecord, SnapshotRecord, TaskState, World
+from minicluster_hub.models import GangTarget, RankRecord, SnapshotRecord, TaskState, World
 from minicluster_hub.orders import orders_for
-from minicluster_hub.scenes import Sight
+from minicluster_hub.scenes import Sight, silent_nodes
 from minicluster_hub.states import JobEvent
 
 from .worlds import (
@@ -36,6 +36,16 @@ def test_a_lost_task_starts_the_job_again():
     here = world(job(), READY)
     assert events(acts(here, sight(31))) == [JobEvent.TASK_LOST]
     assert events(acts(here, sight(silent=(31,)))) == [JobEvent.TASK_LOST]
+
+
+def test_a_node_is_avoided_when_its_task_was_given_up_but_not_when_it_was_only_ended():
+    ending = world(None, READY, target=GangTarget.END)
+    seen = Sight(sight().views, {30: 0.5, 31: LIMITS.suspect_timeout_s + 0.5}, NOW)
+    assert silent_nodes(ending, seen, LIMITS, {3: 0.1}) == {"node-1"}
+    assert silent_nodes(ending, seen, LIMITS, {3: 0.6}) == set(), "it spoke until it was ended"
+    assert silent_nodes(ending, seen, LIMITS, {}) == set()
+    gone = Sight(sight(31).views, seen.silence_s, NOW)
+    assert silent_nodes(ending, gone, LIMITS, {3: 0.1}) == set(), "the engine knows by itself"
 
 
 def test_the_others_stay_together_without_the_lost_one():

@@ -1,20 +1,37 @@
 """The lines of the magics: what is understood, and how mistakes are told."""
 
+from importlib import import_module
+
 import pytest
 
-from minicluster.options import CellOptions, Command, OptionWrong, parse_cell_line, parse_command_line
+from minicluster import command_line
+from minicluster.command_line import Command, parse_command_line
+from minicluster.options import CellOptions, OptionWrong, parse_cell_line
 from minicluster.runs import job_spec
+from minicluster.wire import NodeRange
 
 
 def test_nothing_is_all_nodes_with_one_slot_each():
     assert parse_cell_line("") == CellOptions()
 
 
+def test_gpus_wherever_they_are():
+    assert parse_cell_line("--gpus 2:4").slots == (2, 4)
+    spec = job_spec(parse_cell_line("--gpus 3"), "a" * 64)
+    assert (spec.slots, spec.nodes) == (NodeRange(min=3, max=3), None)
+
+
+@pytest.mark.parametrize("more", ["--nodes 2", "--gpus-per-node 2", "--ranks-per-node 1", "--fault-tolerant"])
+def test_gpus_wherever_they_are_have_no_shape(more):
+    with pytest.raises(OptionWrong, match="--gpus takes GPUs wherever they are"):
+        parse_cell_line(f"--gpus 4 {more}")
+
+
 def test_every_option_that_is_there():
     line = (
         "--nodes 1:3 --gpus-per-node 2 --ranks-per-node=4 --name 'my run' --push a,b --pull model,history "
         "--detach --env A=1 --env B=x=y --timeout 30m --image lab/torch:2 --shm 2g "
-        "--quiet 5m --comm ddp --plain  # a note"
+        "--quiet 5m --priority 40 --comm ddp --plain  # a note"
     )
     assert parse_cell_line(line) == CellOptions(
         nodes=(1, 3),
@@ -29,6 +46,7 @@ def test_every_option_that_is_there():
         image="lab/torch:2",
         shm_bytes=2 << 30,
         quiet_after_s=300.0,
+        priority=40,
         plain=True,
     )
 
@@ -61,6 +79,11 @@ def test_a_cell_can_ask_to_be_told_sooner_or_never_that_ranks_stand_still(line, 
     assert job_spec(parse_cell_line(line), "a" * 64).quiet_after_s == seconds
 
 
+@pytest.mark.parametrize(("line", "priority"), [("", 50), ("--priority 1", 1), ("--priority=99", 99)])
+def test_a_cell_says_how_urgent_it_is(line, priority):
+    assert job_spec(parse_cell_line(line), "a" * 64).priority == priority
+
+
 def test_pull_none_brings_nothing_back():
     assert parse_cell_line("--pull none").pull == ()
 
@@ -78,9 +101,10 @@ def test_pull_none_brings_nothing_back():
         ("--env A", "a name, =, and a value", "NAME=VALUE"),
         ("--timeout soon", "30m", "--timeout 30m"),
         ("--name 'x", "cannot be read", "Close each quote"),
-        ("--image 'torch 2'", "the name of an image", "--image NAME:TAG"),
+        ("--image 'torch 2'", "the name of an image", "--image NAME"),
         ("--shm 64k", "a size from 1m on", "--shm 2g"),
-        ("--priority 3", "not there yet", "Valid:"),
+        ("--priority 0", "a number from 1 to 99", "--priority 40"),
+        ("--priority 100", "a number from 1 to 99", "--priority 40"),
         ("--comm powersgd", "later version", "--comm auto"),
         ("--comm pigeon", "auto and ddp are there", "--comm auto"),
     ],
@@ -94,8 +118,55 @@ def test_wrong_cell_lines(line, message, hint):
 
 def test_commands():
     assert parse_command_line("") == Command("status")
-    assert parse_command_line("logs 7 --rank 2") == Command("logs", 7, 2)
+    assert parse_command_line("logs 7 --rank 2") == Command("logs", 7, options={"--rank": "2"})
+    assert parse_command_line("logs --rank=2 7") == Command("logs", 7, options={"--rank": "2"})
+    assert parse_command_line("logs 7") == Command("logs", 7)
     assert parse_command_line("attach 12") == Command("attach", 12)
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("data push DIR", Command("data push", words=("DIR",))),
+        (
+            "data push 'my dir' --name=x --again",
+            Command("data push", 0, ("my dir",), {"--name": "x", "--again": ""}),
+        ),
+        ("data list", Command("data list")),
+        ("files 3", Command("files", 3)),
+        ("files 3 a/b", Command("files", 3, ("a/b",))),
+    ],
+)
+def test_a_line_is_read_by_its_usage(monkeypatch, line, command):
+    usages = ["data push DIR [--name NAME] [--again]", "data list", "files ID [PATH]"]
+    monkeypatch.setattr(command_line, "COMMANDS", dict.fromkeys(usages, "x:y"))
+    assert parse_command_line(line) == command
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("data", "Unknown word 'data'"),
+        ("data psh x", "Did you mean data push?"),
+        ("data push", "data push needs DIR"),
+        ("data push a b", "'b' is too much"),
+        ("data push a --name", "--name needs a value"),
+        ("data push a --name --again", "--name needs a value"),
+        ("files x", "needs the number of a job, not 'x'"),
+    ],
+)
+def test_what_a_usage_does_not_allow(monkeypatch, line, message):
+    usages = ["data push DIR [--name NAME] [--again]", "data list", "files ID [PATH]"]
+    monkeypatch.setattr(command_line, "COMMANDS", dict.fromkeys(usages, "x:y"))
+    with pytest.raises(OptionWrong) as caught:
+        parse_command_line(line)
+    assert message in caught.value.message
+
+
+def test_every_command_has_its_function():
+    for place in command_line.COMMANDS.values():
+        module, _, function = place.partition(":")
+        assert callable(getattr(import_module(f"minicluster.{module}"), function))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +175,11 @@ def test_commands():
         ("statsu", "Did you mean status?"),
         ("up --nodes 3", "up is not there yet"),
         ("doctor", "doctor is not there yet"),
-        ("connect http://x", "connect is not there yet"),
         ("attach", "needs the number of a job"),
         ("stop last", "not 'last'"),
-        ("logs 3 --rank", "--rank needs the number"),
+        ("logs 3 --rank", "--rank needs a number"),
+        ("logs 3 --rank last", "--rank needs a number"),
+        ("logs 3 --rnk 2", "Did you mean --rank?"),
         ("nodes 3", "'3' is too much"),
     ],
 )
@@ -121,3 +193,16 @@ def test_wrong_commands(line, message):
 def test_a_cell_can_be_fault_tolerant():
     assert parse_cell_line("--nodes 2:3 --fault-tolerant").fault_tolerant
     assert not parse_cell_line("--nodes 2:3").fault_tolerant
+
+
+def test_files_to_travel_may_be_named_more_than_once_and_with_spaces():
+    options = parse_cell_line("--with data.json,conf/ --with 'my notes.txt' --with=*.yaml")
+    assert options.files == ("data.json", "conf/", "my notes.txt", "*.yaml")
+    with pytest.raises(OptionWrong, match="files or folders beside the notebook"):
+        parse_cell_line("--with ,")
+    assert job_spec(options, "a" * 64, bundle_sha256="b" * 64).bundle_sha256 == "b" * 64
+
+
+def test_files_of_a_job_are_asked_for():
+    command = parse_command_line("files 12 'a folder/x' --to there")
+    assert (command.job, command.words, command.options) == (12, ("a folder/x",), {"--to": "there"})

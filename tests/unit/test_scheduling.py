@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster_hub.models import ServerRecord
-from minicluster_hub.scheduling.base import Growth, JobRequest, RunningJob, Snapshot, WarmGang, give
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, WarmGang
+from minicluster_hub.scheduling.free import FreeSlots
 from minicluster_hub.scheduling.placement import UnknownPlacement, placement
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies import UnknownPolicy, policy
@@ -19,7 +20,12 @@ THREE = {"node-1": 1, "node-2": 1, "node-3": 1}
 
 
 def request(job_id, nodes=1, *, most=None, slots=1, owner="ada", **more):
-    return JobRequest(job_id, owner, nodes, most or nodes, slots, float(job_id), **more)
+    return JobView(job_id, owner, float(job_id), nodes, most or nodes, slots, **more)
+
+
+def held(job_id, *nodes, owner="bob", ends_by=None, **more):
+    places = tuple((node, (0,)) for node in nodes)
+    return JobView(job_id, owner, 0.0, 1, 1, places=places, time_limit_s=ends_by, **more)
 
 
 def gang(gang_id, *nodes, owner="ada", idle_since=0.0, **started_with):
@@ -30,36 +36,57 @@ def server(number, node, until, owner="ada"):
     return ServerRecord(number, owner, "", node, (0,), until, 0.0)
 
 
-def snapshot(waiting, *, slots=THREE, warm=(), running=(), servers=(), now=1000.0):
-    held = {(node, slot) for holder in (*warm, *running) for node, taken in holder.places for slot in taken}
-    held |= {(server.node, slot) for server in servers for slot in server.slots}
-    free = {node: tuple(s for s in range(count) if (node, s) not in held) for node, count in slots.items()}
-    return Snapshot(now, tuple(waiting), tuple(running), tuple(warm), slots, free, tuple(servers))
+def snapshot(waiting, *, slots=THREE, warm=(), running=(), servers=(), now=1000.0, growing=()):
+    free = FreeSlots({node: range(count) for node, count in slots.items()})
+    for holder in running:
+        free.take(holder.places)
+    for one in servers:
+        free.take(((one.node, one.slots),))
+    jobs = (*running, *waiting)
+    more = {"warm": tuple(warm), "servers": tuple(servers), "growing": frozenset(growing)}
+    return Snapshot(now, jobs, free, Topology(slots), **more)
 
 
 def decide(*args, **kwargs):
-    return schedule(snapshot(*args, **kwargs), Fifo(), Pack())
+    return schedule(snapshot(*args, **kwargs), Fifo(), Pack()).decisions
 
 
 def test_a_gang_gets_all_its_nodes():
     assert decide([request(1, 3)]) == (Admit(1, (("node-1", (0,)), ("node-2", (0,)), ("node-3", (0,)))),)
 
 
+def test_an_uneven_gang_serves_slots_wherever_they_are_and_no_nodes():
+    uneven = WarmGang(9, "ada", (("node-1", (0, 1)), ("node-2", (0,))), 1, 0.0)
+    two_each = {"node-1": 2, "node-2": 2}
+    loose = request(1, 3, scatter=False)
+    assert decide([loose], slots=two_each, warm=[uneven]) == (Reuse(1, 9),)
+    assert decide([request(1, 2)], slots=two_each, warm=[uneven]) == (Reclaim(9),)
+    smaller = request(1, 2, scatter=False)
+    assert decide([smaller], slots={"node-1": 2, "node-2": 1}, warm=[uneven]) == (Reclaim(9),)
+
+
+def test_a_loose_job_that_lost_a_node_counts_the_slots_that_are_left():
+    left = WarmGang(9, "ada", (("node-1", (0, 1)),), 1, 0.0)
+    loose = request(1, 2, most=3, scatter=False, goes_on=9)
+    assert decide([loose], slots={"node-1": 2}, warm=[left]) == (Reuse(1, 9),)
+
+
 def test_nobody_overtakes_under_fifo():
-    running = [RunningJob(9, "bob", (("node-1", (0,)),), None)]
+    running = [held(9, "node-1")]
     assert decide([request(1, 3), request(2, 1)], running=running) == ()
 
 
 def test_a_range_takes_what_is_free_but_not_less_than_its_minimum():
-    running = [RunningJob(9, "bob", (("node-1", (0,)),), None)]
+    running = [held(9, "node-1")]
     (admitted,) = decide([request(1, 2, most=3)], running=running)
     assert [node for node, _ in admitted.places] == ["node-2", "node-3"]
 
 
 def test_pack_leaves_whole_nodes_whole():
-    free = {"a": (0, 1, 2, 3), "b": (1, 3), "c": (2,)}
-    assert Pack().place(request(1, 1, slots=2), 1, free) == (("b", (1, 3)),)
-    assert Pack().place(request(1, 2, slots=3), 2, free) is None
+    free = FreeSlots({"a": (0, 1, 2, 3), "b": (1, 3), "c": (2,)})
+    topology = Topology({"a": 4, "b": 4, "c": 4})
+    assert Pack().place(request(1, 1, slots=2), 1, free, topology) == (("b", (1, 3)),)
+    assert Pack().place(request(1, 2, slots=3), 2, free, topology) is None
 
 
 def test_the_owners_warm_gang_is_used_again():
@@ -91,7 +118,7 @@ def test_slots_being_freed_for_one_job_are_not_given_to_the_next():
 
 
 def test_the_reason_names_what_is_missing_and_who_has_it():
-    running = [RunningJob(17, "bob", (("node-1", (0,)),), ends_by=1600.0)]
+    running = [held(17, "node-1", ends_by=1600.0)]
     first, second = explain(snapshot([request(1, 3), request(2, 1)], running=running))
     assert first.reason == "needs 3 nodes with 1 free slot each; 2 are free until job 17 ends"
     assert first.expected_start_at == 1600.0
@@ -105,7 +132,7 @@ def test_the_reason_tells_of_nodes_that_are_down():
 
 
 def test_the_reason_names_notebook_servers_and_their_time():
-    running = [RunningJob(17, "bob", (("node-1", (0,)),), ends_by=9000.0)]
+    running = [held(17, "node-1", ends_by=9000.0)]
     servers = [server(1, "node-2", 14 * 3600 + 1200.0), server(2, "node-3", 500.0, "eve")]
     (wait,) = explain(snapshot([request(1, 3)], running=running, servers=servers))
     assert wait.reason == (
@@ -117,9 +144,9 @@ def test_the_reason_names_notebook_servers_and_their_time():
 
 
 def test_unknown_names_list_the_valid_ones():
-    with pytest.raises(UnknownPolicy, match="there are: fifo"):
+    with pytest.raises(UnknownPolicy, match=r"there are: backfill, .*, fifo"):
         policy("lottery")
-    with pytest.raises(UnknownPlacement, match="there are: pack"):
+    with pytest.raises(UnknownPlacement, match="there are: dltap, locality, pack"):
         placement("anywhere")
 
 
@@ -146,8 +173,8 @@ def test_no_slot_twice_no_gang_in_part_and_the_same_plan_again(waiting, sizes, g
     slots = {f"n{index}": count for index, count in enumerate(sizes)}
     warm = [gang(i, f"n{index}", owner=owner) for i, (index, owner) in enumerate(gangs) if index < len(sizes)]
     here = snapshot(waiting, slots=slots, warm=warm)
-    decisions = schedule(here, Fifo(), Pack())
-    assert decisions == schedule(here, Fifo(), Pack())
+    decisions = schedule(here, Fifo(), Pack()).decisions
+    assert decisions == schedule(here, Fifo(), Pack()).decisions
     wanted = {r.job_id: r for r in waiting}
     reclaimed = [g for g in warm if Reclaim(g.gang_id) in decisions]
     reused = {d.gang_id for d in decisions if isinstance(d, Reuse)}
@@ -156,15 +183,14 @@ def test_no_slot_twice_no_gang_in_part_and_the_same_plan_again(waiting, sizes, g
         (node, slot) for d in decisions if isinstance(d, Admit) for node, taken in d.places for slot in taken
     ]
     assert len(used) == len(set(used))
-    free = {(node, slot) for node, left in here.free.items() for slot in left}
+    free = {(node, slot) for node, left in here.free.all() for slot in left}
     assert set(used) <= free
     for decision in decisions:
         if isinstance(decision, Admit):
             asked = wanted[decision.job_id]
-            assert asked.min_nodes <= len(decision.places) <= asked.max_nodes
-            assert all(len(taken) == asked.slots_per_node for _, taken in decision.places)
+            assert asked.min_chunks <= len(decision.places) <= asked.max_chunks
+            assert all(len(taken) == asked.chunk_slots for _, taken in decision.places)
             assert len({node for node, _ in decision.places}) == len(decision.places)
-    assert give(here.free, reclaimed).keys() == here.free.keys()
     assert {w.job_id for w in explain(here)} == set(wanted)
 
 
@@ -188,7 +214,7 @@ def test_another_node_is_added_only_when_the_network_has_settled_and_nobody_over
     assert decide([lost, request(2, 1)], warm=[survivors]) == ()
     (first, second) = explain(snapshot([lost, request(2, 1)], warm=[survivors]))
     assert "lost a node" in first.reason and second.reason == "waits for job 1, first in the queue"
-    enough = replace(lost, min_nodes=2)
+    enough = replace(lost, min_chunks=2)
     assert decide([enough], warm=[survivors]) == (Reuse(1, 5),), "those that are left join nothing"
     (anew,) = decide([lost])
     assert isinstance(anew, Admit), "nor does a gang of its own"
@@ -208,12 +234,12 @@ def test_the_largest_gang_that_is_not_too_large_is_extended():
 
 
 def test_a_running_job_grows_only_when_nobody_waits():
-    growing = (Growth(request(1, 1, most=3), 2, frozenset({"node-1"})),)
-    held = [RunningJob(1, "ada", (("node-1", (0,)),), None)]
-    alone = replace(snapshot([], running=held), growing=growing)
-    assert schedule(alone, Fifo(), Pack()) == (Grow(1, (("node-2", (0,)), ("node-3", (0,)))),)
-    starved = replace(snapshot([request(2, 3, owner="bob")], running=held), growing=growing)
-    assert schedule(starved, Fifo(), Pack()) == ()
-    both = replace(snapshot([request(2, 1, owner="bob")], running=held), growing=growing)
-    admitted, grown = schedule(both, Fifo(), Pack())
-    assert {node for node, _ in admitted.places} | {node for node, _ in grown.places} == {"node-2", "node-3"}
+    running = [JobView(1, "ada", 0.0, 1, 3, places=(("node-1", (0,)),))]
+
+    def grown(*waiting):
+        return schedule(snapshot(waiting, running=running, growing=[1]), Fifo(), Pack()).decisions
+
+    assert grown() == (Grow(1, (("node-2", (0,)), ("node-3", (0,)))),)
+    assert grown(request(2, 3, owner="bob")) == ()
+    more, admitted = grown(request(2, 1, owner="bob"))
+    assert {node for node, _ in admitted.places} | {node for node, _ in more.places} == {"node-2", "node-3"}

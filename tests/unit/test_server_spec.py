@@ -62,7 +62,7 @@ def test_a_server_is_pinned_walled_and_stays_shut_down() -> None:
     inside = template["ContainerSpec"]
     assert inside["CapabilityDrop"] == ["ALL"] and inside["Privileges"] == {"NoNewPrivileges": True}
     assert inside["User"] == "1000" and inside["Init"] is True
-    assert inside["Command"][:4] == ["python", "-P", "-m", "minicluster_spawner.container"]
+    assert inside["Command"][:5] == ["python", "-P", "-s", "-m", "minicluster_spawner.container"]
 
 
 def test_labels_stand_at_the_service_and_at_its_container() -> None:
@@ -139,6 +139,16 @@ def test_gpus_are_reserved_and_hidden_from_everybody_else() -> None:
     assert container()["Env"] == ["NVIDIA_VISIBLE_DEVICES=void"] and container(gpus=2)["Env"] == []
     reserved = spec(gpus=2)["task_template"]["Resources"]["Reservations"]
     assert reserved["GenericResources"] == [{"DiscreteResourceSpec": {"Kind": "GPU", "Value": 2}}]
+
+
+def test_gpus_that_are_held_for_a_server_are_named_and_not_asked_of_swarm() -> None:
+    launch = dataclasses.replace(LAUNCH, choice=dataclasses.replace(CHOICE, gpus=2), gpus=("GPU-a", "GPU-b"))
+    template = service_spec(launch, {}, SETTINGS)["task_template"]
+    assert template["ContainerSpec"]["Env"] == [
+        "DOCKER_RESOURCE_GPU=GPU-a,GPU-b",
+        "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b",
+    ]
+    assert "GenericResources" not in template["Resources"].get("Reservations", {})
 
 
 def test_names_that_reach_for_gpus_or_the_loader_are_left_out() -> None:

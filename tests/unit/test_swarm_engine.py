@@ -22,7 +22,7 @@ from minicluster_hub.engines.swarm.names import (
     task_name,
 )
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
-from minicluster_hub.engines.swarm.view import nodes_of, relayed, slot_kinds, tasks_of
+from minicluster_hub.engines.swarm.view import images_of, nodes_of, relayed, slot_kinds, tasks_of
 
 LAUNCH = TaskLaunch(
     task_id=12,
@@ -66,6 +66,11 @@ def raw_task(state: str, created: str = "2026-01-01T00:00:00Z", **more: Any) -> 
         "Spec": {"ContainerSpec": {"Image": SETTINGS.image, "Labels": marks}},
         "Status": {"State": state, "Err": more.pop("error", ""), **more},
     }
+
+
+def test_a_node_has_the_images_that_ran_there() -> None:
+    assert images_of([raw_task("running"), raw_task("complete")]) == {(SETTINGS.image, "n1")}
+    assert not images_of([raw_task("preparing"), raw_task("rejected")])
 
 
 NODE = nodes_of([raw_node("n1", "pc-1")])[0]

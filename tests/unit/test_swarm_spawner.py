@@ -3,162 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from jupyterhub.spawner import SpawnException
 
-from minicluster.wire import PlaceServer, ServerPlace
-from minicluster_hub.engines.swarm.docker import Docker, DockerAway, DockerMissing
-from minicluster_spawner.shared import ServerKey, SharedSwarm
-from minicluster_spawner.swarm import MiniclusterSpawner
+from minicluster_hub.engines.swarm.docker import DockerAway
+from minicluster_spawner.shared import SharedSwarm
 
-LOG = logging.getLogger(__name__)
-KEY = ServerKey("ada", "")
-IMAGE = "127.0.0.1:5100/nb@sha256:aa"
-
-
-class StubDocker(Docker):
-    """A Swarm of one node in a dictionary. `fault`: raised by every call while it is set."""
-
-    def __init__(self) -> None:
-        super().__init__(connect=lambda: SimpleNamespace(close=lambda: None), retry_s=0.0)
-        self.fault: Exception | None = None
-        self.services: dict[str, dict[str, Any]] = {}
-        self.made_secrets: dict[str, dict[str, Any]] = {}
-        self.state: dict[str, Any] = {"State": "running"}
-        self.desired = "running"
-
-    def watch(self, kind: str, on_event: Callable[[], None]) -> Any:
-        return SimpleNamespace(close=lambda: None)
-
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        await asyncio.sleep(0)
-        if self.fault is not None:
-            raise self.fault
-        return getattr(self, f"_{method}")(*args, **kwargs)
-
-    async def logs(self, service: str, lines: int) -> str:
-        return "the last line\n"
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        status = {"State": "ready", "Addr": "127.0.0.1"}
-        return [{"ID": "n1", "Description": {"Hostname": "pc-1"}, "Status": status}]
-
-    def _tasks(self, filters: Any) -> list[dict[str, Any]]:
-        return [
-            {
-                "ID": f"task-of-{name}",
-                "NodeID": "n1",
-                "DesiredState": self.desired,
-                "Spec": {"ContainerSpec": service["task_template"]["ContainerSpec"]},
-                "Status": self.state,
-                "NetworksAttachments": [{"Addresses": ["127.0.0.1/8"]}],
-            }
-            for name, service in self.services.items()
-        ]
-
-    def _services(self, filters: Any) -> list[dict[str, Any]]:
-        return [{"Spec": {"Name": name}} for name in self.services]
-
-    def _secrets(self, filters: Any) -> list[dict[str, Any]]:
-        return [
-            {"ID": name, "Spec": {"Name": name, "Labels": one["labels"]}}
-            for name, one in self.made_secrets.items()
-        ]
-
-    def _create_secret(self, **spec: Any) -> dict[str, Any]:
-        self.made_secrets[spec["name"]] = spec
-        return {"ID": spec["name"]}
-
-    def _create_service(self, **spec: Any) -> dict[str, Any]:
-        self.services[spec["name"]] = spec
-        return {"ID": f"id-of-{spec['name']}"}
-
-    def _inspect_service(self, name: str) -> dict[str, Any]:
-        if name not in self.services:
-            raise DockerMissing(f"service {name} not found")
-        return {"ID": f"id-of-{name}"}
-
-    def _remove_service(self, name: str) -> None:
-        if self.services.pop(name, None) is None:
-            raise DockerMissing(f"service {name} not found")
-
-    def _remove_secret(self, secret_id: str) -> None:
-        del self.made_secrets[secret_id]
-
-
-class StubLedger:
-    """One node, and who has a place on it."""
-
-    def __init__(self) -> None:
-        self.taken: set[tuple[str, str]] = set()
-        self.until: float | None = None
-
-    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
-        self.taken.add((owner, server))
-        return ServerPlace(owner=owner, server=server, node="pc-1", until=self.until)
-
-    async def free(self, owner: str, server: str) -> None:
-        self.taken.discard((owner, server))
-
-    async def places(self) -> tuple[ServerPlace, ...]:
-        return tuple(ServerPlace(owner=owner, server=server, node="pc-1") for owner, server in self.taken)
-
-    async def close(self) -> None:
-        pass
-
-
-class Bench:
-    """A spawner between a Docker and a ledger that a test can break."""
-
-    def __init__(self, listening_port: int) -> None:
-        self.docker, self.ledger = StubDocker(), StubLedger()
-        self.shared = SharedSwarm(self.docker, self.ledger, LOG)  # pyright: ignore[reportArgumentType]
-        self.spawner = self.new_spawner(listening_port)
-
-    def new_spawner(self, port: int) -> MiniclusterSpawner:
-        """Return a spawner as a hub has it after its own start."""
-        user = SimpleNamespace(
-            name="ada",
-            settings={"minicluster_swarm": self.shared},
-            url="/user/ada/",
-            escaped_name="ada",
-            orm_user=SimpleNamespace(orm_spawners={}),
-        )
-        spawner = _Spawner(user=user, image=IMAGE, port=port, listen_timeout_s=0.3, pending_patience_s=0.1)
-        spawner.orm_spawner = SimpleNamespace(name="", user_options={}, server=None, state=None)
-        return spawner
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.docker.services or self.docker.made_secrets or self.ledger.taken)
-
-
-class _Spawner(MiniclusterSpawner):
-    """Without a hub around it."""
-
-    internal_hostname = "127.0.0.1"
-
-    def get_env(self) -> dict[str, str]:
-        return {"JUPYTERHUB_API_TOKEN": "the-token"}
-
-
-@pytest_asyncio.fixture
-async def bench() -> AsyncIterator[Bench]:
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-    made = Bench(server.sockets[0].getsockname()[1])
-    yield made
-    made.docker.fault = None
-    if made.docker.services:
-        await made.spawner.stop()
-    assert made.is_empty
-    await made.shared.close()
-    server.close()
+from .spawner_bench import IMAGE, KEY, LOG, Bench
+from .spawner_bench import bench as bench
 
 
 async def test_a_start_takes_a_place_a_secret_and_a_service_and_a_stop_gives_all_back(bench: Bench) -> None:
@@ -208,6 +62,18 @@ async def test_poll_ends_a_server_whose_gpu_time_is_over(bench: Bench) -> None:
     await bench.spawner.start()
     assert await bench.spawner.poll() == 0
     assert bench.is_empty
+
+
+async def test_a_server_that_gave_its_gpus_back_goes_on_past_their_time(bench: Bench) -> None:
+    bench.ledger.until, bench.ledger.gpus = 1.0, ("GPU-a", "GPU-b")
+    await bench.spawner.start()
+    (service,) = bench.docker.services.values()
+    seen = {"DOCKER_RESOURCE_GPU=GPU-a,GPU-b", "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b"}
+    assert seen <= set(service["task_template"]["ContainerSpec"]["Env"])
+    bench.ledger.reclaimed = True
+    assert await bench.spawner.poll() is None
+    bench.ledger.reclaimed = False
+    assert await bench.spawner.poll() == 0
 
 
 @pytest.mark.parametrize(
@@ -291,6 +157,28 @@ async def test_what_cannot_be_removed_now_is_removed_later(bench: Bench) -> None
     bench.docker.fault = None
     assert await bench.shared.end(KEY, patience_s=10)
     assert bench.is_empty
+
+
+async def test_what_the_catalogue_offers_can_be_chosen_as_long_as_it_is_offered(bench: Bench) -> None:
+    bench.ledger.offered = {"notebook": IMAGE, "vision": "127.0.0.1:5100/vision@sha256:bb"}
+    assert "vision" in await bench.spawner.form()
+    assert list(bench.spawner.allowed().images) == ["notebook", "vision"], "the same image stands there once"
+    check = bench.spawner.apply_user_options
+    await check(bench.spawner, {"image": "vision"})
+    assert bench.spawner.choose({"image": "vision"}).image == "127.0.0.1:5100/vision@sha256:bb"
+    assert bench.spawner.choose({}).image == IMAGE
+    bench.ledger.away = True
+    await check(bench.spawner, {"image": "vision"})
+    bench.ledger.away, bench.ledger.offered = False, {"notebook": IMAGE}
+    with pytest.raises(SpawnException, match="There is no image 'vision'"):
+        await check(bench.spawner, {"image": "vision"})
+
+
+async def test_a_server_has_what_the_job_service_wants_set_unless_it_has_its_own(bench: Bench) -> None:
+    bench.ledger.environment = {"PIP_INDEX_URL": "https://pypi.lab/", "JUPYTERHUB_API_TOKEN": "other"}
+    await bench.spawner.start()
+    (secret,) = bench.docker.made_secrets.values()
+    assert b"https://pypi.lab/" in secret["data"] and b"the-token" in secret["data"]
 
 
 # --- the ledger's client against a real HTTP server ----------------------------------------------

@@ -1,6 +1,6 @@
 """What `%distribute why` prints."""
 
-from minicluster.options import Command, parse_command_line
+from minicluster.command_line import Command, parse_command_line
 from minicluster.why import Why
 from minicluster.wire import JobState, JobWhy, RankSight, RankStack, StackFrame
 

@@ -117,9 +117,9 @@ def scene_of(here: World, seen: Sight | None = None) -> Scene:
     return scene
 
 
-def acts(here: World, seen: Sight | None = None) -> tuple[Action, ...]:
+def acts(here: World, seen: Sight | None = None, limits: Limits = LIMITS) -> tuple[Action, ...]:
     """Return what is decided."""
-    return decide(here, seen or sight(), LIMITS)
+    return decide(here, seen or sight(), limits)
 
 
 def events(actions: Iterable[Action]) -> list[JobEvent]:

@@ -15,6 +15,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:
         # A service starts: nothing that only commands need is imported.
         return import_module("minicluster_hub.cluster.entry").run(words[1:])
+    if words[:1] == ["simulate"]:
+        # Needs no cluster, not even Docker.
+        return import_module("minicluster_hub.simulate.command").run(words[1:])
+    if words[:1] == ["policy"]:
+        # Speaks to the job service, wherever that is.
+        return import_module("minicluster_hub.cluster.policy").run(words[1:])
     given = parse(words)
     from minicluster_hub.cluster.commands import do
 

@@ -19,7 +19,8 @@ class Choices:
     fetches from; "": the one that the notebook image comes from; "none": no cache.
     config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
     URL. shared_data: a folder that all managers have at the same path; the platform then runs on any of
-    them. tls_mark, db_mark: which of several that were given in the course of time.
+    them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
+    tls_mark, db_mark: which of several that were given in the course of time.
     """
 
     port: int = 443
@@ -36,6 +37,7 @@ class Choices:
     has_db_url: bool = False
     db_mark: str = ""
     shared_data: str = ""
+    data_cache_bytes: int = 0
     service_options: tuple[str, ...] = ()
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:

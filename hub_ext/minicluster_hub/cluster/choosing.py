@@ -58,7 +58,9 @@ def secret_groups(
     choices: Choices, given: argparse.Namespace, managers: Sequence[SwarmNode]
 ) -> Iterable[sealed.Group]:
     """Return the secrets that these choices need. managers: those that the platform may run on."""
-    yield from (sealed.token(name) for name in ("proxy_token", "service_token", "spawner_token"))
+    yield from (
+        sealed.token(name) for name in ("proxy_token", "service_token", "spawner_token", "keeper_token")
+    )
     yield sealed.registry_passwords()
     yield sealed.registry_certificate([node.address for node in managers])
     if choices.tls == TLS_OWN:

@@ -49,9 +49,13 @@ def _confirm(yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise OptionUnusable(
-            "down --data removes accounts, jobs and everybody's home. If you mean it, add --yes."
+            "down --data removes accounts, jobs, data sets, images and everybody's home. "
+            "If you mean it, add --yes."
         )
-    say("This removes accounts, jobs, images and everybody's home, on all nodes. Type: remove all data")
+    say(
+        "This removes accounts, jobs, data sets, images and everybody's home, on all nodes. "
+        "Type: remove all data"
+    )
     if input("> ").strip() != "remove all data":
         raise OptionUnusable("Nothing was removed.")
 
@@ -181,6 +185,7 @@ def _tell_what_stays(daemon: Daemon, given: argparse.Namespace) -> None:
         return
     kept = [one["Name"] for one in (daemon.call("volumes", filters=_OURS) or {}).get("Volumes") or ()]
     say(
-        f"Ended. Kept on this machine: {', '.join(sorted(kept)) or 'no data'}; on each node its users' homes."
+        f"Ended. Kept on this machine: {', '.join(sorted(kept)) or 'no data'}; on each node its users' homes "
+        "and its cache of data sets."
     )
     say("A plain `up` goes on with them, as it was. `down --data` removes them on all nodes.")

@@ -13,6 +13,8 @@ from minicluster_hub.cluster.relay_doors import (
     PUBLISH_NODE_ENV,
     REGISTRY_ENV,
 )
+from minicluster_hub.engines.swarm.names import DATA_ROLE
+from minicluster_hub.engines.swarm.spec import DATA_CACHE
 
 SERVICES_ENV = "MINICLUSTER_SERVICES"
 """Of a job service: NODE=URL for each manager, with commas between."""
@@ -21,6 +23,8 @@ REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster
 REGISTRY_PORT, CACHE_PORT, SERVICE_PORT = 5443, 5444, 8082
 SERVICE_PREFIX = "/services/minicluster/"
 USER, ROOT = "1000", "0"
+_ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+_REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         f"--SwarmEngine.image={facts.images.notebook}",
         *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
         f"--MiniclusterHub.server_gpus={choices.server_gpus}",
+        *_registry_options(facts),
         *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
         *choices.service_options,
     ]
@@ -157,11 +162,40 @@ def service(choices: Choices, facts: Facts) -> Draft:
             "JUPYTERHUB_BASE_URL": "/",
             **(_managers(facts) if facts.shared_data else {}),
         },
-        secrets=("service_token", *(("db_url",) if choices.has_db_url else ())),
+        secrets=(
+            "service_token",
+            "keeper_token",
+            *_REGISTRY_SECRETS,
+            *(("db_url",) if choices.has_db_url else ()),
+        ),
         data_dir=DATA_DIR,
         ports={SERVICE_PORT: SERVICE_PORT},
         socket=True,
         each_manager=bool(facts.shared_data),
+    )
+
+
+def keeper(choices: Choices, facts: Facts) -> Draft:
+    """Each node's cache of data sets; in the image that every node has for its tasks.
+
+    Where notebook servers may have GPUs it also measures whether they are used. It only asks the driver.
+    """
+    addresses = facts.managers.values() or (facts.manager_address,)
+    return Draft(
+        role=DATA_ROLE,
+        image=facts.images.notebook,
+        command=("python", "-P", "-m", "minicluster.runtime.keeper"),
+        environment={
+            "MINICLUSTER_SERVICE_URL": ",".join(_task_url(address) for address in addresses),
+            "MINICLUSTER_KEEPER_NODES": "{{.Node.Hostname}}",
+            NODE_ENV: "{{.Node.ID}}",
+            "MINICLUSTER_DATA_CACHE": DATA_CACHE,
+            "MINICLUSTER_DATA_CACHE_BYTES": str(choices.data_cache_bytes),
+            **(_ASKS_DRIVER if choices.server_gpus else {}),
+        },
+        secrets=("keeper_token",),
+        data_dir=DATA_CACHE,
+        everywhere=True,
     )
 
 
@@ -199,6 +233,18 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
 def _public_url(choices: Choices, facts: Facts) -> str:
     """Return what the hub calls itself; "": as the browser does, where the proxy may run on any manager."""
     return "" if facts.shared_data and not choices.names else choices.url(facts.manager_address)
+
+
+def _registry_options(facts: Facts) -> list[str]:
+    """Return what leads the job service to the registry that takes what users publish."""
+    ca_file, login_file = (f"/run/secrets/{name}" for name in _REGISTRY_SECRETS)
+    cache = ["--RegistrySettings.cache_url=https://cache:5000"] if facts.upstream else []
+    return [
+        "--RegistrySettings.url=https://registry:5000",
+        f"--RegistrySettings.ca_file={ca_file}",
+        f"--RegistrySettings.login_file={login_file}",
+        *cache,
+    ]
 
 
 def _task_url(address: str) -> str:

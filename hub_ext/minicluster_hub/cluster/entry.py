@@ -72,6 +72,7 @@ def _service(words: list[str]) -> int:
     database = SECRETS / "db_url"
     more = [f"--db-url={secret('db_url')}"] if database.exists() else []
     more += service_urls(os.environ)
+    more.append(f"--MiniclusterHub.keeper_token_file={SECRETS / 'keeper_token'}")
     _become([sys.executable, "-P", "-m", "minicluster_hub", *words, *more])
     return 0
 

@@ -1,4 +1,4 @@
-"""The command line: up, down, upgrade, status, doctor, users; and `run`, for the cluster's own services."""
+"""The command line: up, down, upgrade, status, doctor, users, simulate; `run`: the cluster's services."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _user(_command(commands, "passwd", "give a user a new password, and print it"))
     _admin(_user(_command(commands, "adduser", "make a user, and print the password")))
     _command(commands, "publisher", "print who may publish images in the cluster's registry, and how")
+    _command(commands, "simulate", "what other scheduling would do with a trace's jobs", add_help=False)
+    _command(commands, "policy", "what orders the jobs; put another policy in force", add_help=False)
     _command(commands, "run", "what the cluster's own services call", add_help=False)
     given, rest = parser.parse_known_args(arguments)
     if rest and given.command not in ("run", "doctor"):
@@ -45,6 +47,7 @@ def _command(commands: Any, name: str, about: str, **more: Any) -> argparse.Argu
 def _up(parser: argparse.ArgumentParser) -> None:
     _door(parser)
     _images(parser)
+    _data_sets(parser)
     add = parser.add_argument
     add(
         "--advertise-addr", metavar="ADDRESS", help="this machine's address among its nodes (for a new Swarm)"
@@ -80,6 +83,16 @@ def _up(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _data_sets(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-cache",
+        dest="data_cache_bytes",
+        type=_size,
+        metavar="SIZE",
+        help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
+    )
+
+
 def _door(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--port", type=_port, help="where browsers come in on the first machine (443)")
@@ -111,7 +124,9 @@ def _upgrade(parser: argparse.ArgumentParser) -> None:
 def _down(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--data", action="store_true", help="remove all data too: accounts, jobs, images and everybody's home"
+        "--data",
+        action="store_true",
+        help="remove all data too: accounts, jobs, data sets, images and everybody's home",
     )
     add("--leave", action="store_true", help="leave the Swarm as well")
     add("--yes", action="store_true", help="do not ask before data is removed")
@@ -139,6 +154,15 @@ def _port(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text}: a port is a number from 1 to 65535")
     return int(text)
+
+
+def _size(text: str) -> int:
+    units = {"": 1, "m": 10**6, "g": 10**9, "t": 10**12}
+    number = text.lower().rstrip("mgt")
+    unit = text.lower()[len(number) :]
+    if not number.isdigit() or unit not in units:
+        raise argparse.ArgumentTypeError(f"{text}: a size is a number of bytes, or 500m, 200g, 2t")
+    return int(number) * units[unit]
 
 
 def _text(path: str) -> str:

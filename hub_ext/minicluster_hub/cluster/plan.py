@@ -13,8 +13,10 @@ from minicluster_hub.cluster.record import Images
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 
 SPEC_LABEL = "org.minicluster.spec"
-PLATFORM = ("registry", "cache", "relay", "images", "service", "hub", "proxy")
+PLATFORM = ("registry", "cache", "relay", "images", "service", "keeper", "hub", "proxy")
 """The roles of the platform's services, in the order in which they start."""
+LATE = ("images", "keeper")
+"""Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are."""
 
 MANAGERS = "node.role==manager"
 _S = 1_000_000_000
@@ -36,6 +38,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
         found += [
             drafts.images(facts),
             drafts.service(choices, facts),
+            drafts.keeper(choices, facts),
             drafts.hub(choices, facts),
             drafts.proxy(choices, facts),
         ]
@@ -114,7 +117,7 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
 
 def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = []
-    if draft.data_dir and facts.shared_data:
+    if draft.data_dir and facts.shared_data and not draft.everywhere:
         mounts.append(
             {"Type": "bind", "Source": f"{facts.shared_data}/{draft.role}", "Target": draft.data_dir}
         )

@@ -32,7 +32,7 @@ def status(daemon: Daemon, given: argparse.Namespace) -> int:
     services.sort(key=lambda one: plan.PLATFORM.index(_role(one)))
     standings = {_role(one): waiting.standing(_as_spec(one), tasks, nodes) for one in services}
     say("\n".join(report(known, nodes, standings, counts(tasks))))
-    return int(any(not now.done for role, now in standings.items() if role != "images"))
+    return int(any(not now.done for role, now in standings.items() if role not in plan.LATE))
 
 
 def report(

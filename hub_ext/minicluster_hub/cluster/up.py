@@ -231,7 +231,7 @@ class Up:
             role = spec["name"].partition("_")[2]
             with self.steps.step(role) as step:
                 how = objects.ensure_service(self.daemon, spec)
-                if role == "images":  # large, and nobody has to wait for it: status tells how far it is
+                if role in plan.LATE:
                     step.end("nodes fetch the notebook image", how)
                     continue
                 now = waiting.wait_for(self.daemon, spec, self.node.id, lambda now: step.tell(_progress(now)))

@@ -6,13 +6,14 @@ The reconciler calls it; an engine never calls back but by `on_change`, which on
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from traitlets import Float
 from traitlets.config import LoggingConfigurable
 
-from minicluster_hub.models import NodeView
+from minicluster.wire import Versions
+from minicluster_hub.models import NodeView, ServerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,12 @@ class LighthouseRefused(EngineError):
     """The engine cannot run a lighthouse for a fault-tolerant job."""
 
 
-class ImageNotAllowed(EngineError):
-    """A job asks for an image that this cluster does not run. `allowed`: those that it does."""
+class GpusRefused(EngineError):
+    """The engine cannot have GPUs for a notebook server."""
 
-    def __init__(self, image: str, allowed: Sequence[str] = (), why: str = "") -> None:
-        super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
-        listed = f", or give one of: {', '.join(allowed)}" if allowed else ""
-        self.hint = f"Leave --image out for the cluster's own{listed}."
+
+class ImageUnknown(EngineError):
+    """The engine cannot tell which image a name stands for now."""
 
 
 class Engine(LoggingConfigurable):
@@ -139,10 +139,43 @@ class Engine(LoggingConfigurable):
         """Return all lighthouses known now, by gang, those that died until `end_lighthouse`."""
         return {}
 
-    def check_image(self, image: str | None) -> None:
-        """Called before a job is taken. Raises ImageNotAllowed; None is the engine's own image."""
-        if image is not None:
-            raise ImageNotAllowed(image)
+    async def hold_gpus(self, server: ServerRecord) -> tuple[str, ...]:
+        """Have a notebook server's GPUs, as many as it has slots; return their ids, again the same ones.
+
+        None where a server has its GPUs in another way, and so until it ends. Raises GpusRefused.
+        """
+        return ()
+
+    async def release_gpus(self, owner: str, name: str) -> None:
+        """Give a server's GPUs to others, while it may run on; unknown ones are released already."""
+
+    def held_gpus(self) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return the ids of the GPUs that are held for servers, by their owners and names."""
+        return {}
+
+    def own_images(self) -> tuple[str, ...]:
+        """Return the references of the images that the settings offer: the first is that of a job
+        without one. Empty: tasks run in no image.
+        """
+        return ()
+
+    def images_there(self) -> Mapping[str, Collection[str]]:
+        """Return, by reference, the nodes on which something was seen to run in an image: they have it."""
+        return {}
+
+    def environment(self) -> Versions | None:
+        """Return what ranks have where tasks run in no image; None where that is their image's affair."""
+        return None
+
+    async def image_digest(self, reference: str) -> str:
+        """Return the digest that a tag has now. Raises ImageUnknown, or another EngineError."""
+        raise ImageUnknown(f"this engine cannot look up {reference}")
+
+    def keep_data(self, service_url: str, token: str) -> None:
+        """Have a keeper on each node (minicluster.runtime.keeper), now that a job reads a data set.
+
+        Called again and again. An engine whose keepers are services of the cluster has nothing to do.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import (
+    About,
     BlobInfo,
     Job,
     JobList,
@@ -17,7 +18,27 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
-from minicluster_hub.handlers import blobs, events, jobs, nodes, ops, servers, snapshots, tasks, why
+from minicluster_hub.handlers import (
+    about,
+    artifacts,
+    blobs,
+    claims,
+    data,
+    events,
+    jobs,
+    nodes,
+    notices,
+    ops,
+    policy,
+    queue,
+    quotas,
+    servers,
+    snapshots,
+    tasks,
+    usage,
+    why,
+)
+from minicluster_hub.handlers.images import ROUTES as IMAGE_ROUTES
 from minicluster_hub.handlers.messages import Health, JobStory
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
 
@@ -129,6 +150,15 @@ API_ROUTES: tuple[Route, ...] = (
     Route("HEAD", "api/blobs/{sha256}", blobs.UserBlobHandler, "Is a payload there?", scope=_SUBMIT),
     Route(
         "GET",
+        "api/about",
+        about.AboutHandler,
+        "Whom the token is for, and the versions of this side",
+        scope=_READ,
+        answer=About,
+        query=(Query("image", "string", "of whose ranks; the cluster's own image if not given"),),
+    ),
+    Route(
+        "GET",
         "api/nodes",
         nodes.NodesHandler,
         "Nodes and who holds their slots",
@@ -171,6 +201,14 @@ API_ROUTES: tuple[Route, ...] = (
         who=Who.SPAWNER,
         scope=Scope.PLACE,
         status=204,
+    ),
+    Route(
+        "POST",
+        "api/gpus/{server}",
+        servers.GpusHandler,
+        "Take the GPUs again that one's own notebook server left idle; the server without a name is `-`",
+        scope=Scope.SUBMIT,
+        answer=ServerPlace,
     ),
     Route(
         "POST",
@@ -224,6 +262,13 @@ API_ROUTES: tuple[Route, ...] = (
         body=BYTES,
         answer=BlobInfo,
     ),
+    *IMAGE_ROUTES,
+    *policy.ROUTES,
+    *quotas.ROUTES,
+    *claims.ROUTES,
+    *notices.ROUTES,
+    *queue.ROUTES,
+    *usage.ROUTES,
     Route("GET", "health", ops.HealthHandler, "Whether the service can work", who=Who.ANYONE, answer=Health),
     Route("GET", "metrics", ops.MetricsHandler, "For Prometheus", answer=TEXT),
     Route(
@@ -234,4 +279,6 @@ API_ROUTES: tuple[Route, ...] = (
         who=Who.ANYONE,
         answer="application/json",
     ),
+    *artifacts.ROUTES,
+    *data.ROUTES,
 )

@@ -25,6 +25,12 @@ class User:
     model: dict[str, Any]
     hub_auth: HubOAuth
 
+    @property
+    def groups(self) -> tuple[str, ...] | None:
+        """Of the hub; None if it did not tell."""
+        told = self.model.get("groups")
+        return None if told is None else tuple(told)
+
     def has(self, scope: Scope) -> bool:
         """Say whether the token has a scope: for its own user, or (admin) for everyone."""
         wanted = scope.value if scope is Scope.ADMIN else f"{scope.value}!user={self.name}"

@@ -51,7 +51,7 @@ class Upload(ServiceHandler):
     async def keep(self, owner: str) -> None:
         """Commit the body as a blob of this owner and answer. Raises ApiError (422) if damaged."""
         info = await self.take()
-        self.context.store.add_blob(owner, info.sha256, info.size_bytes, self.context.clock())
+        self.context.store.blobs.add(owner, info.sha256, info.size_bytes, self.context.clock())
         self.reply(info)
 
     async def take(self) -> BlobInfo:
@@ -90,7 +90,7 @@ class UserBlobHandler(UserHandler, Upload):
         await self.keep(self.user.name)
 
     def head(self, sha256: str) -> None:
-        if not self.context.store.has_blob(self.user.name, sha256) or not self.context.blobs.size(sha256):
+        if not self.context.store.blobs.has(self.user.name, sha256) or not self.context.blobs.size(sha256):
             raise ApiError(404, "unknown_blob", f"there is no blob {sha256} of yours")
         self.finish()
 
@@ -103,7 +103,8 @@ class TaskBlobHandler(TaskHandler, Upload, FileReply):
         return self.context.limits.result_bytes
 
     async def get(self, sha256: str) -> None:
-        if self.run_order().payload_sha256 != sha256:
+        run = self.run_order()
+        if sha256 not in (run.payload_sha256, run.bundle_sha256):
             raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
         self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(self.context.blobs.path(sha256))

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from jupyterhub.services.auth import HubOAuth
 
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.board import Board
+from minicluster_hub.catalogue.catalogue import Catalogue
+from minicluster_hub.catalogue.publishing import Publications
+from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.handlers.metrics import Metrics
+from minicluster_hub.holds import Holds
 from minicluster_hub.logs import JobLogs
+from minicluster_hub.notices.post import Post
 from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.admission import AdmissionLimits
+from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.shadowing import Shadowing
 from minicluster_hub.store import Store
 
 KIB = 1024
@@ -26,13 +33,16 @@ class ApiLimits:
 
     request_bytes: of a JSON body. payload_bytes, result_bytes: of blobs up and down.
     lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
-        `tail_bytes`. push_interval_s: least time between two pushes of log text to a reader.
+        `tail_bytes`. artifacts_keep_days: how long files of a job are kept after its end, 0: for ever.
+        push_interval_s: least time between two pushes of log text to a reader.
     """
 
     request_bytes: int = 8 * KIB * KIB
     payload_bytes: int = 2 * KIB * KIB * KIB
     result_bytes: int = 16 * KIB * KIB * KIB
     snapshot_bytes: int = 64 * KIB * KIB * KIB
+    artifacts_keep_days: float = 0.0
+    piece_bytes: int = 256 * KIB * KIB
     lag_bytes: int = 256 * KIB
     tail_bytes: int = 64 * KIB
     push_interval_s: float = 0.05
@@ -53,8 +63,17 @@ class Context:
     limits: ApiLimits
     clock: Callable[[], float]
     log: logging.Logger
+    catalogue: Catalogue
+    publications: Publications
+    data_sets: DataSetFiles
+    shadowing: Shadowing
+    post: Post
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
+    idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
+    holds: Holds = field(default_factory=Holds)
+    job_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every job and notebook server, unless they have their own: pip's index."""
 
     @property
     def board(self) -> Board:

@@ -15,9 +15,9 @@ from minicluster_hub.duty import Duty
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.pass_on import PASSED_ON, PassOn, Refusal
 
-_OF_THE_LEADER = ("nodes", "api/nodes", "api/events", "api/servers", "metrics")
+_OF_THE_LEADER = ("nodes", "api/nodes", "api/events", "api/servers", "metrics", "api/data")
 """What is read from what only the leader sees: the engine's nodes, places, counts."""
-_TASKS = "api/tasks/"
+_TASKS = ("api/tasks/", "api/keepers/")
 
 
 class Door(Router):

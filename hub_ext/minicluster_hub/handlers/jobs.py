@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from minicluster.wire import JobList, JobSpec, JobSubmit
-from minicluster_hub.engines.base import ImageNotAllowed
+from minicluster_hub.catalogue.catalogue import ImageNotAllowed
+from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.data import refused as data_refused
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.messages import JobStory, StoryLine
-from minicluster_hub.models import JobRecord
-from minicluster_hub.scheduling.admission import JobRefused, admit
+from minicluster_hub.handlers.route import Scope
+from minicluster_hub.models import JobRecord, NodeView
+from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
 from minicluster_hub.states import JobEvent, TransitionImpossible
 
 
@@ -29,6 +32,8 @@ class JobsHandler(UserHandler):
         if known is not None:
             self.reply(self.context.board.job(known))
             return
+        if self.user.groups is not None:
+            self.context.store.owners.note(self.user.name, self.user.groups, self.context.clock())
         decided = request.model_copy(update={"spec": self._admitted(request.spec)})
         record, new = self.context.store.submit(self.user.name, decided, self.context.clock())
         if new:
@@ -41,21 +46,37 @@ class JobsHandler(UserHandler):
         """Return the spec with its nodes decided. Raises ApiError (409, 422)."""
         context, owner = self.context, self.user.name
         try:
-            open_jobs = context.store.count_open_jobs(owner)
-            context.board.check_image(spec.image)
-            decided = admit(spec, context.board.node_views(), open_jobs, context.admission)
+            chosen: dict[str, object] = {"image": context.catalogue.resolve(spec.image)}
+            decided = admit(spec, self._open_nodes(), self._submitter(), context.admission)
+            chosen["data"] = context.data_sets.resolved(owner, spec)
+        except DataSetRefused as error:
+            raise data_refused(error) from error
         except JobRefused as refused:
             raise ApiError(422, refused.code, refused.message, refused.hint) from refused
         except ImageNotAllowed as refused:
             raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
-        if not context.store.has_blob(owner, spec.payload_sha256):
-            raise ApiError(
-                409,
-                "payload_missing",
-                f"the cell's payload {spec.payload_sha256} is not here",
-                "PUT it to api/blobs/SHA256 first, then submit again with the same key",
-            )
-        return decided
+        for blob in filter(None, (spec.payload_sha256, spec.bundle_sha256)):
+            if not context.store.blobs.has(owner, blob):
+                raise ApiError(
+                    409,
+                    "payload_missing",
+                    f"the cell's payload {blob} is not here",
+                    "PUT it to api/blobs/SHA256 first, then submit again with the same key",
+                )
+        chosen["env"] = {**context.job_environment, **spec.env}
+        return decided.model_copy(update=chosen)
+
+    def _open_nodes(self) -> tuple[NodeView, ...]:
+        bookings, context = self.context.reconciler.bookings, self.context
+        return bookings.open_nodes(context.board.node_views(), context.clock())
+
+    def _submitter(self) -> Submitter:
+        name, context = self.user.name, self.context
+        return Submitter(
+            context.store.count_open_jobs(name),
+            self.user.has(Scope.ADMIN),
+            context.reconciler.accounts.quotas.at_door(name),
+        )
 
 
 class JobHandler(UserHandler):

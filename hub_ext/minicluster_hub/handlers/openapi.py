@@ -51,8 +51,8 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, **_content(route.body)}
     if route.who is not Who.ANYONE:
         operation["security"] = [{"hub": [route.scope] if route.scope else []}]
-    if route.who is Who.TASK:
-        operation["security"] = [{"task": []}]
+    if route.who in (Who.TASK, Who.KEEPER):
+        operation["security"] = [{route.who.value: []}]
     return operation
 
 
@@ -88,4 +88,5 @@ def _security_schemes() -> dict[str, Any]:
     return {
         "hub": {**header, "description": text.format(word="token") + ", a JupyterHub token with the scopes"},
         "task": {**header, "description": text.format(word="task") + ", given to each task's agent"},
+        "keeper": {**header, "description": text.format(word="keeper") + ", of the cluster's keepers"},
     }

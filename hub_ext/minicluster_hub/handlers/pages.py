@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from tornado.web import StaticFileHandler
 
 from minicluster_hub.handlers.auth import UserHandler
-from minicluster_hub.handlers.errors import api_error
+from minicluster_hub.handlers.errors import ApiError, api_error
 from minicluster_hub.handlers.route import Scope
 
 if TYPE_CHECKING:
@@ -96,9 +96,26 @@ class JobPage(Page):
         self.show(self.template, job_id=record.id, title=f"Job {record.id}")
 
 
+class NoPage(Page):
+    """Any other path that a person may have typed."""
+
+    def get(self, **path: str) -> None:
+        raise ApiError(404, "unknown_path", f"There is no page {self.request.path}.")
+
+
 class NodesPage(Page):
     template = "minicluster_nodes.html"
     title = "Nodes"
+
+
+class ImagesPage(Page):
+    template = "minicluster_images.html"
+    title = "Images"
+
+
+class QueuePage(Page):
+    template = "minicluster_queue.html"
+    title = "Queue"
 
 
 class StaticFiles(StaticFileHandler):

@@ -21,11 +21,12 @@ class Scope(StrEnum):
 
 
 class Who(StrEnum):
-    """Who may come in by a route: a hub's user, the hub's spawner, a task's agent, or anyone."""
+    """Who may come in by a route: a hub's user, its spawner, a task's agent, a node's keeper, or anyone."""
 
     USER = "user"
     SPAWNER = "spawner"
     TASK = "task"
+    KEEPER = "keeper"
     ANYONE = "anyone"
 
 
@@ -65,9 +66,14 @@ def path_parts(path: str) -> dict[str, str]:
     known = {
         "job_id": r"[0-9]{1,15}",
         "step": r"[0-9]{1,18}",
+        "file": r".+",
         "sha256": r"[0-9a-f]{64}",
+        "digest": r"sha256:[0-9a-f]{64}",
         "owner": r"[^/]{1,1024}",
+        "data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
         "server": r"[^/]{1,1024}",
+        "node": r"[^/]{1,255}",
+        "claim_id": r"[0-9]{1,15}",
     }
     return {name: known[name] for name in re.findall(r"{(\w+)}", path)}
 

@@ -21,7 +21,10 @@ PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "", pages.JobsPage, "Jobs", **_PAGE),
     Route("GET", "jobs/{job_id}", pages.JobPage, "One job", **_PAGE),
     Route("GET", "nodes", pages.NodesPage, "Nodes", **_PAGE),
+    Route("GET", "images", pages.ImagesPage, "Images", **_PAGE),
+    Route("GET", "queue", pages.QueuePage, "Queue", **_PAGE),
 )
+_NO_PAGE = {"GET": Route("GET", "other", pages.NoPage, "No page", **_PAGE)}
 
 
 def url_specs(context: Context) -> list[URLSpec]:
@@ -33,6 +36,8 @@ def url_specs(context: Context) -> list[URLSpec]:
         URLSpec(f"{prefix}oauth_callback", LoginCallback, {"context": context}),
         URLSpec(f"{prefix}static/(.*)", pages.StaticFiles, {"path": str(static)}),
         URLSpec(prefix.rstrip("/"), RedirectHandler, {"url": prefix, "permanent": False}),
+        URLSpec(f"{prefix}jobs/?", RedirectHandler, {"url": prefix, "permanent": False}),
+        URLSpec(f"{prefix}(?!api/).*", pages.NoPage, {"context": context, "routes": _NO_PAGE}),
         URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
     ]
 

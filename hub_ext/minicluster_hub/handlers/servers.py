@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minicluster.wire import PlaceServer, ServerList
-from minicluster_hub.handlers.auth import HubHandler
+from minicluster_hub.handlers.auth import HubHandler, UserHandler
 from minicluster_hub.handlers.errors import ApiError, scope_missing
 from minicluster_hub.handlers.route import Scope
 from minicluster_hub.scheduling.servers import ServerRefused
@@ -43,14 +43,29 @@ class ServerHandler(PlacesHandler):
     async def put(self, owner: str, server: str) -> None:
         ask = self.parse(PlaceServer)
         try:
-            self.reply(await self.places.place(owner, _name(server), ask))
+            place = await self.places.place(owner, _name(server), ask)
         except ServerRefused as refused:
             raise ApiError(409, refused.code, refused.message, refused.hint) from refused
+        self.reply(place.model_copy(update={"environment": dict(self.context.job_environment)}))
 
-    def delete(self, owner: str, server: str) -> None:
-        self.places.end(owner, _name(server))
+    async def delete(self, owner: str, server: str) -> None:
+        await self.places.end(owner, _name(server))
         self.set_status(204)
         self.finish()
+
+
+class GpusHandler(UserHandler):
+    """The GPUs of one's own notebook server."""
+
+    async def post(self, server: str) -> None:
+        context = self.context
+        places = ServerPlaces(
+            context.store, context.reconciler, context.server_limits, context.clock, context.log
+        )
+        try:
+            self.reply(await places.again(self.user.name, _name(server)))
+        except ServerRefused as refused:
+            raise ApiError(409, refused.code, refused.message, refused.hint) from refused
 
 
 def _name(server: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 
 from minicluster.wire import (
@@ -16,6 +15,7 @@ from minicluster.wire import (
 from minicluster_hub.handlers import snapshot_files
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.handlers.held import HeldHandler
 from minicluster_hub.logs import LogNotKept
 from minicluster_hub.models import TaskRecord
 from minicluster_hub.orders import TaskOver
@@ -83,6 +83,7 @@ class ReportHandler(TaskHandler):
         self.context.reconciler.heartbeat(self.task.id, report.unreached if on_it else ())
         if on_it is not None:
             sizes = self._keep_or_say(on_it, report)
+            self._hear_records(on_it, report)
             own = range(on_it.first_rank, on_it.first_rank + on_it.local_world_size)
             self.context.board.looks.hear(self.task.id, on_it.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.
@@ -94,6 +95,13 @@ class ReportHandler(TaskHandler):
             if run is not None and report.notes:
                 self.context.board.changes.ring(run.job_id)
         self.reply(ReportAnswer(sizes=sizes))
+
+    def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
+        """Take what the ranks logged of their progress, for the scheduler."""
+        board, now = self.context.board, self.context.clock()
+        records = (chunk.data for chunk in report.chunks if not chunk.stream.startswith("rank-"))
+        if any([board.hear_records(self.task, run, data, now) for data in records]):
+            self.context.reconciler.wake()
 
     def _keep_or_say(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
         """Keep the output. When the disk does not take it: what became of the ranks counts all the same."""
@@ -129,18 +137,12 @@ class ReportHandler(TaskHandler):
             raise ApiError(403, "not_your_stream", message)
 
 
-class OrdersHandler(TaskHandler):
+class OrdersHandler(TaskHandler, HeldHandler):
     """Answers when the orders are other than those the agent has, or after a while."""
 
     async def get(self) -> None:
-        have = self.get_query_argument("have", "")
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.context.limits.orders_hold_s
-        orders = self.orders(self.task)
-        while orders.version == have and loop.time() < until:
-            await self.context.board.orders_changed(self.task.id, until - loop.time())
-            orders = self.orders(self.living_task())
-        self.reply(orders)
+        bell = self.context.board.orders_bell
+        self.reply(await self.held(lambda: self.orders(self.living_task()), bell, self.task.id))
 
 
 def _streams(run: RunOrder) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ _ON_ITS_WAY = {
     JobState.STOPPING: "its ranks are being stopped",
     JobState.FAILING: "its ranks are being ended after an error",
     JobState.REQUEUING: "it lost a node, and what is left of the attempt is being ended",
+    JobState.YIELDING: "it makes room for others, and its newest snapshot is being kept",
     JobState.QUEUED: "it waits for the scheduler",
 }
 

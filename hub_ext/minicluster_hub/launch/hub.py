@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-from minicluster_hub.quick_import import without_grammar
+from minicluster_hub.quick_import import import_quickly
 
 READY_FD = "MINICLUSTER_READY_FD"
 
@@ -28,7 +28,7 @@ def look_often() -> None:
 
 def main() -> None:
     """Run JupyterHub; write to the pipe named in the environment when all its routes are there."""
-    without_grammar()
+    import_quickly()
     from jupyterhub.app import JupyterHub
 
     look_often()

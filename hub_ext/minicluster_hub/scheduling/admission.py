@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from minicluster.wire import JobSpec, NodeRange
 from minicluster_hub.models import NodeView
+from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
+from minicluster_hub.scheduling.limits import NO_QUOTA, Quota
 
 RESERVED_PREFIXES = ("MINICLUSTER_", "JUPYTERHUB_", "NVIDIA_", "DOCKER_RESOURCE_", "LD_", "TORCHELASTIC_")
 RESERVED_NAMES = frozenset(
@@ -27,11 +30,15 @@ RESERVED_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """`max_ranks`: of one job. `max_open_jobs`: of one owner, waiting and running."""
+    """`max_ranks`: of one job. `max_open_jobs`: of one owner, waiting and running.
+
+    max_priority: of users' jobs; admins' may have the highest.
+    """
 
     max_ranks: int = 256
     max_open_jobs: int = 200
     max_env_bytes: int = 32 * 1024
+    max_priority: int = NORMAL_PRIORITY
 
 
 class JobRefused(Exception):
@@ -44,12 +51,26 @@ class JobRefused(Exception):
         self.hint = hint
 
 
-def admit(spec: JobSpec, nodes: Sequence[NodeView], open_jobs: int, limits: AdmissionLimits) -> JobSpec:
-    """Return the spec with its nodes decided. Raises JobRefused."""
-    decided = spec.model_copy(update={"nodes": spec.nodes or _all_nodes(spec, nodes)})
+@dataclass(frozen=True, slots=True)
+class Submitter:
+    """Who submits a job: what they may have, and ask for."""
+
+    open_jobs: int = 0
+    is_admin: bool = False
+    quota: Quota = NO_QUOTA
+
+
+def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits: AdmissionLimits) -> JobSpec:
+    """Return the spec with its nodes and its time limit decided. Raises JobRefused."""
+    quota, open_jobs = submitter.quota, submitter.open_jobs
+    asked = None if spec.slots else spec.nodes or _all_nodes(spec, nodes, quota)
+    decided = spec.model_copy(update={"nodes": asked, "timeout_s": spec.timeout_s or quota.run_s})
     _check_nodes(decided, nodes)
+    _check_slots(decided, nodes)
+    _check_quota(decided, quota, open_jobs)
+    _check_priority(decided, submitter, limits)
     _check_environment(decided, limits)
-    ranks = decided.ranks_on_each_node * (decided.nodes.max if decided.nodes else 1)
+    ranks = decided.ranks_on_each_node * (decided.chunks.max if decided.chunks else 1)
     if ranks > limits.max_ranks:
         message = f"the job asks for {ranks} ranks; this cluster allows {limits.max_ranks} in one job"
         raise JobRefused("too_many_ranks", message, "Ask for fewer nodes or fewer --ranks-per-node.")
@@ -59,10 +80,49 @@ def admit(spec: JobSpec, nodes: Sequence[NodeView], open_jobs: int, limits: Admi
     return decided
 
 
-def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView]) -> NodeRange:
-    fitting = [node for node in nodes if node.up and len(node.slot_kinds) >= spec.slots_per_node]
-    count = max(1, len(fitting))
+def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> NodeRange:
+    """Return all nodes that the job can have, or as many of them as its owner's quota allows."""
+    fitting = sum(node.up and len(node.slot_kinds) >= spec.slots_per_node for node in nodes)
+    allowed = inf if quota.slots is None else quota.slots // spec.slots_per_node
+    count = max(1, int(min(fitting, allowed)))
     return NodeRange(min=count, max=count)
+
+
+def _check_quota(spec: JobSpec, quota: Quota, open_jobs: int) -> None:
+    """Refuse what would wait for ever, or may not run for so long."""
+    slots = spec.slots_per_node * (spec.chunks.min if spec.chunks else 1)
+    if quota.slots is not None and slots > quota.slots:
+        plural = "" if slots == 1 else "s"
+        message = f"the job needs {slots} slot{plural}; your quota is {quota.slots:g} at once"
+        raise JobRefused("over_quota", message, "Ask for fewer --nodes, or your admin for more.")
+    if quota.run_s is not None and (spec.timeout_s or 0.0) > quota.run_s:
+        message = f"--timeout is {spec.timeout_s:g} s; your jobs may run for {quota.run_s:g} s"
+        raise JobRefused(
+            "over_quota", message, "Ask for less time and keep snapshots, or your admin for more."
+        )
+    if quota.open_jobs is not None and open_jobs >= quota.open_jobs:
+        message = f"you have {open_jobs} jobs waiting or running; your quota is {quota.open_jobs:g}"
+        raise JobRefused("over_quota", message, "Wait for some to end, or stop some: %distribute status")
+    for name, limit in (("jobs", quota.jobs), ("GPU-hours", quota.gpu_hours), ("seconds", quota.run_s)):
+        if limit is not None and limit <= 0:
+            raise JobRefused(
+                "over_quota", f"your quota is 0 {name}: none of your jobs would run", "Ask your admin."
+            )
+
+
+def _check_priority(spec: JobSpec, submitter: Submitter, limits: AdmissionLimits) -> None:
+    most = HIGHEST_PRIORITY if submitter.is_admin else limits.max_priority
+    if spec.priority > most:
+        message = f"--priority is {spec.priority}; your jobs may have up to {most}"
+        raise JobRefused("priority_too_high", message, "Ask for less, or an admin to submit it.")
+
+
+def _check_slots(spec: JobSpec, nodes: Sequence[NodeView]) -> None:
+    there = sum(len(node.slot_kinds) for node in nodes)
+    if spec.slots is not None and spec.slots.min > there:
+        message = f"the job needs {spec.slots.min} slots; this cluster has {there}"
+        hint = f"Ask for --gpus {there}. %distribute nodes shows what there is."
+        raise JobRefused("too_large", message, hint)
 
 
 def _check_nodes(spec: JobSpec, nodes: Sequence[NodeView]) -> None:

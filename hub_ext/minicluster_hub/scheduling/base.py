@@ -1,52 +1,97 @@
-"""The interfaces of scheduling and what they are told.
+"""The interfaces of scheduling and what they are told: the same in the job service and in the simulator.
 
-policy:    plan(snapshot) -> grants, in order. Says how many nodes each waiting job gets.
-placement: place(request, nodes, free) -> which nodes and slots, or None.
+policy:    plan(snapshot) -> Plan. Who should run now, in order, and with how many chunks.
+placement: place(job, chunks, free, topology) -> which slots of which nodes, or None.
+
+Neither may change what it is given, ask a clock, or keep anything from one call to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from minicluster_hub.models import ServerRecord
+from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
 
-Places = tuple[tuple[str, tuple[int, ...]], ...]
-"""(node, slots) of each task of a gang, in the order of their index."""
-
-FreeSlots = dict[str, tuple[int, ...]]
-"""The free slots of each node that is up."""
+NORMAL_PRIORITY = 50
+HIGHEST_PRIORITY = 99
 
 
 @dataclass(frozen=True, slots=True)
-class JobRequest:
-    """A waiting job: `min_nodes` to `max_nodes` nodes with `slots_per_node` slots on each.
+class JobView:
+    """A job that waits or runs. It asks for chunks: `chunk_slots` slots on one node each.
 
+    scatter: each chunk on a node of its own (`--nodes`); else a node may have several of them.
+    places: the slots that it has, () while it waits.
+    since: when it began to wait, or got the places that it has; what follows was true then.
+    attained_slot_s: the slots that it had, times the seconds that it had them.
+    remaining_s: what is left to do, in seconds on `min_chunks` chunks; None: nobody knows.
+    time_limit_s: run time after which it is ended, from its last start on; None: never.
+    steady_until: before this moment its places must not change; inf: as long as it runs.
+    rates: what it was seen to do, in steps per second, by chunks.
+    gradient_bytes: what its ranks exchange in a step; 0: unknown.
+    image, shm_bytes: what its tasks are started with.
     goes_on: the gang of an attempt that lost a node. What is left of it is ready at once.
     settles: that node fell silent a moment ago; who joins the gang's network now waits for it in vain.
+    starts_at_once: False while something of its last attempt is still about.
+    move_s: what a change of its places costs it, in seconds until it gets on again.
     """
 
     job_id: int
     owner: str
-    min_nodes: int
-    max_nodes: int
-    slots_per_node: int
     submitted_at: float
+    min_chunks: int
+    max_chunks: int
+    chunk_slots: int = 1
+    scatter: bool = True
+    group: str = ""
+    priority: int = NORMAL_PRIORITY
+    places: Places = ()
+    since: float = 0.0
+    attained_slot_s: float = 0.0
+    remaining_s: float | None = None
+    time_limit_s: float | None = None
+    steady_until: float = float("inf")
+    rates: tuple[tuple[int, float], ...] = ()
+    gradient_bytes: int = 0
     image: str | None = None
     shm_bytes: int | None = None
     goes_on: int | None = None
     settles: bool = False
+    starts_at_once: bool = True
+    move_s: float = 30.0
 
+    @property
+    def runs(self) -> bool:
+        return bool(self.places)
 
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """`ends_by`: when its time limit is over, None if it has none."""
+    @property
+    def chunks(self) -> int:
+        """How many chunks it has."""
+        return count_slots(self.places) // self.chunk_slots
 
-    job_id: int
-    owner: str
-    places: Places
-    ends_by: float | None
+    @property
+    def turn(self) -> tuple[float, int]:
+        """Sorts jobs by their arrival."""
+        return self.submitted_at, self.job_id
+
+    def fixed(self, now: float) -> bool:
+        """Whether it must keep exactly what it has."""
+        return self.runs and now < self.steady_until
+
+    def waited_s(self, now: float) -> float:
+        """Return how long it has been waiting by now, 0 if it runs."""
+        return 0.0 if self.runs else max(0.0, now - self.since)
+
+    def attained(self, now: float) -> float:
+        """Return the slots that it had by now, times the seconds that it had them."""
+        return self.attained_slot_s + count_slots(self.places) * max(0.0, now - self.since)
+
+    def ends_by(self) -> float | None:
+        """Return when its time limit ends it, None if it waits or has none."""
+        return self.since + self.time_limit_s if self.runs and self.time_limit_s is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,79 +101,137 @@ class WarmGang:
     gang_id: int
     owner: str
     places: Places
-    slots_per_node: int
+    chunk_slots: int
     idle_since: float
     image: str | None = None
     shm_bytes: int | None = None
 
+    def suits(self, job: JobView) -> bool:
+        """Whether its tasks are what this job would start."""
+        mine = (self.owner, self.chunk_slots, self.image, self.shm_bytes)
+        even = all(len(slots) == self.chunk_slots for _, slots in self.places)
+        return mine == (job.owner, job.chunk_slots, job.image, job.shm_bytes) and (even or not job.scatter)
+
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """A running fault-tolerant job that may have up to `nodes` more nodes; `on`: those that it has."""
+class Topology:
+    """`slots`: of each node that is up. `link_bytes_s`: what two nodes were seen to send each other."""
 
-    request: JobRequest
-    nodes: int
-    on: frozenset[str]
+    slots: Mapping[str, int]
+    link_bytes_s: float = 117e6
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an owner has had: `slot_s` decays with a half-life, so that old use weighs less."""
+
+    slot_s: float = 0.0
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`free` does not hold the slots of the warm gangs; `slots` counts all of each node's.
+    """All that a decision is made from.
 
-    servers: the notebook servers that hold slots. growing: jobs that take what nobody waits for.
+    jobs: those that wait and those that run, in the order of their arrival.
+    free: slots that no job and no server holds; those of the warm gangs are among them.
+    leaving: slots that are being freed: whoever is planned on them starts when they are.
+    usage: of each owner; an owner who is not in it has had nothing and weighs 1.
+    servers: the notebook servers that hold slots.
+    growing: running jobs that may take more nodes live when nobody waits.
+    held_out: of the last assignment: since when waiting jobs wait for better places than they might have had.
+    waiting, running: of the jobs; told apart once, since everybody asks.
     """
 
     now: float
-    waiting: tuple[JobRequest, ...]
-    running: tuple[RunningJob, ...]
-    warm: tuple[WarmGang, ...]
-    slots: Mapping[str, int]
+    jobs: tuple[JobView, ...]
     free: FreeSlots
+    topology: Topology
+    warm: tuple[WarmGang, ...] = ()
+    leaving: FreeSlots = field(default_factory=FreeSlots)
     servers: tuple[ServerRecord, ...] = ()
-    growing: tuple[Growth, ...] = ()
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    growing: frozenset[int] = frozenset()
+    held_out: Mapping[int, float] = field(default_factory=dict)
+    waiting: tuple[JobView, ...] = field(init=False, repr=False)
+    running: tuple[JobView, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "waiting", tuple(job for job in self.jobs if not job.places))
+        object.__setattr__(self, "running", tuple(job for job in self.jobs if job.places))
+
+    def obtainable(self) -> FreeSlots:
+        """Return the slots that are free now or in a moment; yours to change."""
+        free = self.free.copy()
+        free.give(self.leaving.all())
+        return free
+
+    def contested(self) -> FreeSlots:
+        """Return all slots but those of the jobs that must keep what they have; yours to change."""
+        free = self.obtainable()
+        for job in self.running:
+            if not job.fixed(self.now):
+                free.give(job.places)
+        return free
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     job_id: int
-    nodes: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who should run, first come first placed. Jobs without a grant lose their slots to those with one.
+
+    again_at: when the plan would change though nothing happens, None if it would not.
+    in_turn: whether one that finds no place holds up those after it.
+    kept: free slots for one that cannot start yet; others are placed there only if they fit nowhere else.
+    """
+
+    grants: tuple[Grant, ...]
+    again_at: float | None = None
+    in_turn: bool = True
+    kept: Places = ()
 
 
 class Policy(Protocol):
-    def plan(self, snapshot: Snapshot) -> tuple[Grant, ...]:
-        """Return who starts now, first come first placed, and on how many nodes."""
-        ...
+    """`moves_running`: whether it takes slots from running jobs, so that they have to be restarted.
+
+    elastic: whether it changes how many chunks running jobs have. Where a job's range is only supposed, as in
+        a replay of old jobs, other policies are given the size that was asked for.
+    """
+
+    @property
+    def moves_running(self) -> bool: ...
+
+    @property
+    def elastic(self) -> bool: ...
+
+    def plan(self, snapshot: Snapshot) -> Plan: ...
 
 
 class Placement(Protocol):
-    def place(self, request: JobRequest, nodes: int, free: FreeSlots) -> Places | None:
-        """Return `nodes` nodes with the request's slots on each, or None if they are not there."""
+    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
+        """Return places for that many chunks, or None if they are not there, or of no use to it."""
         ...
 
 
-def take(free: FreeSlots, places: Places) -> FreeSlots:
-    """Return the free slots without those of `places`."""
-    left = dict(free)
-    for node, slots in places:
-        left[node] = tuple(slot for slot in left[node] if slot not in slots)
-    return left
+@runtime_checkable
+class ChoosyPlacement(Placement, Protocol):
+    """One that knows when places are too bad: a gang waits for better ones, or moves to them."""
 
+    def patience_s(self, job: JobView, places: Places, topology: Topology) -> float:
+        """Return how long a job should rather wait for better places than start on these, 0: not at all."""
+        ...
 
-def give(free: FreeSlots, gangs: Iterable[WarmGang]) -> FreeSlots:
-    """Return the free slots with those of warm gangs. Nodes that are down stay out."""
-    more = dict(free)
-    for gang in gangs:
-        for node, slots in gang.places:
-            if node in more:
-                more[node] = tuple(sorted({*more[node], *slots}))
-    return more
+    def better(
+        self, job: JobView, places: Places, free: FreeSlots, topology: Topology, now: float
+    ) -> Places | None:
+        """Return places that are worth a restart of a running job, None if it should stay.
 
-
-def without(free: FreeSlots, nodes: Collection[str]) -> FreeSlots:
-    """Return the free slots of the other nodes."""
-    return {node: slots for node, slots in free.items() if node not in nodes}
-
-
-def fitting_nodes(free: FreeSlots, slots_per_node: int) -> int:
-    """Return how many nodes have that many free slots."""
-    return sum(len(slots) >= slots_per_node for slots in free.values())
+        places: those that it would have now; where they are not `job.places`, it restarts anyway.
+        free: what nobody else has, `places` among it.
+        """
+        ...

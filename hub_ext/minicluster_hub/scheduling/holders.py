@@ -17,15 +17,24 @@ def held_by(count: int, holder: str) -> str:
 
 def server_holder(server: ServerRecord, now: float) -> str:
     """Return "a notebook server of ada until 14:20 UTC"."""
-    return f"a notebook server of {server.owner}{_until(server.until, now)}"
+    idle = " and left idle" if server.warned_at is not None else ""
+    return f"a notebook server of {server.owner}{_until(server.until, now)}{idle}"
 
 
-def _until(until: float | None, now: float) -> str:
-    if until is None:
+def _until(moment: float | None, now: float) -> str:
+    if moment is None:
         return ""
-    if until <= now:
-        return ", whose time is over"
-    days = int(until // _DAY_S - now // _DAY_S)
+    return f" {until(moment, now)}" if moment > now else ", whose time is over"
+
+
+def until(moment: float, now: float) -> str:
+    """Return "until 14:20 UTC tomorrow"."""
+    return f"until {clock_time(moment, now)}"
+
+
+def clock_time(moment: float, now: float) -> str:
+    """Return "14:20 UTC tomorrow"."""
+    days = int(moment // _DAY_S - now // _DAY_S)
     later = "" if days == 0 else " tomorrow" if days == 1 else f" in {days} days"
-    minutes = int(until) % _DAY_S // 60
-    return f" until {minutes // 60:02}:{minutes % 60:02} UTC{later}"
+    minutes = int(moment) % _DAY_S // 60
+    return f"{minutes // 60:02}:{minutes % 60:02} UTC{later}"

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
-from minicluster_hub.scheduling.base import (
-    FreeSlots,
-    JobRequest,
-    RunningJob,
-    Snapshot,
-    WarmGang,
-    fitting_nodes,
-    give,
-)
-from minicluster_hub.scheduling.holders import held_by, server_holder
+from minicluster_hub.scheduling.base import JobView, Snapshot
+from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.holders import held_by, server_holder, until
 
+_NONE: Mapping[int, float] = {}
 _SHOWN = 3
 """How many of the jobs before one are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`expected_start_at` is None where a running job before it has no time limit."""
+    """`expected_start_at` is None where nobody can tell."""
 
     job_id: int
     position: int
@@ -30,44 +26,70 @@ class Wait:
     expected_start_at: float | None
 
 
-def explain(snapshot: Snapshot) -> tuple[Wait, ...]:
-    """Return a reason for each waiting job, in the order of their arrival."""
-    ordered = sorted(snapshot.waiting, key=lambda job: (job.submitted_at, job.job_id))
-    free = give(snapshot.free, snapshot.warm)
+def explain(
+    snapshot: Snapshot, starts: Mapping[int, float] = _NONE, held_out: Mapping[int, float] = _NONE
+) -> tuple[Wait, ...]:
+    """Return a reason for each waiting job, in the order in which they are expected to start.
+
+    starts: what is foretold. held_out: until when jobs wait for better places.
+    """
+    ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
     first = [request.job_id for request in ordered[:_SHOWN]]
+    told = (
+        (job, index + 1, _reason(job, first[:index], index, held_out.get(job.job_id), snapshot))
+        for index, job in enumerate(ordered)
+    )
     return tuple(
-        _wait(request, index + 1, first[:index], free, snapshot) for index, request in enumerate(ordered)
+        Wait(job.job_id, position, reason, _expected(job, position, starts, snapshot))
+        for job, position, reason in told
     )
 
 
-def _wait(request: JobRequest, position: int, before: list[int], free: FreeSlots, snapshot: Snapshot) -> Wait:
-    """Explain one; `before`: the first few of the jobs before it."""
-    fitting = fitting_nodes(free, request.slots_per_node)
-    expected = None if before else _expected_start(request, free, snapshot)
-    if fitting >= request.min_nodes and before:
-        reason = f"waits for {_jobs(before, position - 1)}, first in the queue"
-    elif fitting >= request.min_nodes and request.settles:
-        reason = "waits some seconds for its network, which has lost a node"
-    elif fitting >= request.min_nodes:
-        reason = "its slots are being freed" if snapshot.warm else "starts now"
-    else:
-        reason = _shortage(request, fitting, snapshot)
-    return Wait(request.job_id, position, reason, expected)
+def _reason(
+    request: JobView, before: list[int], count: int, held_out: float | None, snapshot: Snapshot
+) -> str:
+    """Explain one; `before`: the first few of the `count` jobs before it."""
+    fitting = _room(request, snapshot.free)
+    if fitting < request.min_chunks:
+        return _shortage(request, fitting, snapshot)
+    if held_out is not None:
+        return f"waits for slots that are closer together, {until(held_out, snapshot.now)} at the latest"
+    if before:
+        return f"waits for {_jobs(before, count)}, first in the queue"
+    if request.settles:
+        return "waits some seconds for its network, which has lost a node"
+    return "its slots are being freed" if snapshot.warm else "starts now"
 
 
-def _shortage(request: JobRequest, fitting: int, snapshot: Snapshot) -> str:
-    each = f"{request.slots_per_node} free slot{_s(request.slots_per_node)}"
-    up = sum(count >= request.slots_per_node for count in snapshot.slots.values())
-    needs = f"needs {request.min_nodes} node{_s(request.min_nodes)} with {each} each"
-    if up < request.min_nodes:
+def _expected(
+    request: JobView, position: int, starts: Mapping[int, float], snapshot: Snapshot
+) -> float | None:
+    if request.job_id in starts or position > 1:
+        return starts.get(request.job_id)
+    return _expected_start(request, snapshot.free, snapshot)
+
+
+def _shortage(request: JobView, fitting: int, snapshot: Snapshot) -> str:
+    if not request.scatter:
+        return _too_few_slots(request, snapshot)
+    each = f"{request.chunk_slots} free slot{_s(request.chunk_slots)}"
+    up = sum(count >= request.chunk_slots for count in snapshot.topology.slots.values())
+    needs = f"needs {request.min_chunks} node{_s(request.min_chunks)} with {each} each"
+    if up < request.min_chunks:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
+    return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{_holders(snapshot)}"
+
+
+def _too_few_slots(request: JobView, snapshot: Snapshot) -> str:
+    needed, free = request.min_chunks * request.chunk_slots, snapshot.free.count
+    has = f"{free} {'is' if free == 1 else 'are'} free"
+    return f"needs {needed} free slot{_s(needed)}; {has}{_holders(snapshot)}"
+
+
+def _holders(snapshot: Snapshot) -> str:
     holders = [job.job_id for job in snapshot.running]
-    until = (
-        f" until {_jobs(holders[:_SHOWN], len(holders))} end{'s' if len(holders) == 1 else ''}"
-        if holders
-        else ""
-    )
-    return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{until}{_servers(snapshot)}"
+    ends = f" until {_jobs(holders[:_SHOWN], len(holders))} end{'s' if len(holders) == 1 else ''}"
+    return f"{ends if holders else ''}{_servers(snapshot)}"
 
 
 def _servers(snapshot: Snapshot) -> str:
@@ -78,21 +100,29 @@ def _servers(snapshot: Snapshot) -> str:
     return "".join(f"; {held_by(count, holder)}" for holder, count in holders.items())
 
 
-def _expected_start(request: JobRequest, free: FreeSlots, snapshot: Snapshot) -> float | None:
+def _expected_start(request: JobView, free: FreeSlots, snapshot: Snapshot) -> float | None:
     """Return when enough jobs and servers reach their time limits, None if that is not known."""
-    servers = [
-        RunningJob(0, server.owner, ((server.node, server.slots),), max(server.until or 0.0, snapshot.now))
-        for server in snapshot.servers
-    ]
-    for job in sorted(
-        [*snapshot.running, *servers], key=lambda job: (job.ends_by is None, job.ends_by or 0.0)
-    ):
-        if job.ends_by is None:
+    free = free.copy()
+    for moment, places in sorted(_releases(snapshot), key=lambda release: release[0]):
+        if moment == inf:
             return None
-        free = give(free, [WarmGang(0, job.owner, job.places, 0, 0.0)])
-        if fitting_nodes(free, request.slots_per_node) >= request.min_nodes:
-            return job.ends_by
+        free.give(places)
+        if _room(request, free) >= request.min_chunks:
+            return moment
     return None
+
+
+def _releases(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:
+    """Yield when which slots are free at the latest."""
+    for job in snapshot.running:
+        ends_by = job.ends_by()
+        yield inf if ends_by is None else ends_by, job.places
+    for server in snapshot.servers:
+        yield max(server.until or 0.0, snapshot.now), ((server.node, server.slots),)
+
+
+def _room(request: JobView, free: FreeSlots) -> int:
+    return free.most_chunks(request.chunk_slots, scatter=request.scatter)
 
 
 def _jobs(first: list[int], count: int) -> str:

@@ -1,25 +1,13 @@
-"""From a snapshot to what is to be done: the policy's order, placed, with warm gangs used first."""
+"""From a snapshot to what is to be done: the difference between what is and what the scheduler assigned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minicluster_hub.scheduling.base import (
-    FreeSlots,
-    Grant,
-    Growth,
-    JobRequest,
-    Placement,
-    Places,
-    Policy,
-    Snapshot,
-    WarmGang,
-    fitting_nodes,
-    give,
-    take,
-    without,
-)
+from minicluster_hub.scheduling.assign import Assignment, assign
+from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
+from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +36,31 @@ class Extend:
 
 
 @dataclass(frozen=True, slots=True)
+class Trim:
+    """End the tasks of a warm gang on these nodes; its owner's next job uses the others."""
+
+    gang_id: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Grow:
     """Lease these slots for tasks that join a running job."""
 
     job_id: int
     places: Places
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Have a running job on these places instead of those that it has; on none: it waits again.
+
+    why: for its owner, in words.
+    """
+
+    job_id: int
+    places: Places
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,102 +70,95 @@ class Reclaim:
     gang_id: int
 
 
-Decision = Admit | Reuse | Extend | Grow | Reclaim
+Decision = Admit | Reuse | Extend | Trim | Grow | Resize | Reclaim
 
 
-def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[Decision, ...]:
-    """Return what to do now. A job that needs warm slots starts when they are free, one tick later."""
-    requests = {request.job_id: request for request in snapshot.waiting}
-    warm = {gang.gang_id: gang for gang in snapshot.warm}
-    free = snapshot.free
-    decisions: list[Decision] = []
-    grants = policy.plan(snapshot)
-    for grant in grants:
-        request = requests[grant.job_id]
-        if _must_settle(request, warm):
-            break  # Nobody overtakes it meanwhile.
-        made, free = _place_warm(request, grant, free, warm, placement)
-        if not made:
-            made, free = _place_new(request, grant, free, warm, placement)
-        decisions += made
-    if len(grants) == len(snapshot.waiting):
-        decisions += _grown(snapshot.growing, free, placement)
-    return tuple(decisions)
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """again_at: when to ask again though nothing happens."""
+
+    decisions: tuple[Decision, ...]
+    assignment: Assignment
+
+    @property
+    def again_at(self) -> float | None:
+        return self.assignment.again_at
 
 
-def _must_settle(request: JobRequest, warm: dict[int, WarmGang]) -> bool:
-    left = warm.get(request.goes_on or 0)
-    return request.settles and left is not None and len(left.places) < request.min_nodes
+def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> Schedule:
+    """Return what to do now. A job whose slots others still hold starts when they are free."""
+    assignment = assign(snapshot, policy, placement)
+    return Schedule(tuple(_difference(snapshot, assignment)), assignment)
 
 
-def _place_warm(
-    request: JobRequest, grant: Grant, free: FreeSlots, warm: dict[int, WarmGang], placement: Placement
-) -> tuple[list[Decision], FreeSlots]:
-    """Use the owner's warm gang of that size, or the largest smaller one with more nodes added.
-
-    A job that lost a node goes on with the others at once where they are enough for it.
-    """
-    left = warm.get(request.goes_on or 0)
-    if left is not None and len(left.places) >= request.min_nodes:
-        del warm[left.gang_id]
-        return [Reuse(request.job_id, left.gang_id)], free
-    for gang in _fitting_gangs(request, grant, warm):
-        missing = grant.nodes - len(gang.places)
-        others = without(free, {node for node, _ in gang.places})
-        places = placement.place(request, missing, others) if missing else ()
-        if places is not None:
-            del warm[gang.gang_id]
-            ids = request.job_id, gang.gang_id
-            return [Extend(*ids, places) if places else Reuse(*ids)], take(free, places)
-    return [], free
+def _difference(snapshot: Snapshot, assignment: Assignment) -> Iterator[Decision]:
+    cold = snapshot.free.copy()
+    for gang in snapshot.warm:
+        cold.take(gang.places)
+    for job in snapshot.running:
+        yield from _changed(job, assignment.places.get(job.job_id, ()), cold, snapshot, assignment)
+    for job in snapshot.waiting:
+        places = assignment.places.get(job.job_id)
+        if places is not None and job.starts_at_once:
+            yield from _started(job, places, cold, snapshot, assignment)
 
 
-def _fitting_gangs(request: JobRequest, grant: Grant, warm: dict[int, WarmGang]) -> list[WarmGang]:
-    fitting = [
-        gang
-        for gang in warm.values()
-        if gang.owner == request.owner
-        and (gang.slots_per_node, gang.image, gang.shm_bytes)
-        == (request.slots_per_node, request.image, request.shm_bytes)
-        and len(gang.places) <= grant.nodes
+def _changed(
+    job: JobView, places: Places, cold: FreeSlots, snapshot: Snapshot, assignment: Assignment
+) -> Iterator[Decision]:
+    if set(places) == set(job.places):
+        return
+    added = tuple(place for place in places if place not in job.places)
+    if job.job_id in snapshot.growing and set(job.places) <= set(places):
+        if cold.has(added):
+            yield Grow(job.job_id, added)
+    elif in_the_way := _warm_in_the_way(added, snapshot, assignment):
+        yield from in_the_way
+    else:
+        yield Resize(job.job_id, places, _why(job, places, assignment))
+
+
+def _why(job: JobView, places: Places, assignment: Assignment) -> str:
+    """Say for whom a job loses slots, or what it gets instead."""
+    kept = dict(places)
+    lost = tuple((node, tuple(set(slots) - set(kept.get(node, ())))) for node, slots in job.places)
+    others = [
+        job_id
+        for job_id, theirs in assignment.places.items()
+        if job_id != job.job_id and _overlap(theirs, lost)
     ]
-    return sorted(fitting, key=lambda gang: (len(gang.places), gang.idle_since), reverse=True)
+    if others:
+        return f"makes room for job{'' if len(others) == 1 else 's'} {', '.join(map(str, others))}"
+    before, after = count_slots(job.places), count_slots(places)
+    return f"goes on with {after} slots instead of {before}" if before != after else "moves closer together"
 
 
-def _grown(growing: Sequence[Growth], free: FreeSlots, placement: Placement) -> list[Decision]:
-    """Give running jobs that may grow what is free."""
-    decisions: list[Decision] = []
-    for growth in growing:
-        others = without(free, growth.on)
-        nodes = min(growth.nodes, fitting_nodes(others, growth.request.slots_per_node))
-        places = placement.place(growth.request, nodes, others) if nodes else None
-        if places:
-            decisions.append(Grow(growth.request.job_id, places))
-            free = take(free, places)
-    return decisions
+def _started(
+    job: JobView, places: Places, cold: FreeSlots, snapshot: Snapshot, assignment: Assignment
+) -> Iterator[Decision]:
+    gang = assignment.warm.get(job.job_id)
+    if gang is not None:
+        more = tuple(place for place in places if place not in gang.places)
+        parting = tuple(node for node, slots in gang.places if (node, slots) not in places)
+        if parting:
+            yield Trim(gang.gang_id, parting)
+        elif cold.has(more):
+            yield Extend(job.job_id, gang.gang_id, more) if more else Reuse(job.job_id, gang.gang_id)
+    elif cold.has(places):
+        yield Admit(job.job_id, places)
+    else:
+        yield from _warm_in_the_way(places, snapshot, assignment)
 
 
-def _place_new(
-    request: JobRequest, grant: Grant, free: FreeSlots, warm: dict[int, WarmGang], placement: Placement
-) -> tuple[list[Decision], FreeSlots]:
-    """Place on free slots; failing that, take warm gangs back, the longest idle first."""
-    places = placement.place(request, grant.nodes, free)
-    if places is not None:
-        return [Admit(request.job_id, places)], take(free, places)
-    reclaimed: list[WarmGang] = []
-    for gang in sorted(warm.values(), key=lambda gang: gang.idle_since):
-        reclaimed.append(gang)
-        places = placement.place(request, grant.nodes, give(free, reclaimed))
-        if places is not None:
-            break
-    if places is None:
-        return [], free
-    wanted = {(node, slot) for node, slots in places for slot in slots}
-    needed = [gang for gang in reclaimed if wanted & _slots(gang)]
-    for gang in needed:
-        del warm[gang.gang_id]
-    return [Reclaim(gang.gang_id) for gang in needed], take(give(free, needed), places)
+def _warm_in_the_way(places: Places, snapshot: Snapshot, assignment: Assignment) -> list[Reclaim]:
+    used = {gang.gang_id for gang in assignment.warm.values()}
+    return [
+        Reclaim(gang.gang_id)
+        for gang in snapshot.warm
+        if gang.gang_id not in used and _overlap(gang.places, places)
+    ]
 
 
-def _slots(gang: WarmGang) -> set[tuple[str, int]]:
-    return {(node, slot) for node, slots in gang.places for slot in slots}
+def _overlap(one: Places, other: Places) -> bool:
+    theirs = dict(other)
+    return any(set(slots) & set(theirs.get(node, ())) for node, slots in one)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from minicluster.wire import PlaceServer
 from minicluster_hub.models import Lease, NodeView, ServerRecord
 from minicluster_hub.scheduling.holders import gpus, held_by, server_holder
+from minicluster_hub.scheduling.limits import YOURS, Quota, over_hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,17 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All that a place is chosen from. `home`: the node of the owner's home, None if it has none yet."""
+    """All that a place is chosen from. `home`: the node of the owner's home, None if it has none yet.
+
+    kept: slots that are free, but not for this server; kept_told: why.
+    """
 
     nodes: Sequence[NodeView]
     leases: Sequence[Lease]
     servers: Sequence[ServerRecord]
     home: str | None
+    kept: frozenset[tuple[str, int]] = frozenset()
+    kept_told: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +95,28 @@ def place_server(
     return Placed(best.node, best.free[: ask.gpus], until)
 
 
+def check_quota(
+    ask: PlaceServer, quota: Quota, held_slots: int, used_hours: float, whose: str = YOURS
+) -> None:
+    """Raise ServerRefused if the owner, who holds so many slots, may have no more of them.
+
+    used_hours: of GPUs, in the last 30 days.
+    """
+    why = ""
+    if quota.slots is not None and held_slots + ask.gpus > quota.slots:
+        why = f"over {whose} of {quota.slots:g} slots at once: {held_slots} in use"
+    elif quota.gpu_hours is not None and used_hours >= quota.gpu_hours:
+        why = over_hours(quota, used_hours)
+    if ask.gpus and why:
+        raise ServerRefused("over_quota", why, "Start without a GPU, or when your jobs have ended.")
+
+
 def check_same(record: ServerRecord, ask: PlaceServer) -> None:
     """Raise ServerRefused if a server that has a place asks for a different one."""
-    if ask.gpus == len(record.slots) and ask.node in (None, record.node):
+    slots = record.slots if record.reclaimed_at is None else ()
+    if ask.gpus == len(slots) and ask.node in (None, record.node):
         return
-    has = f"node {record.node} with {gpus(len(record.slots))}"
+    has = f"node {record.node} with {gpus(len(slots))}"
     message = f"the notebook server {record.name!r} of {record.owner} has a place already: {has}"
     raise ServerRefused("place_differs", message, "Stop the server and delete its place first.")
 
@@ -110,7 +133,8 @@ def _candidates(owner: str, ask: PlaceServer, ledger: Ledger) -> list[NodeView]:
         return [_home_node(owner, home, ask, nodes)]
     if ask.node is not None:
         if not nodes[ask.node].up:
-            raise ServerRefused("node_down", f"node {ask.node} is down", "Choose another node, or none.")
+            why = nodes[ask.node].closed or f"node {ask.node} is down"
+            raise ServerRefused("node_down", why, "Choose another node, or none.")
         return [nodes[ask.node]]
     up = [node for node in ledger.nodes if node.up]
     if not up:
@@ -123,8 +147,10 @@ def _home_node(owner: str, home: str, ask: PlaceServer, nodes: Mapping[str, Node
         message = f"the home of {owner} is on node {home}, so a server on {ask.node} would not have it"
         raise ServerRefused("home_elsewhere", message, f"Choose {home}, or no node at all.")
     if home not in nodes or not nodes[home].up:
+        closed = nodes[home].closed if home in nodes else ""
         state = "is down" if home in nodes else "is not in this cluster any more"
         message = f"the home of {owner} is on node {home}, which {state}"
+        message = f"the home of {owner} is on node {home}, and {closed}" if closed else message
         hint = (
             "Wait until it is back, or tell who runs the cluster; or start with a new, empty home elsewhere."
         )
@@ -134,7 +160,8 @@ def _home_node(owner: str, home: str, ask: PlaceServer, nodes: Mapping[str, Node
 
 def _stock(node: NodeView, ledger: Ledger) -> _Stock:
     held = {lease.slot: lease for lease in ledger.leases if lease.node == node.name}
-    slots = [slot for slot, kind in enumerate(node.slot_kinds) if kind == "gpu"]
+    gpus_there = [slot for slot, kind in enumerate(node.slot_kinds) if kind == "gpu"]
+    slots = [slot for slot in gpus_there if (node.name, slot) not in ledger.kept]
     warm = {
         slot: lease.task_id
         for slot in slots
@@ -161,7 +188,7 @@ def _no_free_gpu(
         message = f"{where} {gpus(ask.gpus)}; {'it has' if len(candidates) == 1 else 'the most is'} {have}"
         return ServerRefused("no_free_gpu", message, "Ask for fewer GPUs.")
     names = {node.name for node in candidates}
-    held = "; ".join(_holders(names, ledger, now))
+    held = "; ".join((*_holders(names, ledger, now), *filter(None, [ledger.kept_told])))
     message = f"{where} {gpus(ask.gpus)} free: {held}"
     return ServerRefused("no_free_gpu", message, "Try again later, or start without a GPU.")
 

@@ -1,6 +1,7 @@
 // One job, live: its state, its ranks' output, its story.
 
 import { address, ask, element, jobId, listen, tell } from "./service.js";
+import { showFiles } from "./job_files.js";
 import { showSnapshots } from "./job_snapshots.js";
 import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
@@ -33,6 +34,7 @@ function showJob(job) {
   showError(job.error);
   showWhy(job);
   loadStory().catch(tell);
+  showFiles().catch(tell);
   showSnapshots().catch(tell);
 }
 

@@ -9,6 +9,7 @@ const COLOURS = {
   stopping: "text-bg-warning",
   failing: "text-bg-warning",
   requeuing: "text-bg-warning",
+  yielding: "text-bg-warning",
   succeeded: "mc-good",
   failed: "text-bg-danger",
   stopped: "text-bg-secondary",

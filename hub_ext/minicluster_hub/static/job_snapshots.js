@@ -1,6 +1,6 @@
 // What a job left to go on from: looked at when the job changes, and now and then while the page is seen.
 
-import { address, ask, element, jobId, tell } from "./service.js";
+import { address, ask, element, jobId, size, tell } from "./service.js";
 import { clockTime } from "./job_parts.js";
 
 const LOOK_EACH_MS = 15_000;
@@ -16,7 +16,7 @@ function row(snapshot) {
   const cells = [
     snapshot.step,
     snapshot.attempt,
-    `${(snapshot.size_bytes / 1e6).toFixed(1)} MB`,
+    size(snapshot.size_bytes),
     clockTime(snapshot.created_at),
     element("a", { href: file }, "Download"),
   ];

@@ -1,8 +1,14 @@
 // The nodes and who holds their slots, live.
 
+import { drain, loadClaims } from "./claims.js";
 import { ask, element, listen, tell, url, user } from "./service.js";
 
 const place = document.getElementById("nodes");
+const isAdmin = Boolean(place.dataset.admin);
+
+function clock(moment) {
+  return new Date(moment * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
+}
 
 function untilText(until) {
   if (until === null) {
@@ -11,8 +17,18 @@ function untilText(until) {
   if (until * 1000 <= Date.now()) {
     return ", whose time is over";
   }
-  const time = new Date(until * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
-  return ` until ${time}`;
+  return ` until ${clock(until)}`;
+}
+
+function idleText(slot) {
+  if (slot.idle_since === null) {
+    return "";
+  }
+  const since = `, idle since ${clock(slot.idle_since)}`;
+  if (slot.held_bytes > 0) {
+    return `${since}, but holds ${(slot.held_bytes / 1e9).toFixed(1)} GB of its memory`;
+  }
+  return slot.reclaim_at === null ? since : `${since}, for others from ${clock(slot.reclaim_at)}`;
 }
 
 function slotText(slot) {
@@ -20,7 +36,7 @@ function slotText(slot) {
     return ["free"];
   }
   if (slot.server !== null) {
-    return [`notebook server of ${slot.owner}${untilText(slot.until)}`];
+    return [`notebook server of ${slot.owner}${untilText(slot.until)}${idleText(slot)}`];
   }
   if (slot.job_id === null) {
     return [`kept warm for ${slot.owner}`];
@@ -37,10 +53,21 @@ function slotLine(slot) {
 }
 
 function card(node) {
-  const state = element("span", { className: `badge ${node.up ? "mc-good" : "text-bg-danger"}` }, node.up ? "up" : "down");
+  const colour = !node.up ? "text-bg-danger" : node.closed ? "text-bg-warning" : "mc-good";
+  const state = element("span", { className: `badge ${colour}` }, !node.up ? "down" : node.closed ? "closed" : "up");
   const head = element("div", { className: "card-header d-flex justify-content-between" }, element("strong", {}, node.name), state);
   const slots = element("ul", { className: "list-group list-group-flush" }, ...node.slots.map(slotLine));
-  return element("div", { className: "col-sm-6 col-lg-4" }, element("div", { className: "card" }, head, slots));
+  const why = node.closed ? element("p", { className: "small px-3 pt-2 mb-1" }, node.closed) : "";
+  const foot = isAdmin ? element("div", { className: "card-footer" }, drainButton(node)) : "";
+  return element("div", { className: "col-sm-6 col-lg-4" }, element("div", { className: "card" }, head, why, slots, foot));
+}
+
+function drainButton(node) {
+  const drained = node.closed.includes(" is drained");
+  const className = "btn btn-outline-secondary btn-sm";
+  const button = element("button", { type: "button", className }, drained ? "Let it take jobs again" : "Drain");
+  button.addEventListener("click", () => drain(node.name, drained));
+  return button;
 }
 
 function show(list) {
@@ -48,13 +75,19 @@ function show(list) {
   document.getElementById("empty").hidden = list.nodes.length > 0;
 }
 
+function changed(list) {
+  show(list);
+  loadClaims();
+}
+
 async function load() {
   try {
     show(await ask("api/nodes"));
+    await loadClaims();
     tell(null);
   } catch (error) {
     tell(error);
   }
 }
 
-listen("api/events", { open: load, on: { nodes: show } });
+listen("api/events", { open: load, on: { nodes: changed } });

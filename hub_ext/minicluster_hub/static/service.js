@@ -13,16 +13,17 @@ export function address(path, query = {}) {
   return `${url}${path}?${search}`;
 }
 
-export async function ask(path, { method = "GET", query = {} } = {}) {
-  const answer = await fetch(address(path, query), { method, headers: { "X-XSRFToken": xsrf } });
+export async function ask(path, { method = "GET", query = {}, json } = {}) {
+  const body = json === undefined ? undefined : JSON.stringify(json);
+  const answer = await fetch(address(path, query), { method, body, headers: { "X-XSRFToken": xsrf } });
   if (answer.status === 401) {
     window.location.reload(); // logged out meanwhile: the page itself leads to the login
   }
-  const body = await answer.json();
+  const told = answer.status === 204 ? null : await answer.json();
   if (!answer.ok) {
-    throw new Error([body.error.message, body.error.hint].filter(Boolean).join("; "));
+    throw new Error([told.error.message, told.error.hint].filter(Boolean).join("; "));
   }
-  return body;
+  return told;
 }
 
 export function tell(error) {
@@ -79,4 +80,10 @@ export function element(tag, properties = {}, ...children) {
   }
   made.append(...children.filter((child) => child !== null && child !== ""));
   return made;
+}
+
+export function size(bytes) {
+  const units = ["bytes", "KB", "MB", "GB", "TB"];
+  const step = Math.min(units.length - 1, Math.floor(Math.log10(Math.max(1, bytes)) / 3));
+  return `${Number((bytes / 1000 ** step).toPrecision(3))} ${units[step]}`;
 }

@@ -3,6 +3,7 @@
 from minicluster_hub.store.errors import (
     GangTaken,
     HomeMoved,
+    ImageNameTaken,
     JobUnknown,
     NotLeading,
     SlotTaken,
@@ -16,6 +17,7 @@ from minicluster_hub.store.facade import Store
 __all__ = [
     "GangTaken",
     "HomeMoved",
+    "ImageNameTaken",
     "JobUnknown",
     "NotLeading",
     "SlotTaken",

@@ -50,6 +50,14 @@ class HomeMoved(StoreError):
         super().__init__(f"the home of {owner} is on {node}")
 
 
+class ImageNameTaken(StoreError):
+    """Another owner's image goes by this name. Nothing was changed."""
+
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__(f"the image {name} is {f'one of {owner}' if owner else 'one of the cluster itself'}")
+        self.name = name
+
+
 class GangTaken(StoreError):
     """A gang that was thought warm is not free for this job. Nothing was changed; decide anew."""
 

@@ -12,12 +12,24 @@ from sqlalchemy.exc import IntegrityError
 from minicluster.wire import JobError, JobSubmit, TaskReport
 from minicluster_hub.models import EventRecord, JobRecord, ServerRecord, TaskRecord, World
 from minicluster_hub.states import JobEvent
-from minicluster_hub.store import blobs, gangs, jobs, reports, servers
+from minicluster_hub.store import gangs, jobs, reports, servers
+from minicluster_hub.store.allowances import AllowanceRows
+from minicluster_hub.store.artifacts import Artifacts
+from minicluster_hub.store.blobs import OwnedBlobs
+from minicluster_hub.store.claims import Claims
 from minicluster_hub.store.database import Database, open_database
+from minicluster_hub.store.datasets import DataSets
+from minicluster_hub.store.environments import Environments
 from minicluster_hub.store.errors import SlotTaken
+from minicluster_hub.store.idle import IdleServers
+from minicluster_hub.store.images import Images
 from minicluster_hub.store.leadership import Competing
+from minicluster_hub.store.notices import Notices
+from minicluster_hub.store.owners import Owners
+from minicluster_hub.store.policies import Policies
 from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.snapshots import Snapshots
+from minicluster_hub.store.usage import UsageRows
 from minicluster_hub.store.world import read_world
 
 
@@ -30,6 +42,18 @@ class Store(Competing):
     def __init__(self, database: Database) -> None:
         self._database = database
         self.snapshots = Snapshots(database)
+        self.artifacts = Artifacts(database)
+        self.datasets = DataSets(database)
+        self.images = Images(database)
+        self.environments = Environments(database)
+        self.blobs = OwnedBlobs(database)
+        self.policies = Policies(database)
+        self.owners = Owners(database)
+        self.allowances = AllowanceRows(database)
+        self.claims = Claims(database)
+        self.usage = UsageRows(database)
+        self.idle = IdleServers(database)
+        self.notices = Notices(database)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -267,23 +291,3 @@ class Store(Competing):
         """Return the node that a user's home is on, None if it has none yet."""
         with self._database.read() as connection:
             return servers.home_of(connection, owner)
-
-    # --- blobs ------------------------------------------------------------------------------------
-
-    def add_blob(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
-        """Keep that the owner has this blob. Again is no change."""
-        if self.has_blob(owner, sha256):
-            return
-        try:
-            with self._database.write() as connection:
-                blobs.add(connection, owner, sha256, size_bytes, now)
-        except IntegrityError:
-            return  # the same blob came twice at once
-
-    def has_blob(self, owner: str, sha256: str) -> bool:
-        return self.blob_size(owner, sha256) is not None
-
-    def blob_size(self, owner: str, sha256: str) -> int | None:
-        """Return the size in bytes of an owner's blob, None if the owner has no such blob."""
-        with self._database.read() as connection:
-            return blobs.size(connection, owner, sha256)

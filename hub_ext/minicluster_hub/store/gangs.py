@@ -65,9 +65,10 @@ def grow(connection: Connection, job_id: int, places: Places, now: float) -> Non
     if job.state is not JobState.RUNNING or job.gang_id is None or job.attempt_id is None:
         raise GangTaken(job_id, job.gang_id or 0, f"the job is {job.state}")
     task_ids = _add_tasks(connection, job, job.gang_id, places, now)
+    of_ranks = [task_id for task_id in task_ids for _ in range(job.spec.ranks_on_each_node)]
     highest = select(func.max(RANKS.c.rank)).where(RANKS.c.attempt_id == job.attempt_id)
     first = connection.execute(highest).scalar_one() + 1
-    _add_ranks(connection, job, job.attempt_id, task_ids, first, joined=True)
+    _add_ranks(connection, job.attempt_id, of_ranks, first, joined=True)
     _count_ranks(connection, job.gang_id)
     nodes = ", ".join(node for node, _ in places)
     jobs.add_event(connection, job_id, "grown", f"{nodes} joins attempt {job.attempts}", now)
@@ -219,23 +220,17 @@ def _begin_attempt(connection: Connection, job: JobRecord, gang_id: int, now: fl
     number = job.attempts + 1
     attempt = {"job_id": job.id, "gang_id": gang_id, "number": number, "created_at": now}
     attempt_id = add_row(connection, ATTEMPTS, attempt)
-    ranks = _add_ranks(connection, job, attempt_id, [task.id for task in tasks], 0)
-    values = {"attempts": number, "attempt_id": attempt_id, "gang_id": gang_id, "world_size": ranks}
+    ranks = [task.id for task in tasks for _ in range(job.spec.ranks_on(len(task.slots)))]
+    _add_ranks(connection, attempt_id, ranks, 0)
+    values = {"attempts": number, "attempt_id": attempt_id, "gang_id": gang_id, "world_size": len(ranks)}
     text = f"attempt {number} on {', '.join(task.node for task in tasks)}"
     jobs.step(connection, job, JobEvent.ADMITTED, now, text=text, values=values)
 
 
 def _add_ranks(
-    connection: Connection,
-    job: JobRecord,
-    attempt_id: int,
-    task_ids: list[int],
-    first: int,
-    *,
-    joined: bool = False,
-) -> int:
-    """Write the ranks of these tasks, numbered from `first` on; return how many they are."""
-    of_ranks = [task_id for task_id in task_ids for _ in range(job.spec.ranks_on_each_node)]
+    connection: Connection, attempt_id: int, task_ids: list[int], first: int, *, joined: bool = False
+) -> None:
+    """Write a rank for each of these ids, which say its task, numbered from `first` on."""
     ranks = [
         {
             "attempt_id": attempt_id,
@@ -244,7 +239,6 @@ def _add_ranks(
             "state": RankState.PENDING,
             "joined": joined,
         }
-        for rank, task_id in enumerate(of_ranks, first)
+        for rank, task_id in enumerate(task_ids, first)
     ]
     connection.execute(insert(RANKS), ranks)
-    return len(ranks)

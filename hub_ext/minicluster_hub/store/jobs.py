@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from minicluster.wire import JobError, JobState, JobSubmit
 from minicluster_hub.models import EventRecord, JobRecord
 from minicluster_hub.states import JobEvent, TransitionImpossible, next_state
+from minicluster_hub.store import notices
 from minicluster_hub.store.errors import JobUnknown
 from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
 from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
@@ -125,6 +126,7 @@ def step(
     }
     connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(changes))
     add_event(connection, job.id, event, text or reason or (error.message if error else ""), now)
+    notices.of_step(connection, job, state, now, reason, job.error or error)
     if state.terminal or state is JobState.QUEUED:
         _release_gang(connection, job.id, now)
 
@@ -139,6 +141,8 @@ def _changes(
     if state is JobState.QUEUED:
         # The next attempt has a first error of its own; this one's stays in the story.
         changes["error"] = None
+    if job.state is JobState.YIELDING and state is JobState.QUEUED:
+        changes["gang_id"] = None  # Its gang is as good as any other: it had to leave it.
     if state is JobState.RUNNING and job.started_at is None:
         changes["started_at"] = now
     if state.terminal:

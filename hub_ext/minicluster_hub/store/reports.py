@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from minicluster.wire import RankReport, RankState, SnapshotReport, TaskReport
+from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotReport, TaskReport, Versions
 from minicluster_hub.models import TaskRecord, TaskState
-from minicluster_hub.store import snapshots
+from minicluster_hub.store import artifacts, environments, images, snapshots
 from minicluster_hub.store.rows import clean, to_json, to_task
-from minicluster_hub.store.tables import ATTEMPTS, EVENTS, RANKS, TASKS
+from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, RANKS, TASKS
 
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
@@ -31,10 +31,13 @@ class ReportPlan:
     result: dict[str, Any]
     notes: tuple[str, ...]
     snapshots: tuple[SnapshotReport, ...] = ()
+    artifacts: tuple[ArtifactReport, ...] = ()
+    versions: Versions | None = None
 
     @property
     def empty(self) -> bool:
-        return not (self.task or self.ranks or self.result or self.notes or self.snapshots)
+        brought = self.snapshots or self.artifacts
+        return not (self.task or self.ranks or self.result or self.notes or brought)
 
 
 def plan(
@@ -52,7 +55,7 @@ def plan(
         return None
     changes = _task_changes(task, report, newest.id)
     if report.attempt != newest.id:
-        return ReportPlan(None, None, changes, (), {}, ())
+        return ReportPlan(None, None, changes, (), {}, (), versions=report.versions)
     result = {}
     if report.result and newest.result_sha256 is None and _leads(connection, newest.id, task):
         result = {"result_sha256": report.result.sha256, "result_size_bytes": report.result.size_bytes}
@@ -64,6 +67,8 @@ def plan(
         result,
         _new_notes(connection, newest.job_id, report),
         snapshots.unknown(connection, newest.job_id, newest.id, report.snapshots),
+        artifacts.unknown(connection, newest.job_id, report.artifacts),
+        report.versions,
     )
 
 
@@ -80,6 +85,8 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
         if "state" in values:
             values["state_since"] = now
         connection.execute(update(TASKS).where(TASKS.c.id == task_id).values(values))
+        if values.get("state") is TaskState.READY:
+            _note_image(connection, task_id, changes.versions, now)
     for rank in changes.ranks:
         known = update(RANKS).where(RANKS.c.attempt_id == changes.attempt_id, RANKS.c.rank == rank.rank)
         values = {"state": rank.state, "exit_code": rank.exit_code, "error": to_json(rank.error)}
@@ -89,9 +96,20 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
         connection.execute(attempt.values(changes.result))
     if changes.snapshots and changes.job_id and changes.attempt_id:
         snapshots.add(connection, changes.job_id, changes.attempt_id, changes.snapshots, now)
+    if changes.artifacts and changes.job_id:
+        artifacts.add(connection, changes.job_id, changes.artifacts, now)
     for text in changes.notes:
         values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
         connection.execute(insert(EVENTS).values(values))
+
+
+def _note_image(connection: Connection, task_id: int, versions: Versions | None, now: float) -> None:
+    """An agent that speaks runs in its image: its node has it, and the agent sees what is in it."""
+    query = select(GANGS.c.image, TASKS.c.node).join(TASKS, TASKS.c.gang_id == GANGS.c.id)
+    row = connection.execute(query.where(TASKS.c.id == task_id)).one()
+    images.note_node(connection, row.image, row.node, now)
+    if versions is not None:
+        environments.note(connection, row.image, versions)
 
 
 def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def to_job(row: AnyRow) -> JobRecord:
         error=_error(row.error),
         result=_blob(row.result_sha256, row.result_size_bytes),
         losses=row.losses,
+        data_attempt_id=row.data_attempt_id,
     )
 
 
@@ -133,6 +134,9 @@ def to_server(row: AnyRow) -> ServerRecord:
         slots=tuple(json.loads(row.slots)),
         until=row.until,
         created_at=row.created_at,
+        gpus=tuple(json.loads(row.gpus)),
+        warned_at=row.warned_at,
+        reclaimed_at=row.reclaimed_at,
     )
 
 

@@ -56,6 +56,8 @@ JOBS = Table(
     Column("error", Text),
     Column("result_sha256", String(64)),
     Column("result_size_bytes", BigInteger),
+    # The attempt for which the data sets are on all nodes.
+    Column("data_attempt_id", Integer),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state"),
     Index(None, "owner", "id"),
@@ -138,6 +140,9 @@ SERVERS = Table(
     Column("slots", Text, nullable=False),
     Column("until", Float),
     Column("created_at", Float, nullable=False),
+    Column("gpus", Text, nullable=False, server_default="[]"),
+    Column("warned_at", Float),
+    Column("reclaimed_at", Float),
     UniqueConstraint("owner", "name"),
     sqlite_autoincrement=True,
 )
@@ -210,4 +215,85 @@ LEADERSHIP = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("holder", Text, nullable=False),
     Column("renewed_at", Float, nullable=False),
+)
+
+# The environments that a cluster offers, by digest. `name` is unique among those that are not retired.
+IMAGES = Table(
+    "images",
+    METADATA,
+    Column("digest", String(71), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("reference", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("base_digest", String(71)),
+    Column("recipe", Text),
+    Column("state", String(8), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("changed_at", Float, nullable=False),
+    Index(None, "name"),
+)
+
+# Where an image has run, so that its layers are there.
+IMAGE_NODES = Table(
+    "image_nodes",
+    METADATA,
+    Column("digest", String(71), ForeignKey("images.digest"), primary_key=True),
+    Column("node", Text, primary_key=True),
+    Column("seen_at", Float, nullable=False),
+)
+
+# What ranks have in an image, as an agent said it last; "" is the engine's own.
+ENVIRONMENTS = Table(
+    "environments",
+    METADATA,
+    Column("image", Text, primary_key=True),
+    Column("versions", Text, nullable=False),
+)
+
+# The newest version of each owner's data sets; `manifest_sha256` tells the versions apart.
+DATASETS = Table(
+    "datasets",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("manifest_sha256", String(64), nullable=False),
+    Column("files", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("shared", Boolean, nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+# Which pieces a version stands on, its manifest among them. Versions stay as long as a job needs them.
+DATASET_PIECES = Table(
+    "dataset_pieces",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("manifest_sha256", String(64), primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+)
+
+# A piece belongs to whoever brought its bytes: a hash alone opens nothing. One that no version has is
+# removed some time after a push last asked for it.
+PIECES = Table(
+    "pieces",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("asked_at", Float, nullable=False),
+)
+
+# Files that a job left in its output folder. `part`: the place of their task in the attempt.
+ARTIFACTS = Table(
+    "artifacts",
+    METADATA,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("path", Text, primary_key=True),
+    Column("sha256", String(64), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, or_, select
 
 from minicluster_hub.models import World
-from minicluster_hub.store import snapshots
+from minicluster_hub.store import images, snapshots
 from minicluster_hub.store.gangs import LIVE_STATES
 from minicluster_hub.store.jobs import OPEN_STATES
 from minicluster_hub.store.rows import to_gang, to_job, to_lease, to_rank, to_server, to_task
@@ -38,4 +38,5 @@ def read_world(connection: Connection) -> World:
         leases=tuple(map(to_lease, connection.execute(_LEASES))),
         servers=tuple(map(to_server, connection.execute(_SERVERS))),
         snapshots=snapshots.of_open_jobs(connection),
+        refused_images=images.refused(connection),
     )

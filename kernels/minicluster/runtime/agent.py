@@ -6,19 +6,20 @@ It never imports torch, so that it answers within milliseconds whatever the rank
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import sys
 import time
 
+from minicluster import versions
 from minicluster.wire import ErrorKind, JobError, ReportAnswer, RunOrder, StopMode, TaskOrders, TaskReport
 
 from . import gpus, processes, room, system
+from .artifacts import OutputKeeper
 from .attempt import Attempt, Surroundings
 from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
 from .parent import Parent
+from .program import log_to_stderr, until_told
 from .reporter import Reporter
 from .settings import AgentSettings, SettingsIncomplete
 from .snapshots import SnapshotKeeper
@@ -36,11 +37,14 @@ class Agent:
         self._parent = parent
         self._reporter = Reporter(link, self._snapshot, self._take_answer)
         self._store = StoreSeat(settings.address, parent)
-        self._snapshots = SnapshotKeeper(link, self._reporter.state_changed)
+        changed = self._reporter.state_changed
+        self._snapshots = SnapshotKeeper(link, changed)
+        self._outputs = OutputKeeper(settings.scratch, settings.node, link, changed)
         self._attempt: Attempt | None = None
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
         self._trouble = ""
+        self._versions = versions.here()
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
@@ -103,8 +107,10 @@ class Agent:
             renew_store=self._store.renew,
             kept=self._kept,
             snapshots=self._snapshots,
+            outputs=self._outputs,
         )
         self._snapshots.begin(order)
+        self._outputs.begin(order)
         self._attempt = Attempt(order, around)
         self._running = self._tasks.create_task(self._attempt.run())
 
@@ -127,6 +133,7 @@ class Agent:
             address=self._settings.address,
             store_port=self._store.port,
             cleared=self._cleared,
+            versions=self._versions,
             failure=self._failure(),
         )
         if attempt is None:
@@ -140,6 +147,7 @@ class Agent:
                 "notes": attempt.notes(),
                 **attempt.lookout.report(),
                 "snapshots": self._snapshots.reports(),
+                "artifacts": self._outputs.reports(),
                 "unreached": attempt.meeting.unreached,
             }
         )
@@ -152,7 +160,8 @@ class Agent:
         attempt.lookout.told(report.look)
         if attempt.unsent:
             self._reporter.output_came()
-        all_told = attempt.told_all(report) and self._snapshots.told_all(report)
+        kept = self._snapshots.told_all(report), self._outputs.told(report)
+        all_told = attempt.told_all(report) and all(kept)
         if all_told and self._cleared < attempt.id:
             self._cleared = attempt.id
             self._reporter.state_changed()
@@ -168,12 +177,13 @@ class Agent:
         message = f"Ranks cannot start on {self._settings.node}: {self._parent.broken}."
         return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
 
-    def _kept(self) -> set[int]:
-        return {self._parent.pid} | self._store.pids
+    async def _kept(self) -> set[int]:
+        return {self._parent.pid} | await self._store.pids()
 
     async def _end_all(self) -> None:
         self._parent.close()
         self._snapshots.close()
+        self._outputs.close()
         await processes.clear_below(os.getpid())
         await self._link.close()
 
@@ -181,16 +191,11 @@ class Agent:
 async def serve(settings: AgentSettings, parent: Parent) -> None:
     """Run an agent until its task is over or it is told to end."""
     agent = Agent(settings, Link(settings.service_url, settings.token), parent)
-    running = asyncio.current_task()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel if running else sys.exit)
-    with contextlib.suppress(asyncio.CancelledError):
-        await agent.run()
+    await until_told(agent.run())
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_to_stderr()
     system.adopt_orphans()
     try:
         settings = AgentSettings.from_environ()

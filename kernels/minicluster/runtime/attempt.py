@@ -6,13 +6,17 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from minicluster.errors import MiniclusterError
+from minicluster.payload import PayloadDamaged
+from minicluster.publishing.pip import PipFailed
 from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
 
-from . import ladder, processes
+from . import data_folders, ladder, packages, processes
+from .artifacts import OutputKeeper
+from .bundles import unpack_bundle
 from .gpu_memory import GpuMemory
 from .link import Backoff, Link, ServiceAway, ServiceRefused
 from .lookout import Lookout
@@ -30,6 +34,7 @@ _LAST_SNAPSHOT_S = 5.0
 _BECAUSE = {
     StopMode.INTERRUPT: "the job was stopped",
     StopMode.ABORT: "the job's attempt was ended",
+    StopMode.YIELD: "the job made room",
     StopMode.KILL: "the job goes on without a lost node",
 }
 
@@ -54,8 +59,9 @@ class Surroundings:
     changed: Callable[[], None]
     output_came: Callable[[], None]
     renew_store: Callable[[], None]
-    kept: Callable[[], set[int]]
+    kept: Callable[[], Awaitable[set[int]]]
     snapshots: SnapshotKeeper
+    outputs: OutputKeeper
 
 
 class Attempt:
@@ -95,12 +101,13 @@ class Attempt:
         return sum(spool.unsent for spool in self._spools())
 
     def rank_reports(self) -> tuple[RankReport, ...]:
-        hold = not self.delivered and not self.failed
+        hold = not (self.delivered or self.failed or self._around.outputs.hurried)
         return tuple(rank.report(hold_success=hold) for rank in self._ranks)
 
     def notes(self) -> tuple[str, ...]:
         told = [rank.note for rank in self._ranks] + [spool.lost for spool in self._spools()]
-        return (*self._notes, *self._around.snapshots.notes(), *filter(None, told))
+        brought = (*self._around.snapshots.notes(), *self._around.outputs.notes())
+        return (*self._notes, *brought, *filter(None, told))
 
     def chunks(self) -> tuple[StreamChunk, ...]:
         """Return the next piece of each stream, those first that have sent the least."""
@@ -124,7 +131,7 @@ class Attempt:
         """Run the ranks to their end and deliver all that is left of them."""
         try:
             await self._start_ranks()
-        except AttemptImpossible as error:
+        except (AttemptImpossible, PipFailed) as error:
             for rank in self._ranks:
                 rank.refuse(error.message, error.hint)
             self._around.changed()
@@ -134,6 +141,7 @@ class Attempt:
 
     def stop(self, mode: StopMode, because: str = "") -> None:
         """End the ranks, by ever harsher signals. A harsher mode takes the place of a milder one."""
+        self._around.outputs.hurry(mode, because or _BECAUSE[mode])
         if self.gone.is_set() or (self._mode and not _is_harsher(mode, self._mode)):
             return
         self._mode = mode
@@ -192,17 +200,22 @@ class Attempt:
         if parent.broken:
             raise AttemptImpossible(f"No rank can start on {self._around.settings.node}: {parent.broken}.")
         write_whole(self._paths.order, self.order.model_dump_json().encode())
+        try:
+            await data_folders.show(self.order.data)
+        except data_folders.NoDataHere as error:
+            raise AttemptImpossible(f"No data sets on {self._around.settings.node}: {error}.") from error
         await asyncio.gather(self.meeting.reach_all(), self._fetch_cell())
 
     async def _fetch_cell(self) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                return await self._around.link.fetch(self.order.payload_sha256, self._paths.payload)
-            except ServiceAway:
-                await asyncio.sleep(backoff.next_s())
-            except ServiceRefused as error:
-                raise AttemptImpossible(f"The cell could not be fetched. {error.message}") from error
+        link, paths = self._around.link, self._paths
+        try:
+            await link.fetch_in_time(self.order.payload_sha256, paths.payload)
+            await packages.install(paths.payload, self._around.settings.scratch, self.order.env)
+            if self.order.bundle_sha256:
+                await link.fetch_in_time(self.order.bundle_sha256, paths.bundle)
+                await asyncio.to_thread(unpack_bundle, paths.bundle, paths.work)
+        except (ServiceRefused, PayloadDamaged) as error:
+            raise AttemptImpossible(f"The cell could not be fetched. {error}") from error
 
     async def _end_all_when_one_fails(self) -> None:
         waits = {asyncio.create_task(rank.failing.wait()): rank for rank in self._ranks}
@@ -229,7 +242,7 @@ class Attempt:
 
     async def _clear_up(self) -> None:
         """End what the ranks left behind, and read the last of their output."""
-        if not await processes.clear_below(os.getpid(), self._around.kept()):
+        if not await processes.clear_below(os.getpid(), await self._around.kept()):
             self._notes.append(f"Processes of the job do not end on {self._around.settings.node}.")
         if held := await self._gpu_memory.still_held():
             self._notes.append(f"{held} Its node is {self._around.settings.node}.")
@@ -242,7 +255,7 @@ class Attempt:
 
     async def _deliver(self) -> None:
         await self._upload_result()
-        await self._keep_snapshot()
+        await asyncio.gather(self._keep_snapshot(), self._around.outputs.finish())
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()

@@ -23,6 +23,7 @@ class Step:
 LADDERS: dict[StopMode, tuple[Step, ...]] = {
     StopMode.INTERRUPT: (Step(signal.SIGINT, 4.0), Step(signal.SIGTERM, 1.0), Step(signal.SIGKILL, 0.0)),
     StopMode.ABORT: (Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 0.0)),
+    StopMode.YIELD: (Step(signal.SIGKILL, 0.0),),
     StopMode.KILL: (Step(signal.SIGKILL, 0.0),),
 }
 

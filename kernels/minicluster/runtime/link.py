@@ -18,6 +18,7 @@ from minicluster.wire import (
     BlobInfo,
     ErrorAnswer,
     ReportAnswer,
+    SmallFiles,
     TaskOrders,
     TaskReport,
 )
@@ -70,10 +71,10 @@ class Link:
     who does not answer well is left for the next one, with all that it still had to answer.
     """
 
-    def __init__(self, service_url: str, token: str) -> None:
+    def __init__(self, service_url: str, token: str, scheme: str = "task") -> None:
         urls = service_url.split(",")
         timeout = _TIMEOUT if len(urls) == 1 else _QUICK_TIMEOUT
-        self._services = [_client(url, token, timeout) for url in urls]
+        self._services = [_client(url, f"{scheme} {token}", timeout) for url in urls]
         self._at = 0
         self._left = asyncio.Event()
         """Set, and a new one made, when the service that was asked until now is left."""
@@ -92,13 +93,22 @@ class Link:
         """Write a blob to a file, its hash checked. kind: "blobs" or "snapshots"."""
         await self._of_any(lambda service: self._fetch(service, sha256, path, kind))
 
+    async def fetch_in_time(self, sha256: str, path: Path, kind: str = "blobs") -> None:
+        """Do the same, however long the service is away."""
+        backoff = Backoff()
+        while True:
+            try:
+                return await self.fetch(sha256, path, kind)
+            except ServiceAway:
+                await asyncio.sleep(backoff.next_s())
+
     async def _fetch(self, service: httpx.AsyncClient, sha256: str, path: Path, kind: str) -> None:
         digest = hashlib.sha256()
         try:
             async with service.stream("GET", f"api/tasks/{kind}/{sha256}") as answer:
                 if answer.status_code != httpx.codes.OK:
                     await answer.aread()
-                    _check(answer)
+                    check(answer)
                 path.unlink(missing_ok=True)  # noqa: ASYNC240 - a local disk
                 async for piece in answer.aiter_bytes(_PIECE_BYTES):
                     digest.update(piece)
@@ -113,6 +123,11 @@ class Link:
         sha256 = await asyncio.to_thread(_digest, path)
         size = path.stat().st_size  # noqa: ASYNC240 - a local disk
         return await self.send(f"api/tasks/blobs/{sha256}", size, _pieces(path, size))
+
+    async def send_small(self, files: SmallFiles) -> None:
+        """Send several files of the output folder at once."""
+        body = files.model_dump_json()
+        await self._ask("POST", "api/tasks/files", content=body, headers=_JSON, timeout=_LONG_TIMEOUT)
 
     async def send(self, url: str, size_bytes: int, pieces: Iterable[bytes]) -> BlobInfo:
         """Send bytes as they come."""
@@ -174,10 +189,10 @@ class Link:
             await asyncio.gather(*works, return_exceptions=True)
 
 
-def _client(service_url: str, token: str, timeout: httpx.Timeout) -> httpx.AsyncClient:
+def _client(service_url: str, authorization: str, timeout: httpx.Timeout) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=service_url,
-        headers={"Authorization": f"task {token}", VERSION_HEADER: str(WIRE_VERSION)},
+        headers={"Authorization": authorization, VERSION_HEADER: str(WIRE_VERSION)},
         timeout=timeout,
         # Without TLS the certificates need not be loaded, which costs time and 5 MB.
         verify=service_url.startswith("https:"),
@@ -190,7 +205,7 @@ async def _ask(service: httpx.AsyncClient, method: str, url: str, **request: obj
         answer = await service.request(method, url, **request)  # type: ignore[arg-type]
     except httpx.HTTPError as error:
         raise ServiceAway(f"The job service does not answer: {error!r}.") from error
-    _check(answer)
+    check(answer)
     return answer
 
 
@@ -228,7 +243,8 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check(answer: httpx.Response) -> None:
+def check(answer: httpx.Response) -> None:
+    """Raise what an answer says, if it is no good one."""
     status = answer.status_code
     if status < 300:
         return

@@ -45,7 +45,7 @@ class Meeting:
 
 
 async def _reach(peer: str) -> bool:
-    """Connect and leave: behind the address is a store that no rank uses yet."""
+    """Connect and leave: behind the address is the task's store, which bears with that."""
     host, _, port = peer.rpartition(":")
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_ONE_TRY_S):

@@ -21,12 +21,16 @@ _MESSAGE_BYTES = 64 * 1024
 
 @dataclass
 class Child:
-    """A process forked by the zygote. `status` is what waitpid said, None when it was never made."""
+    """A process forked by the zygote. `status` is what waitpid said, None when it was never made.
+
+    unwanted: it is to be killed, as soon as it is there.
+    """
 
     name: str
     pid: int | None = None
     status: int | None = None
     refusal: str = ""
+    unwanted: bool = False
     made: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -86,6 +90,13 @@ class Parent:
             self._refuse(child, f"the parent of the ranks does not answer: {error.strerror}")
         return child
 
+    def kill(self, child: Child) -> None:
+        """Kill a child, also one that is still being made."""
+        child.unwanted = True
+        if child.pid and not child.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+
     def wake(self) -> None:
         """Have it go on if somebody stopped it: without it, nobody hears of a rank's end."""
         self._process.send_signal(signal.SIGCONT)
@@ -118,13 +129,18 @@ class Parent:
             case {"event": "broken", "reason": reason}:
                 self.broken = reason
             case {"event": "forked", "name": name, "pid": pid}:
-                self._children[name].pid = pid
-                self._children[name].made.set()
+                self._made(self._children[name], pid)
             case {"event": "refused", "name": name, "reason": reason}:
                 self._refuse(self._children[name], reason)
             case {"event": "exited", "pid": pid, "status": status}:
                 child = next(child for child in self._children.values() if child.pid == pid)
                 self._finish(child, status)
+
+    def _made(self, child: Child, pid: int) -> None:
+        child.pid = pid
+        child.made.set()
+        if child.unwanted:
+            self.kill(child)
 
     def _refuse(self, child: Child, reason: str) -> None:
         child.refusal = reason

@@ -21,6 +21,15 @@ class AttemptPaths:
     def payload(self) -> Path:
         return self.folder / "payload"
 
+    @property
+    def bundle(self) -> Path:
+        return self.folder / "bundle"
+
+    @property
+    def work(self) -> Path:
+        """The ranks' working folder, where files from beside the notebook came along."""
+        return self.folder / "work"
+
     def modules(self, rank: int) -> Path:
         """Return a rank's own copy of the modules beside the notebook: no rank waits for another."""
         return self.folder / f"modules-{rank}"

@@ -11,6 +11,7 @@ import json
 import linecache
 import os
 import platform
+import site
 import sys
 import threading
 from collections.abc import Mapping
@@ -22,15 +23,16 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from minicluster import pickling
+from minicluster import pickling, versions
 from minicluster.cell import CellSource
 from minicluster.errors import MiniclusterError
 from minicluster.payload import CellPayload, LeftBehind
 from minicluster.result_file import write_result_file
+from minicluster.train.outputs import OUTPUT
 from minicluster.train.snapshots.shelf import FOLDERS
-from minicluster.wire import RunOrder
+from minicluster.wire import RunOrder, Versions
 
-from . import birth, environment, group, memory, stacks, system, tracebacks
+from . import birth, environment, group, memory, output, packages, stacks, system, tracebacks
 from .paths import AttemptPaths
 from .settings import TOKEN_FILE
 
@@ -62,6 +64,8 @@ class Rank:
         self.pipes = pipes
         self.namespace: dict[str, Any] = _new_main().__dict__
         self.given: frozenset[str] = frozenset()
+        self.versions = Versions(python=platform.python_version())
+        self.reader = pickling.ANY_READER
         self.group: group.GivenGroup | None = None
 
     def run(self) -> int:
@@ -91,6 +95,8 @@ class Rank:
         os.environ[environment.RECORDS_FD] = str(records_fd)
         folders = memory.job_folders(self.order.job_id)
         os.environ[FOLDERS] = os.pathsep.join(map(str, folders))
+        scratch = self.paths.folder.parent
+        os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
         np.random.seed()
@@ -104,19 +110,25 @@ class Rank:
 
     def _load(self, payload: CellPayload) -> None:
         sys.argv = [payload.filename]
+        if self.order.bundle_sha256:
+            os.chdir(self.paths.work)
         modules = self.paths.modules(self.rank)
         _write_modules(modules, payload.modules)
         sys.path[:0] = [str(modules), ""]
-        theirs, ours = payload.versions.get("python", ""), platform.python_version()
-        if payload.names and theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
+        if payload.packages:
+            site.addsitedir(str(packages.folder_of(self.paths.folder.parent, payload.packages)))
+        notebook = Versions.model_validate(payload.versions)
+        self.reader = versions.reader(self.versions, notebook)
+        try:
+            given = pickling.loads(payload.names, self.namespace, bool(self.reader.against_code))
+        except pickling.ForeignCode:
             raise NotebookDiffers(
-                f"The notebook runs Python {theirs}, rank {self.rank} runs {ours}: functions cannot travel.",
-                "Use the same image for the notebook and the cluster.",
-            )
-        if payload.names:
-            given = pickling.loads(payload.names, self.namespace)
-            self.namespace.update(given)
-            self.given = frozenset(given)
+                f"A function or class of the notebook came along, which is code of Python {notebook.python}; "
+                f"rank {self.rank} runs {self.versions.python} and cannot take it.",
+                "Define it inside this cell, or in a .py file beside the notebook, and import it.",
+            ) from None
+        self.namespace.update(given)
+        self.given = frozenset(given)
 
     def _execute(self, payload: CellPayload) -> None:
         lines = payload.source.splitlines(keepends=True)
@@ -145,6 +157,7 @@ class Rank:
             payload.result_limit_bytes,
             self.given,
             [LeftBehind(name, "", "the cell did not make it") for name in absent],
+            self.reader,
         )
 
     def _failed(self, error: BaseException) -> int:

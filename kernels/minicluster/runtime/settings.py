@@ -37,13 +37,13 @@ class AgentSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
-        urls = [url.strip() for url in _need(environ, "MINICLUSTER_SERVICE_URL").split(",")]
+        urls = [url.strip() for url in need(environ, "MINICLUSTER_SERVICE_URL").split(",")]
         host = urlsplit(urls[0]).hostname or "127.0.0.1"
         return cls(
             service_url=",".join(url if url.endswith("/") else f"{url}/" for url in urls),
-            token=_read_token(Path(_need(environ, TOKEN_FILE))),
-            scratch=Path(_need(environ, "MINICLUSTER_SCRATCH")),
-            node=_need(environ, "MINICLUSTER_NODE"),
+            token=read_token(Path(need(environ, TOKEN_FILE))),
+            scratch=Path(need(environ, "MINICLUSTER_SCRATCH")),
+            node=need(environ, "MINICLUSTER_NODE"),
             address=_resolved(environ.get("MINICLUSTER_ADDRESS", "")) or source_address(host),
         )
 
@@ -58,14 +58,16 @@ def _resolved(name: str) -> str:
         raise SettingsIncomplete(f"MINICLUSTER_ADDRESS={name} leads to no address: {error}.") from error
 
 
-def _need(environ: Mapping[str, str], name: str) -> str:
+def need(environ: Mapping[str, str], name: str) -> str:
+    """Return a variable. Raises SettingsIncomplete."""
     value = environ.get(name, "")
     if not value:
         raise SettingsIncomplete(f"{name} is not set.", "An agent is started by an engine, which sets it.")
     return value
 
 
-def _read_token(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """Return what a token file holds. Raises SettingsIncomplete."""
     try:
         return path.read_text().strip()
     except OSError as error:

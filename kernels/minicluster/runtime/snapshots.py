@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.shelf import Entry, Key, Shelf, SnapshotNotKept
@@ -108,21 +107,13 @@ class SnapshotKeeper:
         try:
             for number, part in enumerate(wanted.parts):
                 path = shelf.scratch_file(f"fetched-{number}.tar")
-                await self._fetch_part(part.sha256, path)
+                await self._link.fetch_in_time(part.sha256, path, kind="snapshots")
                 await asyncio.to_thread(shelf.adopt, path)
                 path.unlink(missing_ok=True)
         except (ServiceRefused, SnapshotNotKept, OSError) as error:
             self._note(f"The snapshot of step {wanted.step} could not be fetched. {error}")
         finally:
             shelf.mark_fetching(None)
-
-    async def _fetch_part(self, sha256: str, path: Path) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                return await self._link.fetch(sha256, path, kind="snapshots")
-            except ServiceAway:
-                await asyncio.sleep(backoff.next_s())
 
     # Into the job's storage.
 
@@ -175,7 +166,8 @@ class SnapshotKeeper:
             self._cost_told = True
             self._note(
                 f"A snapshot of {cost['size_bytes'] / 1e6:.1f} MB takes {cost['cost_s']:.2g} s. "
-                f"One each {cost['interval_s']:.1f} s keeps that below 1.25 % of the time."
+                f"One is taken each {cost['interval_s']:.1f} s: "
+                f"{cost['cost_s'] / cost['interval_s']:.2%} of the time."
             )
 
     def _note(self, text: str) -> None:

@@ -5,9 +5,6 @@ A store that was used stays until the whole attempt is over: ranks elsewhere may
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 
 from .parent import Child, Parent
@@ -24,9 +21,12 @@ class StoreSeat:
         self._child: Child | None = None
         self._used: Child | None = None
 
-    @property
-    def pids(self) -> set[int]:
-        return {child.pid for child in (self._child, self._used) if child is not None and child.pid}
+    async def pids(self) -> set[int]:
+        """Return its processes, once those that are being made are there."""
+        children = [child for child in (self._child, self._used) if child is not None]
+        for child in children:
+            await child.made.wait()
+        return {child.pid for child in children if child.pid}
 
     def renew(self) -> None:
         """Put a fresh store in the place of the one that was used.
@@ -42,7 +42,6 @@ class StoreSeat:
 
     def end_used(self) -> None:
         """End the store of an attempt that is over."""
-        if self._used is not None and self._used.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._used.pid, signal.SIGKILL)
+        if self._used is not None:
+            self._parent.kill(self._used)
         self._used = None

@@ -14,6 +14,7 @@ from minicluster.errors import MiniclusterError
 
 from . import fault_tolerant, place
 from .loaders import share
+from .whole import whole
 
 BUCKET_MB = 5
 """Gradients are sent in pieces of this size: on a gigabit network the fastest of those measured,
@@ -54,6 +55,7 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     if optimizer is not None:
         _check(optimizer, Optimizer, "an optimizer (torch.optim)", "second")
         moved = _moved(optimizer)
+        whole().follow(moved)
         ready.append(fault_tolerant.wrapped(moved) if fault_tolerant.wanted() else moved)
     if loader is not None:
         _check(loader, DataLoader, "a loader (torch.utils.data.DataLoader)", "third")
@@ -66,6 +68,7 @@ def _spread(model: torch.nn.Module) -> torch.nn.Module:
         return model
     model.to(place.device())
     trained = any(parameter.requires_grad for parameter in model.parameters())
+    whole().add(model)
     if trained and fault_tolerant.wanted():
         return fault_tolerant.spread(model, place.device(), BUCKET_MB)
     if place.world_size() == 1 or not trained:

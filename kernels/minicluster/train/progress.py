@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from minicluster.wire import Record
+from minicluster.wire import Progress, Record
 
 from . import place, records
+from .whole import Loop, whole
 
 T = TypeVar("T")
 
@@ -19,30 +20,46 @@ def progress(iterable: Iterable[T], total: float | None = None, label: str = "")
     """Yield from `iterable` and tell the notebook's panel how far it is: `for batch in mc.progress(loader):`.
 
     total: how many there will be, if `iterable` has no length. label: what the bar is called.
-    At most 20 messages each second are sent, the last one always.
+    At most 20 messages each second are sent, the last one always. The outermost loop with a bar also
+    tells the scheduler when the job will be done: `for epoch in mc.progress(range(20)):`.
     """
     size = _length(iterable) if total is None else total
     return _told(iterable, size, label)
 
 
 def _told(iterable: Iterable[T], total: float | None, label: str) -> Iterator[T]:
-    done, sent_at = 0, time.monotonic()
-    _send(0, total, label)
+    loop, sent_at = whole().begin(iterable, total), time.monotonic()
+    _send(loop, label)
     try:
         for item in iterable:
             yield item
-            done += 1
+            loop.done += 1
             if time.monotonic() - sent_at >= SPACING_S:
-                _send(done, total, label)
+                _send(loop, label)
                 sent_at = time.monotonic()
     finally:
-        _send(done, total, label)
+        _send(loop, label)
+        whole().end(loop)
 
 
-def _send(done: float, total: float | None, label: str) -> None:
+def _send(loop: Loop, label: str) -> None:
+    rank, at = place.rank(), time.time()
     records.send(
-        Record(kind="progress", rank=place.rank(), at=time.time(), done=done, total=total, label=label)
+        Record(
+            kind="progress",
+            rank=rank,
+            at=at,
+            done=loop.done,
+            total=loop.total,
+            label=label,
+            whole=_progress() if rank == 0 else None,
+        )
     )
+
+
+def _progress() -> Progress:
+    here = whole()
+    return Progress(done=here.done, total=here.total, steps=here.steps, gradient_bytes=here.gradient_bytes)
 
 
 def _length(iterable: Iterable[object]) -> float | None:

@@ -17,6 +17,7 @@ class JobState(StrEnum):
     STOPPING = "stopping"
     FAILING = "failing"
     REQUEUING = "requeuing"
+    YIELDING = "yielding"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -56,7 +57,7 @@ class JobError(Message):
 
 
 class NodeRange(Message):
-    """How many nodes a job takes: at least `min`, at most `max`."""
+    """How many nodes (or slots) a job takes: at least `min`, at most `max`."""
 
     min: int = Field(ge=1, le=10_000)
     max: int = Field(ge=1, le=10_000)
@@ -68,19 +69,35 @@ class NodeRange(Message):
         return self
 
 
+class DataUse(Message):
+    """A data set that a job reads. name: as the line says it, NAME or OWNER/NAME.
+
+    The service fills in the rest when the job is submitted: a later push changes nothing for the job.
+    """
+
+    name: str = Field(pattern=r"^([^/\s]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    owner: str = ""
+    manifest_sha256: str = ""
+    size_bytes: int = 0
+
+
 class JobSpec(Message):
     """What a cell asks for.
 
     nodes: None means all nodes that the cluster has.
     slots_per_node: schedulable units (GPUs, or CPU shares) leased on each node.
     ranks_per_node: training processes on each node; None means one per slot.
+    slots: in place of these three: so many slots, wherever they are, with one rank for each.
     payload_sha256: the cell with its names, a blob that the service never opens.
     timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
     image: the container image that its tasks run; None means the cluster's own.
     shm_bytes: size of /dev/shm in each task, for data loaders; None means the engine's default.
     quiet_after_s: time without progress of a rank after which its owner is told why; 0: never;
         None means the cluster's own.
+    priority: jobs of a higher one go first, where the policy in force looks at it.
     fault_tolerant: its ranks go on when a node is lost, and new ones join them live.
+    bundle_sha256: files from beside the notebook for the ranks' working folder, a blob as the payload is.
+    data: the data sets that its ranks read.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -88,16 +105,39 @@ class JobSpec(Message):
     nodes: NodeRange | None = None
     slots_per_node: int = Field(default=1, ge=1, le=64)
     ranks_per_node: int | None = Field(default=None, ge=1, le=256)
+    slots: NodeRange | None = None
     env: dict[EnvName, str] = Field(default_factory=dict)
     timeout_s: float | None = Field(default=None, gt=0)
     image: str | None = Field(default=None, min_length=1, max_length=512)
     shm_bytes: int | None = Field(default=None, ge=1 << 20, le=1 << 44)
     quiet_after_s: float | None = Field(default=None, ge=0)
     fault_tolerant: bool = False
+    priority: int = Field(default=50, ge=1, le=99)
+    bundle_sha256: Sha256 | None = None
+    data: tuple[DataUse, ...] = Field(default=(), max_length=32)
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> JobSpec:
+        if self.slots and (self.nodes or self.ranks_per_node or self.slots_per_node != 1):
+            raise ValueError(
+                "slots are wherever they are: leave out nodes, slots_per_node and ranks_per_node"
+            )
+        if self.slots and self.fault_tolerant:
+            raise ValueError("a fault-tolerant job loses and gets whole nodes: ask for nodes, not for slots")
+        return self
 
     @property
     def ranks_on_each_node(self) -> int:
         return self.ranks_per_node or self.slots_per_node
+
+    @property
+    def chunks(self) -> NodeRange | None:
+        """How many pieces of `slots_per_node` slots it takes: nodes, or single slots."""
+        return self.slots or self.nodes
+
+    def ranks_on(self, slots: int) -> int:
+        """Return how many ranks it has on a node where it has so many slots."""
+        return slots if self.slots else self.ranks_on_each_node
 
 
 class JobSubmit(Message):
@@ -145,6 +185,8 @@ class SlotUse(Message):
 
     server: the name of the notebook server that holds it ("" is the unnamed one), None if none does.
     until: when that server has to give it back, in seconds since the epoch.
+    idle_since: since when that server does not use it, once its owner was told; reclaim_at: when it goes
+        to others, None if it does not; held_bytes: so much of its memory is in use that nobody else can.
     """
 
     slot: int
@@ -154,12 +196,18 @@ class SlotUse(Message):
     warm: bool = False
     server: str | None = None
     until: float | None = None
+    idle_since: float | None = None
+    reclaim_at: float | None = None
+    held_bytes: int = 0
 
 
 class Node(Message):
+    """closed: why it takes no new jobs though it is up: drained, or in maintenance; "": it does."""
+
     name: str
     up: bool
     slots: tuple[SlotUse, ...]
+    closed: str = ""
 
 
 class NodeList(Message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .base import Message
+from .base import EnvName, Message
 
 
 class PlaceServer(Message):
@@ -30,7 +30,9 @@ class ServerPlace(Message):
     slots: indexes of the node's slots that it holds. home_node: where the owner's home is, None if
     it has no node. until: when it has to give the slots back, in seconds since the epoch on the
     service's clock, None if it holds none. expired: that time is over; the slots are free only once
-    the server has been stopped and its place deleted.
+    the server has been stopped and its place deleted. environment: what servers have besides their own.
+    gpus: the ids of the GPUs that are held for it; none where the server has to ask for them itself.
+    reclaimed: it left its GPUs idle, and others may have them now.
     """
 
     owner: str
@@ -40,6 +42,9 @@ class ServerPlace(Message):
     home_node: str | None = None
     until: float | None = None
     expired: bool = False
+    environment: dict[EnvName, str] = Field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    reclaimed: bool = False
 
 
 class ServerList(Message):

@@ -24,8 +24,24 @@ class LogChunk(Message):
     attempt: int = 1
 
 
+class Progress(Message):
+    """How far a training is, as its first rank tells.
+
+    done, total: in a unit of the training's own (epochs, say); total None: nobody knows.
+    steps: that the optimizer took in this attempt. gradient_bytes: what the ranks exchange in each.
+    """
+
+    done: float = Field(ge=0, allow_inf_nan=False)
+    total: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    steps: int = Field(default=0, ge=0)
+    gradient_bytes: int = Field(default=0, ge=0)
+
+
 class Record(Message):
-    """One line of the stream `records`: what `mc.log` or `mc.progress` said."""
+    """One line of the stream `records`: what `mc.log` or `mc.progress` said.
+
+    done, total, label: of one bar. whole: of all of the training.
+    """
 
     kind: Literal["log", "progress"]
     rank: int
@@ -35,6 +51,7 @@ class Record(Message):
     done: float | None = None
     total: float | None = None
     label: str = ""
+    whole: Progress | None = None
 
 
 class Records(Message):

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field
 
+from .about import Versions
+from .artifacts import ArtifactReport, OutputLimits
 from .base import Message, Sha256, StreamName
 from .jobs import BlobInfo, JobError
 from .snapshots import SnapshotRef, SnapshotReport
@@ -42,9 +44,11 @@ class TaskReport(Message):
         TCPStore listens if this task is the first of its gang.
     attempt: the id of the attempt that `ranks` and `chunks` and `result` speak of.
     cleared: the highest attempt id of which nothing is left here: no process, no unsent output.
+    versions: what the ranks will have, from what is installed beside the agent.
     failure: why the agent itself cannot work (torch does not import, say).
     notes: sentences about the attempt for its owner (a rank that hung at exit, say).
     snapshots: the newest that the agent has brought into the job's storage.
+    artifacts: files of the output folder that came since a report of them was answered.
     quiet: the ranks that have made no progress for the order's `quiet_after_s`.
     look, stacks: the newest look that was answered, and where the ranks were then.
     unreached: of the order's `peers`, those for which the ranks wait; told after some seconds.
@@ -58,9 +62,11 @@ class TaskReport(Message):
     chunks: tuple[StreamChunk, ...] = ()
     result: BlobInfo | None = None
     cleared: int = 0
+    versions: Versions | None = None
     failure: JobError | None = None
     notes: tuple[str, ...] = ()
     snapshots: tuple[SnapshotReport, ...] = ()
+    artifacts: tuple[ArtifactReport, ...] = ()
     quiet: tuple[int, ...] = ()
     look: int = 0
     stacks: tuple[RankStack, ...] = ()
@@ -82,6 +88,8 @@ class RunOrder(Message):
     lighthouse: host:port of the job's lighthouse, if so. joins: the attempt runs already.
     lead: this task's first rank brings the result; may change while the attempt runs, with no effect
         but this. None: the task with rank 0.
+    output: what the task may bring of its output folder. bundle_sha256: see JobSpec.
+    data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
     """
 
@@ -103,6 +111,9 @@ class RunOrder(Message):
     lighthouse: str = ""
     joins: bool = False
     lead: bool | None = None
+    output: OutputLimits = OutputLimits()
+    bundle_sha256: Sha256 | None = None
+    data: dict[str, str] = Field(default_factory=dict)
     peers: tuple[str, ...] = ()
 
     @property
@@ -113,11 +124,13 @@ class RunOrder(Message):
 class StopMode(StrEnum):
     """interrupt: SIGINT, SIGTERM after 4 s, SIGKILL after 1 more. abort: SIGTERM, SIGKILL after 2 s.
 
-    kill: SIGKILL at once; the attempt goes on elsewhere from its newest snapshot.
+    yield: SIGKILL at once, and the newest snapshot goes into the job's storage: it starts again later.
+    kill: SIGKILL at once; the job goes on without a lost node from the newest snapshot in the others' memory.
     """
 
     INTERRUPT = "interrupt"
     ABORT = "abort"
+    YIELD = "yield"
     KILL = "kill"
 
 

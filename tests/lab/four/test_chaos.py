@@ -16,7 +16,7 @@ from ..chaos import Chaos, Tally
 from ..faults import Jobs
 from ..recovering import training
 
-CHAOS_S = float(os.environ.get("MINICLUSTER_CHAOS_S", "300"))
+CHAOS_S = float(os.environ.get("MINICLUSTER_CHAOS_S", "120"))
 SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
 pytestmark = pytest.mark.timeout(1500 + CHAOS_S)
 

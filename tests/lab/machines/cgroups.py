@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from .processes import wait_for
@@ -44,10 +46,17 @@ class ControlGroup:
             wait_for(lambda: state.read_text().strip() == "FROZEN", f"{self.name} to freeze", 10)
 
     def thaw(self) -> None:
-        """Let all processes go on."""
+        """Let all processes go on, those of a single container below that was stopped, too."""
         file, word = ("cgroup.freeze", "0") if self._is_v2 else ("freezer.state", "THAWED")
-        if (self._folder / file).exists():
-            (self._folder / file).write_text(word)
+        for folder in (self._folder, *self._folder.rglob("*/")):
+            if (folder / file).exists():
+                (folder / file).write_text(word)
+
+    def kill(self) -> None:
+        """Kill the processes of this very group, frozen ones before they do anything more."""
+        for pid in (self._folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        self.thaw()
 
     def remove(self) -> None:
         """Remove the group and all below it, in each hierarchy; its processes are gone by now."""

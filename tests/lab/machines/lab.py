@@ -75,7 +75,9 @@ class Lab:
         self.data = cache_folder() / "labs" / name
         self.switch = Switch(name, subnet, self.folder)
         self.registry = OutsideRegistry(self.folder, self.switch.root_address)
-        self.nodes = tuple(self._node(number) for number in range(1, len(counts) + 1))
+        self.nodes = tuple(self._node(number, count) for number, count in enumerate(counts, 1))
+        self.guest = self._node(len(counts) + 1, 0)
+        """A machine in the same network that is no part of the cluster: off until `switch_on_guest`."""
         self._standing = standing
         self._images = tuple(images)
         self._planted = [node for node in self.nodes[:images_on] if node.disk.is_plain]
@@ -125,7 +127,7 @@ class Lab:
             self.switch.make()
             self.registry.start()
             if self._images and self._planted:
-                self._plant()
+                self._plant(self._planted)
             self._all_at_once(Node.power_on)
         except BaseException:
             self.remove()
@@ -141,6 +143,13 @@ class Lab:
         for node in self.nodes[1:]:
             self.join(node, command)
 
+    def switch_on_guest(self) -> Node:
+        """Have somebody's own machine on this network, with the lab's images; return it."""
+        if self._images and not self.guest.machine.is_on:
+            self._plant([self.guest])
+        self.guest.power_on()
+        return self.guest
+
     def join(self, node: Node, command_text: str) -> None:
         """Type a join command, as an administrator copies it, on a node."""
         words = shlex.split(command_text.replace("\\\n", " "))
@@ -155,6 +164,7 @@ class Lab:
     def remove(self) -> None:
         """Remove all of it; what is gone already is no hindrance."""
         self._all_at_once(Node.remove)
+        self.guest.remove()
         self.registry.stop()
         self.switch.remove()
         ControlGroup(f"{_GROUPS}/{self.plan.name}").remove()
@@ -165,13 +175,13 @@ class Lab:
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(action, self.nodes))
 
-    def _plant(self) -> None:
+    def _plant(self, nodes: Sequence[Node]) -> None:
         """Have the images on the nodes' disks before the engines start."""
         with locked("seeds"):
             ids, seeds = ids_of(self._images), Seed.found(self._images)
             same = [seed for seed in seeds if seed.ids() == ids]
             seed = same[0] if same else self._grow(ids, seeds[:1])
-            for node in self._planted:
+            for node in nodes:
                 seed.plant(node.disk.folder)
 
     def _grow(self, ids: Mapping[str, str], older: Sequence[Seed]) -> Seed:
@@ -211,15 +221,13 @@ class Lab:
             shutil.rmtree(mine)
             raise LabBusy(f"another process is making a lab {name} just now") from None
 
-    def _node(self, number: int) -> Node:
+    def _node(self, number: int, gpus: int) -> Node:
         name, plan = f"node{number}", self.plan
         group = f"{_GROUPS}/{plan.name}/{name}"
         machine = Machine(self.folder / name, name, group)
-        disk = Disk(machine, self.data / name, plan.disk_mb[number - 1])
+        disk = Disk(machine, self.data / name, dict(enumerate(plan.disk_mb, 1)).get(number))
         options = [f"--insecure-registry={LAB_NETWORK}"] if plan.insecure_registry else []
-        options += [
-            f"--node-generic-resource=GPU=GPU-fake{number}{gpu}" for gpu in range(plan.gpus[number - 1])
-        ]
+        options += [f"--node-generic-resource=GPU=GPU-fake{number}{gpu}" for gpu in range(gpus)]
         return Node(number, machine, Engine(machine, disk.folder, options), disk, self.switch)
 
 

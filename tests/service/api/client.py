@@ -17,7 +17,13 @@ from minicluster.wire import (
     TaskReport,
 )
 
+from ...patience import WITHIN_S, eventually
+
 PREFIX = "/services/minicluster/"
+
+
+class TaskOver(AssertionError):
+    """The service wants nothing more of the task: a real agent ends."""
 
 
 class Agent:
@@ -31,12 +37,12 @@ class Agent:
     async def report(self, **report):
         message = TaskReport(**{"ready": True, "store_port": 4000, **report})
         answer = await self.http.post("api/tasks/report", content=message.model_dump_json())
-        assert answer.status_code == 200, answer.text
+        _check(answer)
         return ReportAnswer.model_validate_json(answer.content)
 
     async def orders(self, have=""):
         answer = await self.http.get("api/tasks/orders", params={"have": have})
-        assert answer.status_code == 200, answer.text
+        _check(answer)
         return TaskOrders.model_validate_json(answer.content)
 
     async def run_order(self):
@@ -59,6 +65,12 @@ class Agent:
         return await self.report(attempt=run.attempt, chunks=(chunk,))
 
 
+def _check(answer):
+    if answer.status_code == 410:
+        raise TaskOver(answer.text)
+    assert answer.status_code == 200, answer.text
+
+
 def _ranks(run, state, **more):
     numbers = range(run.first_rank, run.first_rank + run.local_world_size)
     return tuple(RankReport(rank=number, state=state, **more) for number in numbers)
@@ -74,7 +86,10 @@ class Api:
 
     def client(self, token=None, **headers):
         auth = {"Authorization": f"token {token}"} if token else {}
-        made = httpx.AsyncClient(base_url=self.url, headers={**auth, **headers}, timeout=10)
+        # The service speaks HTTP here, and a client that could check certificates takes its time to be made.
+        made = httpx.AsyncClient(
+            base_url=self.url, headers={**auth, **headers}, timeout=WITHIN_S, verify=False
+        )
         self.clients.append(made)
         return made
 
@@ -93,14 +108,19 @@ class Api:
         return Job.model_validate_json(answer.content)
 
     async def agents(self, job_id):
-        """Wait until the job's gang was started; return its agents, the first of the gang first."""
-        async with asyncio.timeout(5):
-            while True:
-                record = self.context.store.job(job_id)
-                tasks = [task for task in self.context.store.world().tasks if task.gang_id == record.gang_id]
-                if tasks and all(task.id in self.engine.launches for task in tasks):
-                    return [Agent(self, self.engine.launches[task.id]) for task in tasks]
-                await asyncio.sleep(0.002)
+        """Wait until the job's gang was started; return its agents, the first of the gang first.
+
+        Raises TaskOver when the job is over instead.
+        """
+        launches = await eventually(lambda: self._launches(job_id))
+        return [Agent(self, launch) for launch in launches]
+
+    def _launches(self, job_id):
+        record, started = self.context.store.job(job_id), self.engine.launches
+        if record.state.terminal:
+            raise TaskOver(f"{record}")
+        tasks = [task for task in self.context.store.world().tasks if task.gang_id == record.gang_id]
+        return all(task.id in started for task in tasks) and [started[task.id] for task in tasks]
 
     async def running(self, owner="ada", nodes=1, **spec):
         """Return a running job, its agents and their run orders."""
@@ -113,9 +133,7 @@ class Api:
         return job, agents, runs
 
     async def until(self, job_id, state):
-        async with asyncio.timeout(5):
-            while self.context.store.job(job_id).state != state:
-                await asyncio.sleep(0.002)
+        await eventually(lambda: self.context.store.job(job_id).state == state)
 
 
 class Events:
@@ -126,7 +144,7 @@ class Events:
         self.lines = answer.aiter_lines()
         self.keep_alives = 0
 
-    async def next(self, timeout_s=5):
+    async def next(self, timeout_s=WITHIN_S):
         """Return the next event; raises StopAsyncIteration when the server closed the stream."""
         fields = {}
         async with asyncio.timeout(timeout_s):
@@ -139,6 +157,14 @@ class Events:
                     self.keep_alives += 1
                 elif line:
                     fields[name] = value
+
+    async def kept_alive(self, times):
+        """Wait until a stream of which nothing comes was kept alive so often."""
+        async with asyncio.timeout(WITHIN_S):
+            while self.keep_alives < times:
+                line = await anext(self.lines)
+                assert not line or line.startswith(":"), line
+                self.keep_alives += line.startswith(":")
 
     async def until(self, name):
         """Return all events up to the first of this name."""

@@ -4,27 +4,42 @@ import asyncio
 import logging
 import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from jupyterhub.services.auth import HubOAuth
 from tornado.netutil import bind_sockets
 
+from minicluster_hub.accounts import WEEK_S, Accounts
 from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.catalogue.catalogue import Catalogue
+from minicluster_hub.catalogue.publishing import Publications
+from minicluster_hub.catalogue.registry import Registries
+from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.server import make_server
 from minicluster_hub.job_watch import JobWatch
 from minicluster_hub.logs import JobLogs
+from minicluster_hub.notices.emails import Emails
+from minicluster_hub.notices.post import Post
+from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.reconciler import Reconciler
-from minicluster_hub.scheduling.placement.pack import Pack
-from minicluster_hub.scheduling.policies.fifo import Fifo
+from minicluster_hub.scenes import Limits
+from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.shadowing import Shadowing
 from minicluster_hub.stall_watch import StallWatch
 from minicluster_hub.store import Store
 
+from ...patience import WITHIN_S
 from .client import PREFIX, Api, Events
 from .hub import HubApi, MemoryEngine
+
+# Agents that a test plays speak when it has them speak; what silence means is tested where there is no clock.
+_SILENCE_IS_NO_LOSS = Limits(
+    heartbeat_timeout_s=10 * WITHIN_S, suspect_timeout_s=10 * WITHIN_S, boot_timeout_s=10 * WITHIN_S
+)
 
 
 @pytest.fixture
@@ -43,12 +58,21 @@ async def start_api(tmp_path):
     """Start services with limits of the test's choice; a second one goes on with the first's data."""
 
     @asynccontextmanager
-    async def start(servers=None, **limits):
-        hub, engine = HubApi(), MemoryEngine()
+    async def start(servers=None, images=None, quotas=None, post=None, **limits):
+        hub, engine, images = HubApi(), MemoryEngine(), images or Images()
+        engine.images, engine.tags = images.own, images.tags
         sockets = bind_sockets(0, "127.0.0.1")
         port = sockets[0].getsockname()[1]
         context = _context(
-            tmp_path, hub, engine, f"http://127.0.0.1:{port}{PREFIX}", limits, servers or ServerLimits()
+            tmp_path,
+            hub,
+            engine,
+            f"http://127.0.0.1:{port}{PREFIX}",
+            limits,
+            servers or ServerLimits(),
+            images,
+            quotas or {},
+            post or no_post,
         )
         server = make_server(context, b"a test's secret of 32 bytes ....")
         works = [
@@ -57,7 +81,9 @@ async def start_api(tmp_path):
                 JobWatch(context.store, context.metrics, context.log).run(context.board.changes)
             ),
             asyncio.create_task(StallWatch(context.store, context.board, context.clock, context.log).run()),
+            asyncio.create_task(context.post.run(context.board.changes)),
         ]
+        offering = asyncio.create_task(context.catalogue.run())
         await context.board.looked.wait()
         server.add_sockets(sockets)
         api = Api(context, hub, engine, port)
@@ -69,18 +95,44 @@ async def start_api(tmp_path):
                 await client.aclose()
             server.stop()
             hub.server.stop()
+            await context.holds.release()
             await server.close_all_connections()
             await hub.server.close_all_connections()
-            for work in works:
+            for work in (*works, offering):
                 work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            await asyncio.gather(*works, offering, return_exceptions=True)
+            await context.publications.close()
+            await context.catalogue.registries.close()
+            context.shadowing.close()
+            context.post.close()
             await context.reconciler.close()
             context.store.close()
 
     return start
 
 
-def _context(folder, hub, engine, url, limits, servers):
+@dataclass(frozen=True)
+class Images:
+    """What the cluster's settings offer: references, what tags stand for, and registries."""
+
+    own: tuple[str, ...] = ()
+    tags: dict[str, str] = field(default_factory=dict)
+    registries: Registries = Registries({})  # noqa: RUF009 - frozen
+    publishing: str = "ask"
+    limit_bytes: int = 1 << 30
+
+
+@pytest.fixture
+def offer():
+    return Images
+
+
+def no_post(store, log):
+    """Send nothing, as a cluster does until an admin wants it."""
+    return Post(store, Webhooks(()), Emails(), time.time, log)
+
+
+def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     store = Store.open(f"sqlite:///{folder}/minicluster.sqlite")
     hub_auth = HubOAuth(
         api_url=hub.url,
@@ -90,7 +142,10 @@ def _context(folder, hub, engine, url, limits, servers):
         hub_prefix="/hub/",
         cache_max_age=45,
     )
-    reconciler = Reconciler(store, engine, policy=Fifo(), placement=Pack(), service_url=url)
+    accounts = Accounts(store, WEEK_S, {}, Quotas.read(quotas))
+    reconciler = Reconciler(store, engine, service_url=url, accounts=accounts, limits=_SILENCE_IS_NO_LOSS)
+    log = logging.getLogger("minicluster-test")
+    catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.board.nodes)
     return Context(
@@ -102,7 +157,12 @@ def _context(folder, hub, engine, url, limits, servers):
         metrics=metrics,
         limits=replace(ApiLimits(), **limits),
         clock=time.time,
-        log=logging.getLogger("minicluster-test"),
+        log=log,
+        catalogue=catalogue,
+        publications=Publications(catalogue, images.limit_bytes),
+        data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log),
+        shadowing=Shadowing(store, reconciler.rules, reconciler.board.node_views, time.time, log),
+        post=post(store, log),
         server_limits=servers,
     )
 

@@ -4,7 +4,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from minicluster_hub.engines.base import Engine, ImageNotAllowed, TaskView
+from minicluster_hub.engines.base import Engine, ImageUnknown, TaskView
 from minicluster_hub.models import NodeView
 
 READ, SUBMIT, ADMIN, PLACE = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place"))
@@ -79,6 +79,8 @@ class MemoryEngine(Engine):
         self.launches = {}
         self.kinds = ("cpu",)
         self.images = ()
+        self.tags = {}
+        self.there = {}
 
     async def open(self):
         pass
@@ -99,11 +101,20 @@ class MemoryEngine(Engine):
 
     def nodes(self):
         """Three nodes that are up; two that are down, so that a job for five waits."""
-        return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", self.kinds) for i in range(1, 6))
+        seen = {"cpus": 8.0, "memory_bytes": 32_000_000_000}
+        return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", self.kinds, **seen) for i in range(1, 6))
 
-    def check_image(self, image):
-        if image is not None and image not in self.images:
-            raise ImageNotAllowed(image, self.images)
+    def own_images(self):
+        return self.images
+
+    def images_there(self):
+        return self.there
+
+    async def image_digest(self, reference):
+        try:
+            return self.tags[reference]
+        except KeyError:
+            raise ImageUnknown(f"no registry has {reference}") from None
 
     async def close(self):
         pass

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from minicluster.wire import ErrorKind, JobError, RankReport, RankState, StreamChunk, TaskReport
 
+from ...patience import eventually
+
 OUTPUT = bytes(range(97, 123)) * 3
 PIECE = 20
 
@@ -83,8 +85,6 @@ async def one_job(start_api, order, fails):
                 await post(agent, report)
         assert api.context.store.job(job.id) == record
         again = await api.submit(nodes=3)
-        async with asyncio.timeout(10):
-            while api.context.store.job(again.id).state == "queued":
-                await asyncio.sleep(0.005)
+        await eventually(lambda: api.context.store.job(again.id).state != "queued")
         leases = [lease for lease in api.context.store.world().leases if lease.job_id == job.id]
         assert not leases

@@ -19,7 +19,17 @@ def name(route):
 
 
 def path_of(route, job_id=1):
-    return route.path.format(job_id=job_id, sha256="a" * 64, step=10)
+    parts = {
+        "sha256": "a" * 64,
+        "step": 10,
+        "digest": f"sha256:{'a' * 64}",
+        "file": "a/b",
+        "data_name": "set",
+        "server": "-",
+        "claim_id": 1,
+        "node": "node-1",
+    }
+    return route.path.format(job_id=job_id, **parts)
 
 
 def code_of(answer):

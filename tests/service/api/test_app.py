@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 
+from ...patience import WITHIN_S
 from .client import PREFIX
 from .hub import HubApi
 
@@ -45,7 +46,7 @@ async def process(hub, port, *options, **env):
 
 
 async def answers(port):
-    async with asyncio.timeout(30), httpx.AsyncClient() as client:
+    async with asyncio.timeout(WITHIN_S), httpx.AsyncClient(timeout=WITHIN_S) as client:
         while True:
             try:
                 return await client.get(f"http://127.0.0.1:{port}{PREFIX}health")
@@ -67,7 +68,7 @@ async def test_it_serves_and_ends_when_told_even_with_open_streams(hub, tmp_path
         assert (await answers(port)).json()["ok"]
         headers = {"Authorization": "token ada-token"}
         base = f"http://127.0.0.1:{port}{PREFIX}"
-        async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+        async with httpx.AsyncClient(base_url=base, headers=headers, timeout=WITHIN_S) as client:
             nodes = (await client.get("api/nodes")).json()["nodes"]
             assert [node["name"] for node in nodes] == ["node-1", "node-2", "node-3"]
             page = await client.get("", headers={"Sec-Fetch-Mode": "navigate"})
@@ -75,13 +76,38 @@ async def test_it_serves_and_ends_when_told_even_with_open_streams(hub, tmp_path
             async with client.stream("GET", "api/events") as stream:
                 assert stream.status_code == 200
                 service.send_signal(signal.SIGTERM)
-                assert await asyncio.wait_for(service.wait(), 5) == 0
+                assert await asyncio.wait_for(service.wait(), WITHIN_S) == 0
     secret = tmp_path / "service" / "cookie_secret"
     assert secret.stat().st_mode & 0o777 == 0o600
     kept = secret.read_bytes()
     async with process(hub, port, f"--data-dir={tmp_path}"):
         await answers(port)
     assert secret.read_bytes() == kept
+
+
+POLL = "GET {path}?have={version} HTTP/1.1\r\nHost: minicluster\r\nAuthorization: {key}\r\n\r\n"
+
+
+async def test_it_answers_held_polls_before_it_ends(hub, tmp_path):
+    port = free_port()
+    async with process(hub, port, f"--data-dir={tmp_path}") as service:
+        await answers(port)
+        key = f"keeper {(tmp_path / 'service' / 'keeper_token').read_bytes().hex()}"
+        url = f"http://127.0.0.1:{port}{PREFIX}api/keepers/orders"
+        async with httpx.AsyncClient(headers={"Authorization": key}, timeout=WITHIN_S) as client:
+            orders = (await client.get(url)).json()
+            answer, poll = await asyncio.open_connection("127.0.0.1", port)
+            path = f"{PREFIX}api/keepers/orders"
+            poll.write(POLL.format(path=path, version=orders["version"], key=key).encode())
+            await poll.drain()
+            await client.get(url)  # Answered, so the poll that came before it is held.
+            service.send_signal(signal.SIGTERM)
+            told = await asyncio.wait_for(answer.read(), WITHIN_S)
+            poll.close()
+        _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
+    assert told.startswith(b"HTTP/1.1 200 ") and orders["version"].encode() in told
+    assert service.returncode == 0
+    assert " 500 " not in errors.decode()
 
 
 async def test_it_is_small_and_idle(hub, tmp_path):
@@ -102,7 +128,7 @@ async def test_it_is_small_and_idle(hub, tmp_path):
     ("options", "env", "told"),
     [
         (["--engine=slurm"], {}, "there is no engine 'slurm'; there are: local"),
-        (["--policy=lottery"], {}, "there is no policy 'lottery'; there are: fifo"),
+        (["--policy=lottery"], {}, "there is no policy 'lottery'. There are: backfill, "),
         ([], {"JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_TOKEN is not set"),
         (["--db-url=sqlite:////proc/none/x.sqlite"], {}, "/proc/none/x.sqlite"),
         (["--config=/does/not/exist.py"], {}, "/does/not/exist.py"),
@@ -110,7 +136,7 @@ async def test_it_is_small_and_idle(hub, tmp_path):
 )
 async def test_it_says_in_a_sentence_why_it_cannot_start(hub, tmp_path, options, env, told):
     async with process(hub, free_port(), f"--data-dir={tmp_path}", *options, **env) as service:
-        _, errors = await asyncio.wait_for(service.communicate(), 30)
+        _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
         assert service.returncode == 1
         assert told in errors.decode()
         assert "Traceback" not in errors.decode()
@@ -118,7 +144,7 @@ async def test_it_says_in_a_sentence_why_it_cannot_start(hub, tmp_path, options,
 
 async def test_a_data_folder_that_cannot_be_made_is_named(hub):
     async with process(hub, free_port(), "--data-dir=/proc/none") as service:
-        _, errors = await asyncio.wait_for(service.communicate(), 30)
+        _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
     assert service.returncode == 1
     assert "the data folder cannot be used: /proc/none" in errors.decode()
 
@@ -127,7 +153,7 @@ async def test_a_port_in_use_is_named(hub, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with process(hub, port, f"--data-dir={tmp_path}") as service:
-            _, errors = await asyncio.wait_for(service.communicate(), 30)
+            _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
         assert service.returncode == 1
         assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in errors.decode()
 
@@ -140,5 +166,7 @@ async def test_a_configuration_file_is_read_and_the_command_line_wins(hub, tmp_p
     async with process(hub, port, *options):
         await answers(port)
         headers = {"Authorization": "token ada-token"}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}{PREFIX}", headers=headers) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}{PREFIX}", headers=headers, timeout=WITHIN_S
+        ) as client:
             assert len((await client.get("api/nodes")).json()["nodes"]) == 7

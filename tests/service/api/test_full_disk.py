@@ -10,6 +10,8 @@ import pytest
 
 from minicluster.wire import ErrorKind, JobError, RankReport, RankState, StreamChunk
 
+from ...patience import WITHIN_S
+
 MB = 1 << 20
 
 
@@ -133,7 +135,7 @@ async def test_a_database_without_room_says_so_and_the_service_goes_on(disk, api
     assert (await agent.orders()).stop is None
     disk.empty()
     assert (await api.ask("POST", f"api/jobs/{job.id}/stop")).json()["state"] == "stopping"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN_S):
         while (await agent.orders()).stop is None:
             await asyncio.sleep(0.01)
     await agent.finish(run)

@@ -29,7 +29,7 @@ async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
     assert 'id="everyone"' in (await visit(api, "", "root-token")).text
 
 
-@pytest.mark.parametrize("path", ["", "nodes", "jobs/{id}"])
+@pytest.mark.parametrize("path", ["", "nodes", "images", "queue", "jobs/{id}"])
 async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
     job = await api.submit(nodes=5)
     page = await visit(api, path.format(id=job.id))
@@ -44,6 +44,18 @@ async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
         answer = await api.client().get(script)
         assert "javascript" in answer.headers["Content-Type"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_only_an_admins_page_of_images_has_buttons(api):
+    assert 'data-admin=""' in (await visit(api, "images")).text
+    assert 'data-admin="yes"' in (await visit(api, "images", "root-token")).text
+
+
+async def test_only_an_admins_page_of_the_queue_chooses_and_compares_policies(api):
+    own, admins = [(await visit(api, "queue", token)).text for token in ("ada-token", "root-token")]
+    for part in ('id="choose"', 'id="ask-shadow"'):
+        assert part not in own and part in admins
+    assert 'id="usage"' in own
 
 
 async def test_a_users_name_cannot_become_a_script(api):
@@ -66,6 +78,16 @@ async def test_an_unknown_job_has_a_page_that_says_so(api):
         assert page.status_code == 404
         assert f"there is no job {job_id} of yours" in page.text
         assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+async def test_a_path_without_a_page_has_one_that_says_so(api):
+    page = await visit(api, "dat<a>", "bob-token")
+    assert page.status_code == 404
+    assert "There is no page /services/minicluster/dat" in page.text
+    assert "<a>" not in page.text
+    assert (await visit(api, "dat<a>", None)).headers["Location"].startswith("/hub/api/oauth2/authorize")
+    for path in ("jobs", "jobs/"):
+        assert (await visit(api, path, "bob-token")).headers["Location"] == "/services/minicluster/"
 
 
 async def test_pages_ask_for_a_login_and_a_scope(api):

@@ -10,6 +10,8 @@ from minicluster_hub.handlers.api import API_ROUTES
 from minicluster_hub.handlers.route import Who
 from minicluster_hub.scheduling.servers import ServerLimits
 
+from ...patience import WITHIN_S
+
 SPAWNER = "spawner-token"
 ROUTES = [route for route in API_ROUTES if route.who is Who.SPAWNER]
 
@@ -134,7 +136,7 @@ async def test_warm_gpus_are_ended_for_a_server_and_then_given_to_it(lab):
 async def test_a_waiting_job_says_which_server_it_waits_for_and_starts_when_it_is_gone(lab):
     await placed(lab, "bob", gpus=1)
     job = await lab.submit(nodes=3, slots_per_node=2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WITHIN_S):
         while "notebook server" not in job.reason:
             answer = await lab.ask("GET", f"api/jobs/{job.id}")
             job = Job.model_validate_json(answer.content)
@@ -166,20 +168,3 @@ async def test_50_servers_and_jobs_at_once_book_no_gpu_twice(lab):
     assert len(servers) == len(places)
     assert servers.isdisjoint(jobs)
     assert servers | jobs == set(keys)
-
-
-async def test_a_job_runs_in_the_image_it_asks_for_if_the_cluster_has_it(lab):
-    lab.engine.images = ("lab/torch:2",)
-    job = await lab.submit(image="lab/torch:2", shm_bytes=1 << 30)
-    await lab.agents(job.id)
-    (launch,) = lab.engine.launches.values()
-    record = lab.context.store.job(job.id)
-    assert (launch.image, launch.shm_bytes) == ("lab/torch:2", 1 << 30)
-    assert (launch.job_id, launch.attempt_id) == (job.id, record.attempt_id)
-    body = {"idempotency_key": "key-00002", "spec": {"payload_sha256": record.spec.payload_sha256}}
-    body["spec"]["image"] = "evil/miner:1"
-    answer = await lab.ask("POST", "api/jobs", json=body)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (422, "image_not_allowed")
-    assert "evil/miner:1" in error["message"]
-    assert "lab/torch:2" in error["hint"]

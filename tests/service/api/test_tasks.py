@@ -7,6 +7,8 @@ import pytest
 
 from minicluster.wire import JobState
 
+from ...patience import eventually
+
 
 async def test_the_orders_of_a_gang_fit_together(api):
     job = await api.submit(nodes=2, ranks_per_node=2, env={"EPOCHS": "3"})
@@ -103,9 +105,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(api):
             f"api/tasks/blobs/{sha256}", content=half(), headers={"Content-Length": "2000000"}
         )
     incoming = api.context.blobs.path(sha256).parent.parent / "incoming"
-    async with asyncio.timeout(5):
-        while list(incoming.glob("*")):
-            await asyncio.sleep(0.005)
+    await eventually(lambda: not list(incoming.glob("*")))
     assert api.context.blobs.size(sha256) is None
 
 

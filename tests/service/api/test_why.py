@@ -4,6 +4,8 @@ import asyncio
 
 from minicluster.wire import RankSight, RankStack, StackFrame
 
+from ...patience import WITHIN_S
+
 C10D = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
 
 
@@ -76,7 +78,7 @@ async def test_a_job_whose_ranks_are_quiet_says_why_once_for_each_stall(api):
     job, (agent,), (run,) = await api.running()
     answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
     for stalls in (1, 2):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             while len(await story(api, job, "stalled")) < stalls:
                 await agent.report(attempt=run.attempt, quiet=(0,))
         for _ in range(20):
@@ -85,7 +87,7 @@ async def test_a_job_whose_ranks_are_quiet_says_why_once_for_each_stall(api):
         noted = (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
         assert "Rank 0 does nothing" in noted
         assert noted == (await story(api, job, "stalled"))[-1]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             while (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]:
                 await agent.report(attempt=run.attempt, quiet=())
     answering.cancel()

@@ -18,6 +18,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from minicluster.client import Service
 from minicluster_hub.task_memory import TaskMemory
 
+from ...patience import WITHIN_S
+
 PREFIX = "/services/minicluster/"
 
 
@@ -42,6 +44,8 @@ class HubUser(BaseHTTPRequestHandler):
 class Cluster:
     """The job service as a process of its own, which can be killed and started again."""
 
+    program = ("-m", "minicluster_hub")
+
     def __init__(self, folder, hub_url, *options):
         self.folder = folder
         self._options = options
@@ -62,10 +66,10 @@ class Cluster:
         self.start()
 
     def start(self):
-        command = [sys.executable, "-m", "minicluster_hub", "--data-dir", str(self.folder), *self._options]
+        command = [sys.executable, *self.program, "--data-dir", str(self.folder), *self._options]
         with (self.folder / "service.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
-        end = time.monotonic() + 30
+        end = time.monotonic() + WITHIN_S
         while time.monotonic() < end and self.process.poll() is None:
             try:
                 httpx.get(f"{self.url}health").raise_for_status()

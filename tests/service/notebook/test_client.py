@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from minicluster.client import Service, ServiceError
+from minicluster.client import Service
+from minicluster.connection import ServiceError
 from minicluster.payload import CellPayload
 from minicluster.sse import Connection, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange

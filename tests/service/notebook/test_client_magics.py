@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from minicluster.connection import ServiceError
 from minicluster.failures import DistributedCellError, JobStopped
 from minicluster.follow import Follower, StopRequests
 from minicluster.options import OptionWrong
@@ -113,6 +114,8 @@ def test_detached_jobs_are_attached_later(notebook, capsys):
     assert "later" in repr(table)
     assert "<td" in table._repr_html_()
     assert "node-3" in repr(notebook.run("%distribute nodes"))
+    with pytest.raises(ServiceError, match="started without a GPU"):
+        notebook.run("%distribute gpus")
 
 
 def test_stop_by_command(notebook, service):
@@ -129,10 +132,10 @@ def test_modules_beside_the_notebook_travel(notebook, tmp_path):
 
 def test_anothers_result_is_not_opened(service):
     job = service.jobs(1)[0]
-    check_owner(job, {"JUPYTERHUB_USER": "ada"})
-    for environ in ({"JUPYTERHUB_USER": "bob"}, {}):
+    check_owner(job, "ada")
+    for me in ("bob", ""):
         with pytest.raises(ResultNotReadable, match="belongs to 'ada'"):
-            check_owner(job, environ)
+            check_owner(job, me)
 
 
 class CountingScreen:

@@ -14,6 +14,7 @@ from minicluster.errors import MiniclusterError
 from minicluster.pickling import NOTHING
 from minicluster.result_file import ResultFile, write_result_file
 
+from ...patience import WITHIN_S
 from .memory import Peak, agents_of
 
 MB = 1 << 20
@@ -78,7 +79,9 @@ def test_a_result_that_does_not_fit_here_says_what_to_do(cluster, notebook, monk
     # A file system that takes nothing: each write to it fails with "no space left".
     full = Path("/dev/full")
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full.open("r+b", buffering=0))
-    with httpx.Client(base_url=cluster.url, headers={"Authorization": "token ada-token"}) as client:
+    with httpx.Client(
+        base_url=cluster.url, headers={"Authorization": "token ada-token"}, timeout=WITHIN_S
+    ) as client:
         job_id = client.get("api/jobs", params={"limit": 1}).json()["jobs"][0]["id"]
     error = notebook.fails(f"%distribute result {job_id}", MiniclusterError)
     assert "No space left on device" in error.message

@@ -7,7 +7,8 @@ import pytest
 
 from minicluster.wire import JobState
 
-from ..cells import submit, until
+from ...patience import until
+from ..cells import TRAINING, submit
 
 REDUCING = """
 import os, time, torch, torch.distributed as dist
@@ -17,25 +18,11 @@ for step in range(100_000):
     print(f"step {step} on", int(there), flush=True)
     time.sleep(0.02)
 """
-TRAINING = """
-import time, torch, minicluster as mc
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
-step = mc.resume(model, optimizer, loader)
-while step < 100_000:
-    for x, y in loader:
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        mc.checkpoint(model, optimizer, loader, step=step, every=10)
-        print(f"step {step} on", mc.world_size(), flush=True)
-        time.sleep(0.02)
+WRITING = """
+import time, minicluster as mc
+(mc.output() / "note").write_text("before")
+print("written", flush=True)
+while True: time.sleep(0.1)
 """
 
 
@@ -121,3 +108,15 @@ def test_the_ranks_of_a_fault_tolerant_job_go_on_and_another_joins_them(cluster,
     finally:
         service.stop(job)
         until(lambda: service.job(job).state.terminal)
+
+
+def test_what_the_others_wrote_is_brought_at_once(cluster, service):
+    """The job may be stopped while it waits for another node."""
+    job = submit(service, WRITING, 3, 3)
+    for rank in range(3):
+        until(has_said(service, job, "written", rank))
+    agents(cluster).popitem()[1].kill()
+    until(lambda: service.job(job).attempt == 2)
+    assert len(service.artifacts(job).artifacts) == 2
+    service.stop(job)
+    until(lambda: service.job(job).state.terminal)

@@ -5,6 +5,7 @@ import os
 
 import httpx
 
+from ...patience import WITHIN_S
 from .memory import Peak, agents_of
 
 MB = 1 << 20
@@ -32,7 +33,7 @@ def kept(cluster):
     """Return the digest and the size of the newest job's log."""
     digest, size = hashlib.sha256(), 0
     headers = {"Authorization": "token ada-token"}
-    with httpx.Client(base_url=cluster.url, headers=headers) as client:
+    with httpx.Client(base_url=cluster.url, headers=headers, timeout=WITHIN_S) as client:
         job_id = client.get("api/jobs", params={"limit": 1}).json()["jobs"][0]["id"]
         with client.stream("GET", f"api/jobs/{job_id}/log") as answer:
             for piece in answer.iter_bytes():

@@ -4,7 +4,7 @@ import pytest
 
 from minicluster.wire import JobState
 
-from ..cells import until
+from ...patience import until
 
 STANDS_STILL = """%%distribute --nodes 3 --detach {options}
 import torch, torch.distributed as dist

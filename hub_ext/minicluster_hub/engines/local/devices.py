@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,24 @@ def virtual_nodes(count: int, gpus: Sequence[int]) -> tuple[tuple[NodeView, tupl
     """Return `count` nodes, each with the indexes of its GPUs.
 
     GPUs are dealt in turn; with fewer GPUs than nodes there are as many nodes as GPUs, so that the
-    ranks of a job never mix devices. Without any, each node has one CPU slot.
+    ranks of a job never mix devices. Without any, each node has one CPU slot. The machine's cores and memory
+    are dealt, too.
     """
     total = min(count, len(gpus)) if gpus else count
     dealt = [tuple(gpus[index::total]) for index in range(total)]
+    cpus = len(os.sched_getaffinity(0)) / total
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // total
     return tuple(
-        (NodeView(f"node-{index + 1}", True, LOOPBACK, ("gpu",) * len(mine) or ("cpu",)), mine)
+        (
+            NodeView(
+                f"node-{index + 1}",
+                True,
+                LOOPBACK,
+                ("gpu",) * len(mine) or ("cpu",),
+                cpus=cpus,
+                memory_bytes=memory_bytes,
+            ),
+            mine,
+        )
         for index, mine in enumerate(dealt)
     )

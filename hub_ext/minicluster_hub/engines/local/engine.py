@@ -14,9 +14,9 @@ from typing import Any
 
 from traitlets import Enum, Integer, Unicode, default
 
+from minicluster.wire import Versions
 from minicluster_hub.engines.base import (
     Engine,
-    ImageNotAllowed,
     LighthouseView,
     TaskLaunch,
     TaskRefused,
@@ -24,6 +24,7 @@ from minicluster_hub.engines.base import (
 )
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
+from minicluster_hub.engines.local.keeper import LocalKeeper
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
 from minicluster_hub.engines.local.watch import ExitWatch, start_apart
@@ -48,6 +49,9 @@ class LocalEngine(Engine):
         "auto",
         help="auto: the slots are the GPUs where there are some. cpu: GPUs are left alone.",
     ).tag(config=True)
+    data_cache_bytes = Integer(
+        0, min=0, help="Most bytes that the cache of data sets holds; 0: what the disk has, but for 5 %."
+    ).tag(config=True)
     python = Unicode(sys.executable, help="The Python that runs the agents.").tag(config=True)
 
     @default("data_dir")
@@ -64,9 +68,11 @@ class LocalEngine(Engine):
         self._watches: dict[int, ExitWatch] = {}
         hooks = (self.log, lambda: self.on_change())
         self._lighthouses = LocalLighthouses(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
+        self._keeper = LocalKeeper(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
 
     async def open(self) -> None:
         self._lighthouses.open()
+        self._keeper.open()
         self._tasks_root.mkdir(parents=True, exist_ok=True)
         gpus = gpu_indexes() if self.devices == "auto" else ()
         self._nodes = virtual_nodes(self.node_count, gpus)
@@ -116,18 +122,22 @@ class LocalEngine(Engine):
     def lighthouses(self) -> Mapping[int, LighthouseView]:
         return self._lighthouses.all()
 
+    def keep_data(self, service_url: str, token: str) -> None:
+        nodes = [node.name for node, _ in self._nodes]
+        self._keeper.keep(service_url, token, nodes, self.data_cache_bytes, self._passed_on())
+
+    def environment(self) -> Versions:
+        return Versions.here()
+
     def nodes(self) -> tuple[NodeView, ...]:
         return tuple(node for node, _ in self._nodes)
-
-    def check_image(self, image: str | None) -> None:
-        if image is not None:
-            raise ImageNotAllowed(image, why="this cluster runs cells in its own environment")
 
     async def close(self) -> None:
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
         self._lighthouses.close()
+        self._keeper.close()
 
     # --- one task -----------------------------------------------------------------------------
 
@@ -155,6 +165,8 @@ class LocalEngine(Engine):
             "MINICLUSTER_SLOTS": ",".join(map(str, launch.slots)),
             TASK_LABEL: str(launch.task_id),
             SCRATCH_LABEL: str(scratch),
+            "MINICLUSTER_DATA_SETS": str(scratch / "data"),
+            "MINICLUSTER_DATA_CACHE": str(self._keeper.cache),
             VARIABLE: str(self._memory.of(launch.task_id)),
         }
         gpus = dict((node.name, mine) for node, mine in self._nodes)[launch.node]

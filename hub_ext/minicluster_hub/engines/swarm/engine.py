@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -11,21 +11,29 @@ from traitlets import Bool, Float, Integer, List, Unicode
 
 from minicluster_hub.engines.base import (
     Engine,
-    ImageNotAllowed,
+    GpusRefused,
+    ImageUnknown,
     LighthouseView,
     TaskLaunch,
     TaskRefused,
     TaskView,
 )
-from minicluster_hub.engines.swarm.docker import Docker, DockerAway, DockerConflict, DockerRefused
+from minicluster_hub.engines.swarm.docker import (
+    Docker,
+    DockerAway,
+    DockerConflict,
+    DockerError,
+    DockerRefused,
+)
 from minicluster_hub.engines.swarm.last_words import LastWords
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
+from minicluster_hub.engines.swarm.server_gpus import Key, ServerGpus
 from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
-from minicluster_hub.models import NodeView
+from minicluster_hub.models import NodeView, ServerRecord
 
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
 """A new service's task is listed within a look or two; one not there after both of these never came."""
@@ -65,6 +73,7 @@ class SwarmEngine(Engine):
         self._networks = GangNetworks(self._docker, self.log)  # pyright: ignore[reportArgumentType]
         self._words = LastWords(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
         self._lighthouses = SwarmLighthouses(self._docker, self._networks)
+        self._server_gpus = ServerGpus(self._docker, self._is_up)
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
         self._made: dict[int, tuple[int, float]] = {}
@@ -83,6 +92,7 @@ class SwarmEngine(Engine):
             if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
                 await self._docker.remove("remove_secret", secret["ID"])
         await self._lighthouses.open()
+        await self._server_gpus.open()
         await self._networks.find_unused()
 
     async def start(self, launch: TaskLaunch) -> None:
@@ -136,16 +146,42 @@ class SwarmEngine(Engine):
     def lighthouses(self) -> Mapping[int, LighthouseView]:
         return self._lighthouses.all()
 
+    async def hold_gpus(self, server: ServerRecord) -> tuple[str, ...]:
+        node = next((node for node in self._view.nodes if node.name == server.node), None)
+        if node is None:
+            raise GpusRefused(f"there is no node {server.node} in the Swarm any more")
+        return await self._server_gpus.hold(server, node, self._settings())
+
+    async def release_gpus(self, owner: str, name: str) -> None:
+        await self._server_gpus.release(owner, name)
+
+    def held_gpus(self) -> Mapping[Key, tuple[str, ...]]:
+        return self._server_gpus.all()
+
     def nodes(self) -> tuple[NodeView, ...]:
-        kinds = slot_kinds(self._view.nodes)
+        ready, kinds = self._view.ready, slot_kinds(self._view.nodes)
         return tuple(
-            NodeView(node.name, self._view.ready(node), node.address, kinds[node.name])
-            for node in self._view.nodes
+            NodeView(one.name, ready(one), one.address, kinds[one.name], "", one.cpus, one.memory_bytes)
+            for one in self._view.nodes
         )
 
-    def check_image(self, image: str | None) -> None:
-        if image not in (None, self.image, *self.images):
-            raise ImageNotAllowed(image, (self.image, *self.images))
+    def own_images(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(image for image in (self.image, *self.images) if image))
+
+    def images_there(self) -> Mapping[str, Collection[str]]:
+        names = {node.id: node.name for node in self._view.nodes}
+        found: dict[str, set[str]] = {}
+        for image, node_id in self._view.images:
+            if node_id in names:
+                found.setdefault(image, set()).add(names[node_id])
+        return found
+
+    async def image_digest(self, reference: str) -> str:
+        try:
+            found = await self._docker.call("inspect_distribution", reference)
+        except DockerError as error:
+            raise ImageUnknown(str(error)) from error
+        return str(found["Descriptor"]["digest"])
 
     async def close(self) -> None:
         await self._words.close()

@@ -39,6 +39,11 @@ def label_filter(role: str) -> dict[str, list[str]]:
     return {"label": [f"{CLUSTER_LABEL}={CLUSTER}", f"{ROLE_LABEL}={role}"]}
 
 
+DATA_ROLE = "keeper"
+DATA_VOLUME = f"{CLUSTER}_{DATA_ROLE}"
+"""On each node: its cache of data sets, which the keeper fills and tasks read."""
+
+
 def task_name(task_id: int) -> str:
     return f"{CLUSTER}-task-{task_id}"
 

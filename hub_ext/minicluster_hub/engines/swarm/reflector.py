@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from minicluster_hub.engines.swarm.docker import Docker, DockerError, Watch
 from minicluster_hub.engines.swarm.names import CLUSTER_FILTER
-from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, nodes_of, relayed, tasks_of
+from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, images_of, nodes_of, relayed, tasks_of
 
 QUICK_S, CALM_S, IDLE_S = 0.15, 2.0, 15.0
 _QUICK_FOR_S = 5.0
@@ -28,6 +28,8 @@ class Reflector:
         self.tasks: Mapping[str, SwarmTask] = {}
         """The task of each service, by the service's name."""
         self.nodes: tuple[SwarmNode, ...] = ()
+        self.images: frozenset[tuple[str, str]] = frozenset()
+        """Pairs of an image's reference and the id of a node that has it."""
         self.looks = 0
         """Counts the looks that were taken; the one under way may show less than what is there now."""
         self.on_change: Callable[[], None] = lambda: None
@@ -123,6 +125,7 @@ class Reflector:
             nodes = nodes_of(raw_nodes)
         else:
             raw_tasks, nodes = await tasks_call, self.nodes
+        self.images = images_of(raw_tasks)
         self._show(tasks_of(raw_tasks, self._role), nodes, relayed(raw_tasks))
 
     def _show(

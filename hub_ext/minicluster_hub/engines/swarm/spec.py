@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicluster_hub.engines.base import TaskLaunch
-from minicluster_hub.engines.swarm.names import gang_network, labels, task_name
+from minicluster_hub.engines.swarm.names import DATA_ROLE, DATA_VOLUME, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 
 AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent"]
 TOKEN_FILE = "task-token"  # noqa: S105 - a file's name
 SCRATCH = "/tmp/minicluster"  # noqa: S108 - in the task's own container
+DATA_LINKS, DATA_CACHE = "/data", "/cluster-data"
 HOST_NETWORK = "host"
 _S = 1_000_000_000
 _USER_ID = "1000"
@@ -117,7 +118,7 @@ def _container(
         "StopGracePeriod": int(settings.stop_grace_s * _S),
         "CapabilityDrop": ["ALL"],
         "Privileges": {"NoNewPrivileges": True},
-        "Mounts": [_shared_memory(launch.shm_bytes or settings.shm_bytes)],
+        "Mounts": [_shared_memory(launch.shm_bytes or settings.shm_bytes), *_data()],
         "Secrets": [_token(launch, secret_id, settings.user)],
     }
     if not settings.host_network:
@@ -148,6 +149,8 @@ def _environment(
         "MINICLUSTER_SCRATCH": SCRATCH,
         "MINICLUSTER_GPUS": str(gpus),
         "MINICLUSTER_NODE_SLOTS": str(len(slot_kinds)),
+        "MINICLUSTER_DATA_SETS": DATA_LINKS,
+        "MINICLUSTER_DATA_CACHE": DATA_CACHE,
     }
     if not gpus:
         # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
@@ -161,6 +164,17 @@ def _shared_memory(size_bytes: int) -> dict[str, Any]:
     """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
     options = {"SizeBytes": size_bytes, "Mode": 0o1777}
     return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
+
+
+def _data() -> list[dict[str, Any]]:
+    """The node's cache of data sets, which a task only reads, and a folder for links into it."""
+    volume = {"NoCopy": True, "Labels": labels(DATA_ROLE)}
+    cache = {"Type": "volume", "Source": DATA_VOLUME, "Target": DATA_CACHE, "ReadOnly": True}
+    links = {"SizeBytes": 1 << 20, "Mode": 0o1777}
+    return [
+        {**cache, "VolumeOptions": volume},
+        {"Type": "tmpfs", "Target": DATA_LINKS, "TmpfsOptions": links},
+    ]
 
 
 def _token(launch: TaskLaunch, secret_id: str, user: str) -> dict[str, Any]:

@@ -92,6 +92,13 @@ def tasks_of(raw: Iterable[Mapping[str, Any]], role: str) -> dict[str, SwarmTask
     return found
 
 
+def images_of(raw: Iterable[Mapping[str, Any]]) -> frozenset[tuple[str, str]]:
+    """Return which images are on which nodes, as pairs of reference and node id: what ran was pulled."""
+    return frozenset(
+        (task.image, task.node_id) for task in map(_task, raw) if task.state in ("running", "complete")
+    )
+
+
 def relayed(raw: Iterable[Mapping[str, Any]]) -> frozenset[str] | None:
     """Return the ids of the nodes whose relay runs; None where there is no relay at all."""
     relays = [one for one in raw if _labels(one).get(ROLE_LABEL) == "relay"]

@@ -6,7 +6,13 @@ from importlib import import_module
 
 from minicluster_hub.scheduling.base import Placement
 
-PLACEMENTS = {"pack": "minicluster_hub.scheduling.placement.pack:Pack"}
+PLACEMENTS = {
+    "pack": "minicluster_hub.scheduling.placement.pack:Pack",
+    "spread": "minicluster_hub.scheduling.placement.spread:Spread",
+    "locality": "minicluster_hub.scheduling.placement.locality:Locality",
+    "dltap": "minicluster_hub.scheduling.placement.dltap:Dltap",
+    "round_robin": "minicluster_hub.scheduling.placement.round_robin:RoundRobin",
+}
 
 
 class UnknownPlacement(ValueError):

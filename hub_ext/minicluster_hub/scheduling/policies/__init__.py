@@ -6,7 +6,19 @@ from importlib import import_module
 
 from minicluster_hub.scheduling.base import Policy
 
-POLICIES = {"fifo": "minicluster_hub.scheduling.policies.fifo:Fifo"}
+POLICIES = {
+    "fifo": "minicluster_hub.scheduling.policies.fifo:Fifo",
+    "round_robin": "minicluster_hub.scheduling.policies.round_robin:RoundRobin",
+    "time_slice": "minicluster_hub.scheduling.policies.time_slice:TimeSlice",
+    "backfill": "minicluster_hub.scheduling.policies.backfill:Backfill",
+    "priority": "minicluster_hub.scheduling.policies.priority:Priority",
+    "fair_share": "minicluster_hub.scheduling.policies.fair_share:FairShare",
+    "srtf": "minicluster_hub.scheduling.policies.srtf:Srtf",
+    "las": "minicluster_hub.scheduling.policies.las:Las",
+    "elastic_fifo": "minicluster_hub.scheduling.policies.elastic_fifo:ElasticFifo",
+    "elastic_srtf": "minicluster_hub.scheduling.policies.elastic_srtf:ElasticSrtf",
+    "goodput": "minicluster_hub.scheduling.policies.goodput:Goodput",
+}
 
 
 class UnknownPolicy(ValueError):

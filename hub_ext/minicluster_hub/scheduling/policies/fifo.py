@@ -1,23 +1,26 @@
 """First in, first out, strictly: who came first starts first, and nobody overtakes.
 
-A job that takes a range of nodes gets as many as are free now, not fewer than its minimum.
+A job that takes a range gets as many chunks as are free now, not fewer than its minimum.
 """
 
 from __future__ import annotations
 
-from minicluster_hub.scheduling.base import Grant, Snapshot, fitting_nodes, give, take
-from minicluster_hub.scheduling.placement.pack import Pack
+from typing import ClassVar
+
+from minicluster_hub.scheduling.base import Grant, Plan, Snapshot
+from minicluster_hub.scheduling.policies.filling import as_they_are, start_now
 
 
 class Fifo:
-    def plan(self, snapshot: Snapshot) -> tuple[Grant, ...]:
-        free = give(snapshot.free, snapshot.warm)
-        grants: list[Grant] = []
-        for request in sorted(snapshot.waiting, key=lambda job: (job.submitted_at, job.job_id)):
-            nodes = min(request.max_nodes, fitting_nodes(free, request.slots_per_node))
-            places = Pack().place(request, nodes, free) if nodes >= request.min_nodes else None
-            if places is None:
+    moves_running: ClassVar[bool] = False
+    elastic: ClassVar[bool] = False
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        free = snapshot.obtainable()
+        grants: list[Grant] = as_they_are(snapshot.running)
+        for job in sorted(snapshot.waiting, key=lambda job: job.turn):
+            grant = start_now(job, free)
+            if grant is None:
                 break
-            grants.append(Grant(request.job_id, nodes))
-            free = take(free, places)
-        return tuple(grants)
+            grants.append(grant)
+        return Plan(tuple(grants))

@@ -1,0 +1,152 @@
+"""How far off the start is that a waiting job is told: each is told one at its arrival, and it is compared.
+
+Once with the progress of all jobs known, once with nothing but their time limits, of which the drawn ones are
+up to five times too long, once with neither. What nobody can know are the jobs that come later: under FIFO
+they change nothing, under the others they do. "By the told one" is the share of jobs that had started by the
+expected start, "by the latest" by the moment that is told as the latest one, where one is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median, quantiles
+
+from targets import Target, close
+
+from minicluster_hub.scheduling.base import JobView, Snapshot
+from minicluster_hub.scheduling.forecast import BOUNDED, forecast, latest_starts
+from minicluster_hub.scheduling.free import FreeSlots
+from minicluster_hub.scheduling.placement import placement
+from minicluster_hub.scheduling.policies import POLICIES, policy
+from minicluster_hub.scheduling.simulation.compare import Setting
+from minicluster_hub.scheduling.simulation.work import Shape, TracedJob, works
+from minicluster_hub.scheduling.simulator import Rules, Simulation, Start
+from minicluster_hub.scheduling.traces import read
+from minicluster_hub.scheduling.traces.synthetic import Lab, draw
+from minicluster_hub.simulate.files import TraceFile
+
+LAB = Setting(Shape(3, 4))
+KNOWN: dict[str, Callable[[JobView], JobView]] = {
+    "progress": lambda job: job,
+    "time limits": lambda job: replace(job, remaining_s=None),
+    "nothing": lambda job: replace(job, remaining_s=None, time_limit_s=None),
+}
+HOUR_S = 3600.0
+NEAR_S = 60.0
+"""Starts are told in minutes."""
+HEADS = "policy       known         waited   told  wait p50 h  error p50 h  error p90 h  within 2x"
+HEADS += "  by the told one  by the latest"
+
+
+@dataclass
+class Told:
+    """By job: the wait that it was told at its arrival, at most and expected, and the one that it had."""
+
+    expected_s: dict[int, float] = field(default_factory=dict)
+    latest_s: dict[int, float] = field(default_factory=dict)
+    waits_s: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Errors and waits in hours, the rest are shares of the jobs that were told something."""
+
+    wait_p50: float
+    error_p50: float
+    error_p90: float
+    within_2x: float
+    by_told: float
+    by_latest: float | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--trace", type=Path, metavar="FILE")
+    parser.add_argument("--policy", action="append", help="all of them, if none is named")
+    chosen = parser.parse_args()
+    jobs = read(TraceFile(chosen.trace)) if chosen.trace else draw(Lab(load=0.8), 0)
+    print(HEADS)
+    targets = [target for name in chosen.policy or POLICIES for target in report(name, jobs)]
+    close(targets)
+
+
+def report(name: str, jobs: Sequence[TracedJob]) -> Iterator[Target]:
+    """Better than no answer at all: the error is below the wait. And what is called the latest is it."""
+    for known, seen in KNOWN.items():
+        told = compare(name, jobs, seen)
+        got = figures(told)
+        print(row(name, known, told, got), flush=True)
+        target = f"forecast_{name}_{known.replace(' ', '_')}"
+        yield Target(f"{target}_error_over_wait", got.error_p50 / got.wait_p50, 1.0, True)
+        if got.by_latest is not None:
+            yield Target(f"{target}_started_by_latest", got.by_latest, 0.95, False)
+
+
+def figures(told: Told) -> Figures:
+    waits_s = told.waits_s
+    errors_s = {job_id: waits_s.get(job_id, 0.0) - wait_s for job_id, wait_s in told.expected_s.items()}
+    off_h = [abs(error_s) / HOUR_S for error_s in errors_s.values()]
+    near = [
+        0.5 <= (wait_s + NEAR_S) / (waits_s.get(job_id, 0.0) + NEAR_S) <= 2
+        for job_id, wait_s in told.expected_s.items()
+    ]
+    in_time = [waits_s.get(job_id, 0.0) <= wait_s + NEAR_S for job_id, wait_s in told.latest_s.items()]
+    return Figures(
+        wait_p50=median(waits_s.values()) / HOUR_S,
+        error_p50=median(off_h),
+        error_p90=quantiles(off_h, n=10)[-1],
+        within_2x=share(near),
+        by_told=share([error_s <= NEAR_S for error_s in errors_s.values()]),
+        by_latest=share(in_time) if in_time else None,
+    )
+
+
+def share(met: Sequence[bool]) -> float:
+    return sum(met) / len(met)
+
+
+def row(name: str, known: str, told: Told, got: Figures) -> str:
+    latest = "-" if got.by_latest is None else f"{100 * got.by_latest:.0f}% of {len(told.latest_s)}"
+    return (
+        f"{name:<12} {known:<12} {len(told.waits_s):>7} {len(told.expected_s):>6}  {got.wait_p50:>10.2f}"
+        f"  {got.error_p50:>11.2f}  {got.error_p90:>11.2f}  {100 * got.within_2x:>8.0f}%"
+        f"  {100 * got.by_told:>14.0f}%  {latest:>13}"
+    )
+
+
+def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobView]) -> Told:
+    """Play the jobs through, and ask at each arrival."""
+    rules = Rules(LAB.topology(), policy(name), placement("locality"))
+    start = Start(FreeSlots({node: range(count) for node, count in LAB.shape.by_node().items()}))
+    simulation = Simulation(rules, start, works(jobs, LAB.shape, LAB.model, elastic=rules.policy.elastic))
+    told, arrived = Told(), set[int]()
+    while (ended := simulation.advance()) is not None:
+        waits_s = {job.job_id: job.started_at - job.submitted_at for job in ended}
+        told.waits_s |= {job_id: wait_s for job_id, wait_s in waits_s.items() if wait_s > 0}
+        here = simulation.snapshot()
+        new = {job.job_id for job in here.waiting} - arrived
+        arrived |= {job.job_id for job in here.jobs}
+        if new:
+            ask(_seen(here, seen), rules, new, told, bounded=name in BOUNDED)
+    return told
+
+
+def ask(snapshot: Snapshot, rules: Rules, new: set[int], told: Told, *, bounded: bool) -> None:
+    def waits_s(starts: Mapping[int, float]) -> dict[int, float]:
+        return {job_id: starts[job_id] - snapshot.now for job_id in new if job_id in starts}
+
+    told.expected_s |= waits_s(forecast(snapshot, rules.policy, rules.placement))
+    if bounded:
+        told.latest_s |= waits_s(latest_starts(snapshot, rules.policy, rules.placement))
+
+
+def _seen(snapshot: Snapshot, seen: Callable[[JobView], JobView]) -> Snapshot:
+    """Return what the service would know."""
+    return replace(snapshot, jobs=tuple(seen(job) for job in snapshot.jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What the simulator foretells for the workloads of scheduling_real.py, from measured run times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from scheduling_real_jobs import Arrival
+from scheduling_real_runs import NODES, Result
+
+from minicluster_hub.scheduling.base import JobView, Topology
+from minicluster_hub.scheduling.placement import placement
+from minicluster_hub.scheduling.policies import policy
+from minicluster_hub.scheduling.simulation.model import Model
+from minicluster_hub.scheduling.simulation.work import Work
+from minicluster_hub.scheduling.simulator import Rules, simulate
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How fast a kind is on so many nodes with one slot each: 1 is its speed on one. alone_s: by nodes."""
+
+    alone_s: Mapping[int, float]
+    most_slots: None = None
+
+    def rate(self, slots: int, nodes: int) -> float:
+        return self.alone_s[1] / self.alone_s[slots]
+
+
+def foretell(
+    arrivals: Sequence[Arrival],
+    alone_s: Mapping[str, Mapping[int, float]],
+    rules: tuple[str, str],
+    model: Model,
+) -> Result:
+    """Replay a workload under a policy and a placement, the jobs with the ranges that the service sees."""
+    topology = Topology({f"node-{number}": 1 for number in range(NODES)})
+    works = [_work(number, arrival, alone_s, model) for number, arrival in enumerate(arrivals, 1)]
+    chosen = Rules(topology, policy(rules[0]), placement(rules[1]), model)
+    outcomes = simulate(works, chosen).outcomes
+    return Result(
+        max(job.ended_at for job in outcomes),
+        fmean(job.completion_s for job in outcomes),
+        fmean(job.restarts for job in outcomes),
+    )
+
+
+def _work(number: int, arrival: Arrival, alone_s: Mapping[str, Mapping[int, float]], model: Model) -> Work:
+    speeds = Measured(alone_s[arrival.kind.name])
+    view = JobView(
+        job_id=number,
+        owner="admin",
+        submitted_at=arrival.at_s,
+        min_chunks=1,
+        max_chunks=NODES,
+        since=arrival.at_s,
+        remaining_s=speeds.alone_s[1],
+        steady_until=-inf,
+        move_s=model.restart_s,
+    )
+    return Work(view, 1, speeds.alone_s[1], speeds, speeds.rate(1, 1))

@@ -1,0 +1,229 @@
+"""Which images run here: names become digests when a job is taken, and stay what they were then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from minicluster.wire import Image, ImageList, ImageState, Publishing
+from minicluster_hub.catalogue.references import Reference
+from minicluster_hub.catalogue.registry import Registries, RegistryError
+from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.models import ImageRecord
+from minicluster_hub.store import Store, StoreUnavailable
+
+AGAIN_S = 30.0
+"""Between two questions to a registry that did not answer."""
+
+
+class ImageNotAllowed(Exception):
+    """A job asks for an image that this cluster does not run. `offered`: the names of those that it does."""
+
+    def __init__(self, image: str, offered: Sequence[str] = (), why: str = "") -> None:
+        super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
+        listed = f", or give one of: {', '.join(offered)}" if offered else ""
+        self.hint = f"Leave --image out for the cluster's own{listed}."
+
+
+class ImageOwn(Exception):
+    """The cluster's own image is offered by its settings, not by an admin's word."""
+
+    def __init__(self, image: ImageRecord) -> None:
+        super().__init__(f"the image {image.name} is one of the cluster's own")
+        self.hint = "Change what the cluster offers: `up --notebook-image`, or SwarmEngine.images."
+
+
+class Catalogue:
+    """What an engine's settings and users' publications offer. `publishing`: "ask", "allow" or "off"."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        registries: Registries,
+        clock: Callable[[], float],
+        log: logging.Logger,
+        publishing: Publishing = "ask",
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self.registries = registries
+        self._clock = clock
+        self._log = log
+        self.publishing: Publishing = publishing
+
+    @property
+    def can_publish(self) -> bool:
+        return self.publishing != "off" and bool(self._engine.own_images()) and self.registries.writable
+
+    # --- asked by handlers ----------------------------------------------------------------------
+
+    def resolve(self, told: str | None) -> str | None:
+        """Return the reference by digest of what a job names; None is the engine's own.
+
+        Raises ImageNotAllowed.
+        """
+        own = self._engine.own_images()
+        if not own:
+            if told is None:
+                return None
+            raise ImageNotAllowed(told, why="this cluster runs cells in its own environment")
+        known = self._store.images.all()
+        found = [image for image in known if _is_called(image, told or own[0])]
+        for image in found:
+            if image.state is ImageState.ALLOWED:
+                return told if told in own and Reference.of(told).digest else image.reference
+        if told is None and not found:
+            return None
+        offered = [image.name for image in known if image.state is ImageState.ALLOWED]
+        raise ImageNotAllowed(told or own[0], offered, _why(found))
+
+    def listed(self, owner: str, *, everything: bool = False) -> ImageList:
+        """Return what a user may run, and what they published; everything: for admins."""
+        nodes = self.nodes()
+        images = tuple(
+            message(record, nodes.get(record.digest, ()))
+            for record in self._store.images.all()
+            if everything or record.state is ImageState.ALLOWED or record.owner == owner
+        )
+        return ImageList(images=images, publishing=self.publishing if self.can_publish else "off")
+
+    def nodes(self) -> dict[str, list[str]]:
+        """Return the nodes that have each image, by digest: where it has run a job, or is seen to run."""
+        found = {digest: set(nodes) for digest, nodes in self._store.images.nodes().items()}
+        for reference, nodes in self._engine.images_there().items():
+            found.setdefault(Reference.of(reference).digest, set()).update(nodes)
+        return {digest: sorted(nodes) for digest, nodes in found.items()}
+
+    # --- published ones ---------------------------------------------------------------------------
+
+    def publish(self, image: ImageRecord) -> ImageRecord:
+        """Enter a new image. Raises ImageNameTaken."""
+        entered = self._store.images.publish(image)
+        self._log.info("image %s: %s published %s, %s", image.digest, image.owner, image.name, entered.state)
+        return entered
+
+    def change(self, digest: str, state: ImageState, by: str) -> ImageRecord | None:
+        """Allow or retire an image; None: there is none. Raises ImageOwn."""
+        known = self._store.images.find(digest)
+        if known is not None:
+            if not known.owner:
+                raise ImageOwn(known)
+            self._store.images.change(digest, state, self.now())
+            self._log.info("image %s: %s by %s", digest, state, by)
+        return self._store.images.find(digest)
+
+    def now(self) -> float:
+        return self._clock()
+
+    # --- the cluster's own ----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Enter the engine's own images and learn what they are; returns when all is known."""
+        while True:
+            try:
+                missing = await self._enter_own()
+                missing += await self._describe()
+            except StoreUnavailable as error:
+                missing = [str(error)]
+            if not missing:
+                return
+            self._log.info("images: %s; asking again in %.0f s", "; ".join(missing), AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _enter_own(self) -> list[str]:
+        """Return what is missing, in words."""
+        known = self._store.images.all()
+        found: list[ImageRecord] = []
+        missing: list[str] = []
+        for text in self._engine.own_images():
+            reference = Reference.of(text)
+            digest = reference.digest or _kept(known, reference)
+            try:
+                digest = digest or await self._engine.image_digest(text)
+            except EngineError as error:
+                missing.append(f"{text} has no digest yet ({error})")
+                continue
+            if digest not in {image.digest for image in found}:
+                found.append(_own(reference, digest, self._clock()))
+        self._store.images.enter_own(found)
+        return missing
+
+    async def _describe(self) -> list[str]:
+        missing: list[str] = []
+        for record in self._store.images.all():
+            if record.size_bytes or record.state is ImageState.RETIRED:
+                continue
+            try:
+                base = await self.registries.look(Reference.of(record.reference))
+            except RegistryError as error:
+                missing.append(f"{record.name}: {error}")
+                continue
+            if base is not None:
+                self._store.images.describe(record.digest, base.size_bytes, base.device)
+        return missing
+
+
+def message(record: ImageRecord, nodes: Iterable[str] = ()) -> Image:
+    """Return an image as people see it."""
+    return Image(
+        digest=record.digest,
+        name=record.name,
+        reference=record.reference,
+        state=record.state,
+        owner=record.owner,
+        description=record.description,
+        device=record.device,  # pyright: ignore[reportArgumentType] - checked by the message
+        size_bytes=record.size_bytes,
+        base_digest=record.base_digest,
+        packages=record.recipe.packages if record.recipe else (),
+        nodes=tuple(nodes),
+        created_at=record.created_at,
+    )
+
+
+def _is_called(image: ImageRecord, told: str) -> bool:
+    """Tell whether people may mean an image by this: its name, its digest, or a reference to it."""
+    if told in (image.name, image.digest):
+        return True
+    reference = Reference.of(told)
+    if reference.digest:
+        return reference.digest == image.digest
+    return image.owner == "" and image.name == reference.name and _repository(image) == reference.repository
+
+
+def _kept(known: Iterable[ImageRecord], reference: Reference) -> str:
+    """Return the digest that a tag had when it was first offered: what it is moved to is another image."""
+    for image in known:
+        if not image.owner and (image.name, _repository(image)) == (reference.name, reference.repository):
+            return image.digest
+    return ""
+
+
+def _repository(image: ImageRecord) -> str:
+    return Reference.of(image.reference).repository
+
+
+def _own(reference: Reference, digest: str, now: float) -> ImageRecord:
+    return ImageRecord(
+        digest=digest,
+        name=reference.name,
+        reference=reference.at(digest),
+        owner="",
+        description="",
+        device="",
+        size_bytes=0,
+        base_digest=None,
+        recipe=None,
+        state=ImageState.ALLOWED,
+        created_at=now,
+        changed_at=now,
+    )
+
+
+def _why(found: Sequence[ImageRecord]) -> str:
+    states = {image.state for image in found}
+    if ImageState.PENDING in states:
+        return "it waits for an administrator to allow it"
+    return "it was retired" if states else ""

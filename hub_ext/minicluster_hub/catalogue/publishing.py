@@ -1,0 +1,135 @@
+"""Publications under way: a job's layer is checked, pushed, and entered in the catalogue.
+
+They are kept in memory alone: asked for again after a restart, a push goes on with what the registry has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from minicluster.wire import ImageState, Publication, PublishImage, Recipe
+from minicluster_hub.catalogue.catalogue import Catalogue, message
+from minicluster_hub.catalogue.layer import LayerRefused, check_layer
+from minicluster_hub.catalogue.pushing import Child, Pushed, push
+from minicluster_hub.catalogue.references import Reference
+from minicluster_hub.catalogue.registry import RegistryError
+from minicluster_hub.models import ImageRecord, JobRecord
+from minicluster_hub.store import ImageNameTaken
+
+_MOST_KEPT = 100
+_Key = tuple[int, str]
+_MOST_RECIPE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a publishing job left."""
+
+    layer: Path
+    recipe: Path
+
+
+class Publications:
+    """At most one push for each job and name."""
+
+    def __init__(self, catalogue: Catalogue, limit_bytes: int) -> None:
+        self._catalogue = catalogue
+        self._limit_bytes = limit_bytes
+        self._shown: dict[_Key, Publication] = {}
+        self._work: dict[_Key, asyncio.Task[None]] = {}
+
+    def ask(self, job: JobRecord, ask: PublishImage, left: Left) -> Publication:
+        """Begin to publish what a job left, or say how far that is. One that failed is told once."""
+        key = job.id, ask.name
+        if key not in self._shown:
+            while len(self._shown) >= _MOST_KEPT:
+                self._shown.pop(next(iter(self._shown)))
+            self._tell(job, ask, doing="checking the layer")
+            self._work[key] = asyncio.create_task(self._publish(job, ask, left))
+        shown = self._shown[key]
+        if shown.problem:
+            del self._shown[key]
+        return shown
+
+    async def close(self) -> None:
+        for work in self._work.values():
+            work.cancel()
+        await asyncio.gather(*self._work.values(), return_exceptions=True)
+
+    def _tell(self, job: JobRecord, ask: PublishImage, **more: object) -> None:
+        told = {"job_id": job.id, "name": ask.name, **more}
+        self._shown[job.id, ask.name] = Publication.model_validate(told)
+
+    async def _publish(self, job: JobRecord, ask: PublishImage, left: Left) -> None:
+        try:
+            image = await self._make(job, ask, left)
+            self._tell(job, ask, doing="done", image=message(image))
+        except (LayerRefused, RegistryError, ImageNameTaken) as error:
+            self._tell(job, ask, problem=str(error), hint=_HINTS[type(error)])
+        except Exception:
+            self._tell(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
+            raise
+        finally:
+            self._work.pop((job.id, ask.name), None)
+
+    async def _make(self, job: JobRecord, ask: PublishImage, left: Left) -> ImageRecord:
+        recipe = await asyncio.to_thread(_recipe, left.recipe)
+        await asyncio.to_thread(check_layer, left.layer, recipe, self._limit_bytes)
+        child = Child(
+            base=Reference.of(job.spec.image or ""),
+            layer=left.layer,
+            recipe=recipe,
+            repository=f"minicluster/published/{_safe(job.owner)}/{ask.name}",
+            tag=recipe.layer_sha256[:12],
+        )
+
+        def told(doing: str, sent: int, total: int) -> None:
+            self._tell(job, ask, doing=doing, sent_bytes=sent, total_bytes=total)
+
+        pushed = await push(child, self._catalogue.registries, told)
+        return self._catalogue.publish(self._record(job, ask, child, pushed))
+
+    def _record(self, job: JobRecord, ask: PublishImage, child: Child, pushed: Pushed) -> ImageRecord:
+        now = self._catalogue.now()
+        allowed = self._catalogue.publishing == "allow"
+        return ImageRecord(
+            digest=pushed.digest,
+            name=ask.name,
+            reference=f"{self._catalogue.registries.name}/{child.repository}@{pushed.digest}",
+            owner=job.owner,
+            description=ask.description,
+            device=pushed.device,
+            size_bytes=pushed.size_bytes,
+            base_digest=child.base.digest,
+            recipe=child.recipe,
+            state=ImageState.ALLOWED if allowed else ImageState.PENDING,
+            created_at=now,
+            changed_at=now,
+        )
+
+
+_HINTS: dict[type[Exception], str] = {
+    LayerRefused: "%distribute publish makes one that is taken; this one was made in another way.",
+    RegistryError: "Try again: what was sent is kept. If it stays so, an admin's `doctor` tells more.",
+    ImageNameTaken: "Choose another name.",
+}
+
+
+def _recipe(path: Path) -> Recipe:
+    try:
+        if path.stat().st_size > _MOST_RECIPE_BYTES:
+            raise LayerRefused(f"the recipe is over {_MOST_RECIPE_BYTES} bytes")
+        return Recipe.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise LayerRefused("the recipe is not one of ours") from error
+
+
+def _safe(owner: str) -> str:
+    """Return a user's name as a part of a repository's."""
+    plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
+    return plain or "user"

@@ -1,0 +1,42 @@
+"""References of images: REPOSITORY[:TAG][@DIGEST], and the short names that people use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """tag, digest: "" for what is not there. A digest always wins over a tag."""
+
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        rest, _, digest = text.partition("@")
+        head, slash, last = rest.rpartition("/")
+        last, _, tag = last.partition(":")
+        return cls(f"{head}{slash}{last}", tag, digest)
+
+    @property
+    def host(self) -> str:
+        """The registry, as whoever wrote the reference reaches it."""
+        return self.repository.partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """The repository in its registry."""
+        return self.repository.partition("/")[2]
+
+    @property
+    def name(self) -> str:
+        """What people call it: the last part, with the tag where the digest does not stand for it."""
+        last = self.repository.rpartition("/")[2]
+        return f"{last}:{self.tag}" if self.tag and not self.digest else last
+
+    def at(self, digest: str) -> str:
+        """Return the reference by digest."""
+        return f"{self.repository}@{digest}"

@@ -1,0 +1,124 @@
+"""`minicluster policy`: what orders the jobs, since when and by whom; with a name or a file, another policy.
+
+It speaks to the job service's REST interface, so that it works on any machine, with an administrator's token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from minicluster.wire import OptionValue, PolicyChoice, PolicyReport
+
+_LIMIT_S = 120.0
+_PATH = "/services/minicluster/api/policy"
+
+
+class PolicyRefused(Exception):
+    """The service, or the way to it, says no."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what the arguments ask for; return the exit code."""
+    given = _parse(arguments)
+    try:
+        report = _ask(given.url, None if given.policy is None else _choice(given))
+    except (PolicyRefused, OSError) as error:
+        sys.stderr.write(f"minicluster: {error}\n")
+        return 1
+    sys.stdout.write("".join(f"{line}\n" for line in _told(report)))
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="minicluster policy",
+        description="Show the policy in force and all there is; with a name or FILE.py, change it.",
+        epilog="An administrator's token has to be in MINICLUSTER_TOKEN: the hub's page Token makes one.",
+    )
+    add = parser.add_argument
+    add("policy", nargs="?", metavar="NAME or FILE.py", help="the policy to put in force; without: show")
+    add("--url", required=True, help="the hub's, as in a browser, like https://lab.example.org")
+    add("--placement", help="another placement than the one in force")
+    add(
+        "--option",
+        dest="options",
+        action="append",
+        type=_option,
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the policy; can be repeated",
+    )
+    return parser.parse_args(arguments)
+
+
+def _option(text: str) -> tuple[str, OptionValue]:
+    """Read a number, true, false, or else a text."""
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise argparse.ArgumentTypeError(f"{text}: has to be NAME=VALUE, like quantum_s=600")
+    try:
+        read = json.loads(value)
+    except ValueError:
+        read = value
+    return name, read if isinstance(read, bool | int | float) else value
+
+
+def _choice(given: argparse.Namespace) -> PolicyChoice:
+    placement = given.placement or _ask(given.url, None).in_force.choice.placement
+    source, name = None, given.policy
+    if name.endswith(".py"):
+        source, name = Path(name).read_text(), Path(name).stem
+    return PolicyChoice(policy=name, placement=placement, options=dict(given.options), source=source)
+
+
+def _ask(url: str, choice: PolicyChoice | None) -> PolicyReport:
+    """Return what is in force, after a change if there is one. Raises PolicyRefused."""
+    token = os.environ.get("MINICLUSTER_TOKEN", "")
+    request = urllib.request.Request(  # noqa: S310 - an administrator's own URL
+        f"{url.rstrip('/')}{_PATH}",
+        data=None if choice is None else choice.model_dump_json().encode(),
+        method="GET" if choice is None else "PUT",
+        headers={"Authorization": f"token {token}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310
+            return PolicyReport.model_validate_json(answer.read())
+    except urllib.error.HTTPError as error:
+        raise PolicyRefused(_refusal(error.read(), error.code)) from error
+    except urllib.error.URLError as error:
+        raise PolicyRefused(f"{url} cannot be reached: {error.reason}") from error
+    except ValueError as error:
+        raise PolicyRefused(f"{url} is no hub of Minicluster: its answer is no policy") from error
+
+
+def _refusal(body: bytes, status: int) -> str:
+    try:
+        told = json.loads(body)["error"]
+        return ". ".join(part for part in (told["message"], told.get("hint")) if part)
+    except (ValueError, KeyError, TypeError):
+        return f"the hub answers with status {status}; is it the URL that browsers use?"
+
+
+def _told(report: PolicyReport) -> Iterator[str]:
+    choice = report.in_force.choice
+    options = " ".join(f"{name}={value}" for name, value in choice.options.items())
+    yield f"policy     {choice.policy} {options}".rstrip()
+    yield f"placement  {choice.placement}"
+    since = datetime.fromtimestamp(report.in_force.since).astimezone()
+    yield (
+        f"since      {since:%Y-%m-%d %H:%M}, by {report.in_force.by}"
+        if report.in_force.by
+        else ("since      the cluster's settings say so")
+    )
+    if report.trouble:
+        yield f"trouble    {report.trouble}"
+    yield f"policies   {', '.join(policy.name for policy in report.policies)}"
+    yield f"placements {', '.join(placement.name for placement in report.placements)}"

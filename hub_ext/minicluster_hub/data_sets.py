@@ -1,0 +1,165 @@
+"""Data sets of users: kept when all their pieces are here, found by name, and swept when nobody has them.
+
+Pieces are files by SHA-256 beside the blobs, some dozens for 20,000 small files; see minicluster.wire.data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from minicluster.wire import BlobInfo, DataManifest, DataUse, JobSpec
+from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.models import DataSetRecord
+from minicluster_hub.store import Store, StoreError
+
+_SWEEP_EACH_S = 600.0
+
+
+class DataSetRefused(Exception):
+    """A data set that is not kept, or not there. code: for programs; status: HTTP's."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint = status, code, message, hint
+
+
+@dataclass(frozen=True)
+class DataSetFiles:
+    """files: of the pieces. limit_bytes: what one user may bring; 0: as much as the disk takes.
+
+    grace_s: how long a piece stays that no data set has, since a push last asked for it.
+    """
+
+    store: Store
+    files: BlobFiles
+    clock: Callable[[], float]
+    log: logging.Logger
+    limit_bytes: int = 0
+    grace_s: float = 86_400.0
+
+    # --- pushed -------------------------------------------------------------------------------
+
+    def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
+        """Return those that are to be sent. Raises DataSetRefused where they are too much for the owner."""
+        lacking = {piece.sha256 for piece in self.store.datasets.lacking(owner, pieces, self.clock())}
+        missing = tuple(
+            piece
+            for piece in dict.fromkeys(pieces)
+            if piece.sha256 in lacking or self.files.size(piece.sha256) != piece.size_bytes
+        )
+        self._check_room(owner, sum(piece.size_bytes for piece in missing))
+        return missing
+
+    def _check_room(self, owner: str, more_bytes: int) -> None:
+        if not self.limit_bytes or not more_bytes:
+            return
+        used = self.store.datasets.size_bytes(owner)
+        if used + more_bytes > self.limit_bytes:
+            raise DataSetRefused(
+                413,
+                "data_limit",
+                f"your data sets have {used:,} bytes, and {more_bytes:,} more are over this cluster's "
+                f"limit of {self.limit_bytes:,}",
+                "Remove some with `%distribute data rm NAME` (their room is free after "
+                f"{self.grace_s / 3600:.0f} h), or ask an admin for a higher data_limit_bytes.",
+            )
+
+    async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
+        """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
+        manifest = await asyncio.to_thread(self._read, manifest_sha256)
+        info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
+        pieces = (info, *manifest.pieces)
+        if missing := self.missing(owner, pieces):
+            message = f"{len(missing)} pieces of {name} are not here"
+            raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
+        before = self.store.datasets.find(owner, name)
+        record = DataSetRecord(
+            owner=owner,
+            name=name,
+            manifest_sha256=manifest_sha256,
+            files=len(manifest.files),
+            size_bytes=manifest.size_bytes,
+            shared=(before is not None and before.shared) if shared is None else shared,
+            created_at=self.clock(),
+        )
+        self.store.datasets.keep(record, (piece.sha256 for piece in pieces))
+        self.log.info("%s pushed %s: %s files, %s bytes", owner, name, record.files, record.size_bytes)
+        return record
+
+    def _read(self, sha256: str) -> DataManifest:
+        path: Path = self.files.path(sha256)
+        try:
+            return DataManifest.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise DataSetRefused(409, "pieces_missing", "the manifest is not here", "Push again.") from None
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]["msg"]
+            raise DataSetRefused(422, "manifest_wrong", f"this is no manifest: {problem}") from error
+
+    def damaged(self, sha256: str) -> bool:
+        """Tell whether a piece is not what its name says; such a one is removed, so that a push sends it."""
+        with self.files.path(sha256).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
+                return False
+        self.files.remove(sha256)
+        self.log.error("the piece %s is damaged on the disk: removed", sha256)
+        return True
+
+    # --- named --------------------------------------------------------------------------------
+
+    def resolved(self, user: str, spec: JobSpec) -> tuple[DataUse, ...]:
+        """Return a job's data sets with their versions as they are now. Raises DataSetRefused."""
+        names = [use.name for use in spec.data]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise DataSetRefused(422, "data_twice", f"the data set {min(twice)} is named twice")
+        return tuple(self._resolved(user, use.name) for use in spec.data)
+
+    def _resolved(self, user: str, name: str) -> DataUse:
+        owner, _, own_name = name.rpartition("/")
+        found = self.store.datasets.find(owner or user, own_name)
+        if found is None or not (found.owner == user or found.shared):
+            there = ", ".join(_called(one, user) for one in self.store.datasets.visible(user))
+            hint = f"There is: {there}." if there else "There is none yet."
+            hint += " %distribute data push DIR --name NAME brings one."
+            raise DataSetRefused(422, "unknown_data_set", f"there is no data set {name}", hint)
+        return DataUse(
+            name=name,
+            owner=found.owner,
+            manifest_sha256=found.manifest_sha256,
+            size_bytes=found.size_bytes,
+        )
+
+    # --- swept --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Remove what nobody has any more, until cancelled."""
+        while True:
+            try:
+                self.sweep()
+            except (StoreError, OSError) as error:
+                self.log.warning("pieces of removed data sets stay for now: %s", error)
+            await asyncio.sleep(min(_SWEEP_EACH_S, max(1.0, self.grace_s)))
+
+    def sweep(self) -> int:
+        """Remove files of pieces that nobody has; return how many.
+
+        In one go with the rows: a piece that comes meanwhile would lose its file.
+        """
+        gone = self.store.datasets.sweep(self.clock() - self.grace_s)
+        for sha256 in gone:
+            self.files.remove(sha256)
+        if gone:
+            self.log.info("removed %s pieces that no data set has", len(gone))
+        return len(gone)
+
+
+def _called(record: DataSetRecord, user: str) -> str:
+    return record.name if record.owner == user else f"{record.owner}/{record.name}"

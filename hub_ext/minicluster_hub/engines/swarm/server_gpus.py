@@ -1,0 +1,155 @@
+"""The GPUs of notebook servers, as Swarm sees them: each server's are held by a small service beside it.
+
+Swarm gives a GPU back only with the container that asked for it. So a server does not ask for its GPUs
+itself: a service that only sleeps holds them, and the server is told their ids. To take idle GPUs back,
+the sleeping service goes, and the server with its kernels stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster_hub.engines.base import GpusRefused
+from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
+from minicluster_hub.engines.swarm.names import (
+    CLUSTER,
+    OWNER_LABEL,
+    SERVER_LABEL,
+    label_filter,
+    labels,
+    server_name,
+)
+from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
+from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
+from minicluster_hub.models import ServerRecord
+
+ROLE = "gpus"
+Key = tuple[str, str]
+"""Whose server, and which."""
+_LOOK_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
+_S = 1_000_000_000
+_MEMORY_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A service's task. gpus: the ids that Swarm assigned. waits: why it has none, in Docker's words."""
+
+    key: Key
+    node_id: str
+    gpus: tuple[str, ...]
+    waits: str
+
+
+class ServerGpus:
+    """What holds GPUs is found again by its labels."""
+
+    def __init__(self, docker: Docker, node_up: Callable[[str], bool]) -> None:
+        self._docker = docker
+        self._node_up = node_up
+        self._held: dict[Key, tuple[str, ...]] = {}
+
+    async def open(self) -> None:
+        """Find those that an earlier job service made."""
+        for holder in await self._holders():
+            if holder.gpus:
+                self._held[holder.key] = holder.gpus
+
+    def all(self) -> Mapping[Key, tuple[str, ...]]:
+        return self._held
+
+    async def hold(self, server: ServerRecord, node: SwarmNode, settings: TaskSettings) -> tuple[str, ...]:
+        """Return the ids of the GPUs, once Swarm has assigned them. Raises GpusRefused."""
+        key = server.owner, server.name
+        if key not in self._held:
+            try:
+                with suppress(DockerConflict):  # The name is this server's.
+                    await self._docker.call("create_service", **holder_spec(server, node, settings))
+                self._held[key] = await self._assigned(key, node.name)
+            except DockerRefused as error:
+                raise GpusRefused(f"Docker refused to hold GPUs on {node.name}: {error.message}") from error
+        return self._held[key]
+
+    async def release(self, owner: str, name: str) -> None:
+        """Give the GPUs back. Returns when Swarm may give them to others; unknown ones are back already."""
+        await self._docker.remove("remove_service", holder_name(owner, name))
+        while True:
+            if not await self._remains((owner, name)):
+                break
+            await asyncio.sleep(_LOOK_S)
+        self._held.pop((owner, name), None)
+
+    async def _assigned(self, key: Key, node: str) -> tuple[str, ...]:
+        loop = asyncio.get_running_loop()
+        begun_s, pending_s = loop.time(), 0.0
+        while True:
+            mine = next((holder for holder in await self._holders() if holder.key == key), None)
+            if mine is not None and mine.gpus:
+                return mine.gpus
+            pending_s = pending_s + _LOOK_S if mine is not None and mine.waits else 0.0
+            if pending_s > _PENDING_S or loop.time() - begun_s > _APPEARS_S:
+                why = mine.waits if mine is not None else "its service does not appear"
+                raise GpusRefused(f"Docker finds no free GPU: {node} has no room ({why})")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _remains(self, key: Key) -> bool:
+        """Tell whether something of it is there. On a node that is down it is listed until that is back."""
+        return any(one.key == key and self._node_up(one.node_id) for one in await self._holders())
+
+    async def _holders(self) -> list[Holder]:
+        return [holder_of(one) for one in await self._docker.call("tasks", filters=label_filter(ROLE))]
+
+
+def holder_name(owner: str, name: str) -> str:
+    """Return the service's name: like the server's, with another word in it."""
+    return f"{CLUSTER}-{ROLE}-{server_name(owner, name).removeprefix(f'{CLUSTER}-server-')}"
+
+
+def holder_of(raw: Mapping[str, Any]) -> Holder:
+    """Return one from a task as Docker lists it: pure."""
+    marks = raw["Spec"]["ContainerSpec"]["Labels"]
+    named = (one.get("NamedResourceSpec") or {} for one in raw.get("GenericResources") or ())
+    status = raw.get("Status") or {}
+    return Holder(
+        key=(marks[OWNER_LABEL], marks[SERVER_LABEL]),
+        node_id=str(raw.get("NodeID", "")),
+        gpus=tuple(str(one["Value"]) for one in named if one.get("Kind") == GPU_KIND),
+        waits=str(status.get("Err", "")) if status.get("State") == "pending" else "",
+    )
+
+
+def holder_spec(server: ServerRecord, node: SwarmNode, settings: TaskSettings) -> dict[str, Any]:
+    """Return the arguments of create_service: pure. Its image is one that each node has."""
+    name = holder_name(server.owner, server.name)
+    marks = labels(ROLE, name=name, owner=server.owner, server=server.name)
+    gpus = {"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": len(server.slots)}}
+    return {
+        "name": name,
+        "labels": marks,
+        "mode": {"Replicated": {"Replicas": 1}},
+        "endpoint_spec": {"Mode": "dnsrr"},
+        "task_template": {
+            "ContainerSpec": {
+                "Image": settings.image,
+                "Command": ["sleep", "infinity"],
+                "User": settings.user,
+                "Labels": marks,
+                "Init": True,
+                "StopGracePeriod": _S,
+                "CapabilityDrop": ["ALL"],
+                "Privileges": {"NoNewPrivileges": True},
+            },
+            "Resources": {
+                "Limits": {"MemoryBytes": _MEMORY_BYTES},
+                "Reservations": {"GenericResources": [gpus]},
+            },
+            "RestartPolicy": {"Condition": "none"},
+            "Placement": {"Constraints": [f"node.id=={node.id}"]},
+            "Networks": [{"Target": HOST_NETWORK}],
+            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m"}},
+        },
+    }

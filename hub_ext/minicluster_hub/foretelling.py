@@ -1,0 +1,71 @@
+"""When waiting jobs may start: worked out beside the loop that acts, for it takes longer than a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from math import ceil
+
+from minicluster_hub.rules.in_force import Rules
+from minicluster_hub.rules.own import OwnPolicy
+from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
+
+PAUSE_S = 5.0
+"""Between two forecasts: the queue may change a hundred times a second."""
+_ROUNDED_TO_S = 60.0
+
+Starts = Mapping[int, float]
+
+
+class Foretelling:
+    """`starts`: of waiting jobs, as far as one can tell. `latest`: if all jobs run to their time limits.
+    `told`: called when they have changed.
+    """
+
+    def __init__(self, rules: Rules, told: Callable[[], None], log: logging.Logger) -> None:
+        self.starts: Starts = {}
+        self.latest: Starts = {}
+        self._rules = rules
+        self._told = told
+        self._log = log
+        self._newest: Snapshot | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Foretell from this snapshot, unless a newer one comes before its turn."""
+        self._newest = snapshot
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _run(self) -> None:
+        while self._newest is not None:
+            snapshot, self._newest = self._newest, None
+            policy, placement = self._rules.policy, self._rules.placement
+            if isinstance(policy, OwnPolicy):
+                starts, self.latest = {}, {}  # It answers one question at a time: those of the plans.
+            else:
+                starts, self.latest = await asyncio.to_thread(self._foretell, snapshot, policy, placement)
+            if starts != self.starts:
+                self.starts = starts
+                self._told()
+            await asyncio.sleep(PAUSE_S)
+
+    def _foretell(self, snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
+        """Return when waiting jobs are expected to start, and by when at the latest."""
+        from minicluster_hub.scheduling.forecast import BOUNDED, forecast, latest_starts
+
+        try:
+            found = forecast(snapshot, policy, placement)
+            bounded = self._rules.in_force.choice.policy in BOUNDED
+            latest = latest_starts(snapshot, policy, placement) if bounded else {}
+        except Exception:
+            self._log.exception("no forecast of the queue")
+            return {}, {}
+        starts = {job_id: _ROUNDED_TO_S * round(at / _ROUNDED_TO_S) for job_id, at in found.items()}
+        ends = {job_id: _ROUNDED_TO_S * ceil(at / _ROUNDED_TO_S) for job_id, at in latest.items()}
+        return starts, {job_id: max(at, starts.get(job_id, at)) for job_id, at in ends.items()}

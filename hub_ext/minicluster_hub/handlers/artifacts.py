@@ -1,0 +1,139 @@
+"""Files of jobs' output folders: up from agents, listed and sent to their owner."""
+
+from __future__ import annotations
+
+import asyncio
+
+from minicluster.wire import ArtifactList, BlobInfo, SmallFiles
+from minicluster_hub.artifacts import DAY_S
+from minicluster_hub.blobs import BlobFiles, BlobNotKept
+from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.blobs import Upload
+from minicluster_hub.handlers.errors import ApiError, api_error
+from minicluster_hub.handlers.ranges import RangeReply
+from minicluster_hub.handlers.route import Query, Route, Scope, Who
+from minicluster_hub.handlers.tasks import TaskHandler
+
+_COMES = "Files of its output folder are on their way."
+_LONG_BYTES = 32 << 20
+_WAITS = "The job service's disk is full: the job's files wait on the nodes until there is room."
+
+
+class ArtifactsHandler(UserHandler):
+    """What a job left in its output folder."""
+
+    def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        days, ended_at = self.context.limits.artifacts_keep_days, record.ended_at
+        keep_until = ended_at + days * DAY_S if days and ended_at else None
+        artifacts = self.context.store.artifacts
+        listed, left = tuple(artifacts.listed(record.id)), artifacts.left(record.id)
+        self.reply(ArtifactList(artifacts=listed, keep_until=keep_until, left=left))
+
+
+class ArtifactHandler(UserHandler, RangeReply):
+    """One file. It may be anything, a pickle too, so not even admins get it."""
+
+    async def get(self, job_id: str, file: str) -> None:
+        record = self.job_record(job_id, admins=False)
+        part = self.query_int("part", 0, high=9_999) if self.get_query_argument("part", "") else None
+        found = self.context.store.artifacts.find(record.id, file, part)
+        path = found and self.context.blobs.output_of(record.id).path(found.sha256)
+        if found is None or path is None or not path.is_file():
+            message = f"job {record.id} has no file {file!r}"
+            raise ApiError(404, "unknown_file", message, f"api/jobs/{record.id}/files lists those it has")
+        await self.send_download(path, found.sha256, found.size_bytes, found.path.rpartition("/")[2])
+
+
+class TaskArtifactsHandler(TaskHandler):
+    """Small files of the bound job's output folder, several at once."""
+
+    async def post(self) -> None:
+        contents = self.parse(SmallFiles).contents
+        files = self.context.blobs.output_of(self.run_order().job_id)
+        try:
+            # In threads at once: it is the disk that each of them waits for.
+            await asyncio.gather(*(asyncio.to_thread(files.keep, data) for data in contents))
+        except BlobNotKept as error:
+            _annotate(self, _WAITS if error.full else "")
+            raise api_error(error, 503) from error
+        _annotate(self, "")
+        self.set_status(204)
+        self.finish()
+
+
+class TaskArtifactHandler(TaskHandler, Upload):
+    """A file of the bound job's output folder, from its agent."""
+
+    @property
+    def files(self) -> BlobFiles:
+        return self.context.blobs.output_of(self.run_order().job_id)
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.run_order().output.size_bytes
+
+    @property
+    def body_name(self) -> str:
+        return "the file"
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        told = self.request.headers.get("Content-Length", "0")
+        if not self.refused and told.isdecimal() and int(told) >= _LONG_BYTES:
+            _annotate(self, _COMES)
+
+    def refuse(self, error: ApiError) -> None:
+        if error.detail.code == "disk_full":
+            _annotate(self, _WAITS)
+        super().refuse(error)
+
+    async def put(self, sha256: str) -> None:
+        info = await self.take()
+        _annotate(self, "")
+        self.reply(info)
+
+
+def _annotate(handler: TaskHandler, note: str) -> None:
+    """Say beside the job, as long as it is so, why it does not end."""
+    handler.context.board.annotate(handler.run_order().job_id, note, "files")
+
+
+_BYTES = "application/octet-stream"
+ROUTES = (
+    Route(
+        "GET",
+        "api/jobs/{job_id}/files",
+        ArtifactsHandler,
+        "What a job left in its output folder, by path",
+        scope=Scope.READ,
+        answer=ArtifactList,
+    ),
+    Route(
+        "GET",
+        "api/jobs/{job_id}/files/{file}",
+        ArtifactHandler,
+        "One of these files, or a range of it",
+        scope=Scope.READ,
+        answer=_BYTES,
+        query=(Query("part", "integer", "of which task; the first one that has it if not given"),),
+    ),
+    Route(
+        "POST",
+        "api/tasks/files",
+        TaskArtifactsHandler,
+        "Store small files of the output folder, each by its SHA-256",
+        who=Who.TASK,
+        body=SmallFiles,
+        status=204,
+    ),
+    Route(
+        "PUT",
+        "api/tasks/files/{sha256}",
+        TaskArtifactHandler,
+        "Store a file of the output folder",
+        who=Who.TASK,
+        body=_BYTES,
+        answer=BlobInfo,
+    ),
+)

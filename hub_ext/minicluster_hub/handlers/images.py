@@ -1,0 +1,138 @@
+"""The catalogue: what is offered, what users add to it, and an admin's word about that."""
+
+from __future__ import annotations
+
+from minicluster.wire import (
+    LAYER_FILE,
+    RECIPE_FILE,
+    Image,
+    ImageList,
+    ImageState,
+    JobState,
+    Publication,
+    PublishImage,
+)
+from minicluster_hub.artifacts import artifact_file
+from minicluster_hub.catalogue import catalogue
+from minicluster_hub.catalogue.catalogue import ImageOwn
+from minicluster_hub.catalogue.publishing import Left
+from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.handlers.route import Route, Scope, Who
+from minicluster_hub.handlers.servers import PlacesHandler
+from minicluster_hub.models import JobRecord
+from minicluster_hub.store import ImageNameTaken
+
+
+class ImagesHandler(UserHandler):
+    """The list, and its new entries."""
+
+    def get(self) -> None:
+        admin = self.user.has(Scope.ADMIN)
+        self.reply(self.context.catalogue.listed(self.user.name, everything=admin))
+
+    def post(self) -> None:
+        ask = self.parse(PublishImage)
+        if not self.context.catalogue.can_publish:
+            message = "this cluster takes no images from its users"
+            raise ApiError(403, "publishing_off", message, "Ask who runs it to add the packages.")
+        job = self.job_record(str(ask.job_id), admins=False)
+        try:
+            self.context.store.images.check_name(ask.name, job.owner)
+        except ImageNameTaken as taken:
+            raise ApiError(409, "name_taken", str(taken), "Choose another name.") from taken
+        left = self._left_by(job)
+        self.reply(self.context.publications.ask(job, ask, left), 202)
+
+    def _left_by(self, job: JobRecord) -> Left:
+        """Return what the publishing job left. Raises ApiError (409, 422)."""
+        if job.state is not JobState.SUCCEEDED:
+            hint = "" if job.state.terminal else "Wait for its end."
+            raise ApiError(409, "job_not_done", f"job {job.id} is {job.state}: it left nothing yet", hint)
+        store, blobs = self.context.store, self.context.blobs
+        layer, recipe = (artifact_file(store, blobs, job.id, name) for name in (LAYER_FILE, RECIPE_FILE))
+        if layer is None or recipe is None or job.spec.image is None:
+            message = f"job {job.id} left no layer of an image"
+            raise ApiError(422, "no_layer", message, "%distribute publish NAME makes one and publishes it.")
+        return Left(layer, recipe)
+
+
+class ImageStateHandler(UserHandler):
+    """Base: an admin's word about an image."""
+
+    state: ImageState
+
+    def post(self, digest: str) -> None:
+        try:
+            record = self.context.catalogue.change(digest, self.state, self.user.name)
+        except ImageOwn as own:
+            raise ApiError(409, "image_own", str(own), own.hint) from own
+        if record is None:
+            message = f"there is no image {digest} in the catalogue"
+            raise ApiError(404, "unknown_image", message, "GET api/images lists them")
+        # Jobs that wait for a retired one are to be told.
+        self.context.reconciler.wake()
+        nodes = self.context.catalogue.nodes().get(digest, ())
+        self.reply(catalogue.message(record, nodes))
+
+
+class AllowHandler(ImageStateHandler):
+    state = ImageState.ALLOWED
+
+
+class RetireHandler(ImageStateHandler):
+    state = ImageState.RETIRED
+
+
+class ServerImagesHandler(PlacesHandler):
+    """What notebook servers may run: for the spawner, whose form lists it."""
+
+    def get(self) -> None:
+        self.reply(self.context.catalogue.listed(""))
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "api/images",
+        ImagesHandler,
+        "Images that jobs may name; admins see all of them",
+        scope=Scope.READ,
+        answer=ImageList,
+    ),
+    Route(
+        "POST",
+        "api/images",
+        ImagesHandler,
+        "Publish what a job left; again: how far that is",
+        scope=Scope.SUBMIT,
+        body=PublishImage,
+        answer=Publication,
+        status=202,
+    ),
+    Route(
+        "POST",
+        "api/images/{digest}/allow",
+        AllowHandler,
+        "Let jobs and servers run an image",
+        scope=Scope.ADMIN,
+        answer=Image,
+    ),
+    Route(
+        "POST",
+        "api/images/{digest}/retire",
+        RetireHandler,
+        "Start nothing more in an image",
+        scope=Scope.ADMIN,
+        answer=Image,
+    ),
+    Route(
+        "GET",
+        "api/servers/images",
+        ServerImagesHandler,
+        "Images that notebook servers may run",
+        who=Who.SPAWNER,
+        scope=Scope.PLACE,
+        answer=ImageList,
+    ),
+)

@@ -1,0 +1,64 @@
+"""Notices as e-mails, by the mail server that an admin names."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import smtplib
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from email.message import EmailMessage
+
+from minicluster.wire import Notice
+from minicluster_hub.notices.errors import AddressRefused, NotSent
+
+TIMEOUT_S = 20.0
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,253}")
+
+
+class Emails:
+    """`host`: of the mail server, "": there are no e-mails. sender: whom they come from."""
+
+    def __init__(self, host: str = "", port: int = 25, sender: str = "", *, starttls: bool = True) -> None:
+        self.host = host
+        self._port = port
+        self._sender = sender
+        self._starttls = starttls
+        # Threads of their own: a mail server that hangs takes none from the rest of the service.
+        self._threads = ThreadPoolExecutor(2, "emails")
+
+    def check(self, address: str) -> None:
+        """Raises AddressRefused unless notices may go there."""
+        if not self.host:
+            raise AddressRefused("this cluster sends no e-mails", "An admin sets smtp_host.")
+        if not _ADDRESS.fullmatch(address):
+            raise AddressRefused(f"{address!r} is no e-mail address")
+
+    async def send(self, address: str, notice: Notice) -> None:
+        """Raises AddressRefused and NotSent."""
+        self.check(address)
+        loop, mail = asyncio.get_running_loop(), self.message(address, notice)
+        try:
+            await loop.run_in_executor(self._threads, self._send, mail)
+        except (OSError, smtplib.SMTPException) as error:
+            raise NotSent(f"the mail server {self.host}:{self._port} did not take it: {error}") from None
+
+    def message(self, address: str, notice: Notice) -> EmailMessage:
+        """Return the mail. A second one of the same notice has the same Message-ID."""
+        mail = EmailMessage()
+        mail["From"], mail["To"] = self._sender, address
+        subject = notice.text.partition(": ")[0].rstrip(".")
+        mail["Subject"] = f"Minicluster: {' '.join(subject.split())}"
+        mail["Message-ID"] = f"<{notice.id}@minicluster>"
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content(f"{notice.text}\n\n{notice.url}\n" if notice.url else f"{notice.text}\n")
+        return mail
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _send(self, mail: EmailMessage) -> None:
+        with smtplib.SMTP(self.host, self._port, timeout=TIMEOUT_S) as server:
+            if self._starttls:
+                server.starttls(context=ssl.create_default_context())
+            server.send_message(mail)

@@ -1,0 +1,49 @@
+"""The job service's options of notices."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from traitlets import Bool, Integer, List, Unicode, default
+from traitlets.config import Configurable
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+
+    from minicluster_hub.notices.post import Post
+    from minicluster_hub.store import Store
+
+
+class NoticeOptions(Configurable):
+    """Set them as options of MiniclusterHub. Nothing is sent unless a mail server or hosts are named."""
+
+    smtp_host = Unicode(help="Mail server that takes users' notices; empty: there are no e-mails.").tag(
+        config=True
+    )
+    smtp_port = Integer(25, min=1, max=65535, help="Its port.").tag(config=True)
+    smtp_from = Unicode("minicluster@localhost", help="Address that e-mails come from.").tag(config=True)
+    smtp_starttls = Bool(
+        True, help="Encrypt on the way to the mail server. Without it, whoever is in between may read along."
+    ).tag(config=True)
+    notice_hosts = List(
+        Unicode(),
+        help="Hosts that users' webhooks may call from inside the cluster: hooks.slack.com, "
+        "chat.lab.org:8065; with * (*.example.org), those of public addresses only. None: no webhooks.",
+    ).tag(config=True)
+    public_url = Unicode(
+        help="The job service's URL in browsers, for links in notices; by default what the hub says."
+    ).tag(config=True)
+
+    @default("public_url")
+    def _default_public_url(self) -> str:
+        return os.environ.get("JUPYTERHUB_PUBLIC_URL", "")
+
+    def post(self, store: Store, clock: Callable[[], float], log: logging.Logger) -> Post:
+        from minicluster_hub.notices.emails import Emails
+        from minicluster_hub.notices.post import Post
+        from minicluster_hub.notices.webhooks import Webhooks
+
+        emails = Emails(self.smtp_host, self.smtp_port, self.smtp_from, starttls=self.smtp_starttls)
+        return Post(store, Webhooks(self.notice_hosts), emails, clock, log, public_url=self.public_url)

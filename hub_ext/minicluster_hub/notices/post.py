@@ -1,0 +1,126 @@
+"""Sends what is in the outbox: each webhook and each mailbox is a lane, and none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from minicluster.wire import Notice
+from minicluster_hub.bell import NOTICES, Bell
+from minicluster_hub.notices.emails import Emails
+from minicluster_hub.notices.errors import AddressRefused, NotSent
+from minicluster_hub.notices.webhooks import Webhooks
+from minicluster_hub.notices.words import sentence
+from minicluster_hub.store import Store, StoreError
+from minicluster_hub.store.notices import WEBHOOK, Lane, Letter
+
+PAUSES_S = (10.0, 120.0)
+"""Between the tries."""
+_AT_ONCE = 8
+_STORE_PAUSE_S = 5.0
+
+
+class Post:
+    """`public_url`: of the job service as browsers reach it, "": nobody knows."""
+
+    def __init__(
+        self,
+        store: Store,
+        webhooks: Webhooks,
+        emails: Emails,
+        clock: Callable[[], float],
+        log: logging.Logger,
+        *,
+        public_url: str = "",
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        self.webhooks = webhooks
+        self.emails = emails
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._public_url = public_url
+        self._pauses_s = pauses_s
+        self._lanes: dict[Lane, asyncio.Task[None]] = {}
+        self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, changes: Bell) -> None:
+        """Send until cancelled: first what an earlier service left, then whatever comes up."""
+        try:
+            async with changes.listen() as listener:
+                while True:
+                    looked = self._look(changes)
+                    await listener.wait(None if looked else _STORE_PAUSE_S)
+        finally:
+            for lane in self._lanes.values():
+                lane.cancel()
+
+    def close(self) -> None:
+        self.webhooks.close()
+        self.emails.close()
+
+    def _look(self, changes: Bell) -> bool:
+        """Serve the lanes that nobody serves yet; return whether the store could tell."""
+        try:
+            lanes = self._store.notices.lanes()
+        except StoreError as error:
+            self._log.warning("notices wait: %s", error)
+            return False
+        for lane in lanes:
+            if lane not in self._lanes:
+                self._lanes[lane] = asyncio.create_task(self._serve(lane, changes))
+        return True
+
+    async def _serve(self, lane: Lane, changes: Bell) -> None:
+        """Send what is in a lane, until it is empty."""
+        try:
+            async with changes.listen() as listener:
+                while found := self._store.notices.next(lane):
+                    letter, target = found
+                    pause_s = letter.due_at - self._clock()
+                    if pause_s > 0:
+                        await listener.wait(pause_s)  # A new letter may be due before it.
+                    else:
+                        await self._send(letter, target)
+        except StoreError as error:
+            self._log.warning("notices for %s wait: %s", lane[0], error)
+            await asyncio.sleep(_STORE_PAUSE_S)
+            changes.ring(NOTICES)
+        finally:
+            del self._lanes[lane]
+
+    async def _send(self, letter: Letter, target: str | None) -> None:
+        """Send a letter, or put it off, or give it up."""
+        notices = self._store.notices
+        if target is None:
+            notices.done(letter)
+            return
+        try:
+            async with self._free:
+                await self._way(letter).send(target, self.worded(letter.notice))
+        except AddressRefused as refused:
+            notices.done(letter, f"{refused}")
+        except NotSent as error:
+            self._put_off(letter, f"{error}")
+        except Exception:
+            self._log.exception("a notice for %s was not sent", letter.lane[0])
+            self._put_off(letter, "an error of the job service; its log tells more")
+        else:
+            notices.done(letter)
+
+    def _way(self, letter: Letter) -> Webhooks | Emails:
+        return self.webhooks if letter.lane[1] == WEBHOOK else self.emails
+
+    def _put_off(self, letter: Letter, trouble: str) -> None:
+        if letter.tries < len(self._pauses_s):
+            self._store.notices.again(letter, self._clock() + self._pauses_s[letter.tries])
+        else:
+            self._log.warning("a notice for %s did not get there: %s", letter.lane[0], trouble)
+            self._store.notices.done(letter, trouble)
+
+    def worded(self, notice: Notice) -> Notice:
+        """Return a notice with its sentence and the address of its page."""
+        page = f"jobs/{notice.job_id}" if notice.job_id is not None else "nodes"
+        url = f"{self._public_url.rstrip('/')}/{page}" if self._public_url else ""
+        return notice.model_copy(update={"url": url, "text": sentence(notice)})

@@ -1,0 +1,1 @@
+"""The policy and the placement in force: checked, swapped between two ticks, taken back when they fail."""

@@ -1,0 +1,191 @@
+"""The rules in force: chosen by an admin, kept over restarts, and taken back by themselves when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from minicluster.wire import PolicyChoice, PolicyInForce, PolicyReport
+from minicluster_hub.rules.choices import build, offered_placements, offered_policies
+from minicluster_hub.rules.errors import ChoiceRefused
+from minicluster_hub.rules.own import OwnPolicy
+from minicluster_hub.rules.trial import in_words, try_out
+from minicluster_hub.scheduling.base import Placement, Plan, Policy, Snapshot
+from minicluster_hub.scheduling.free import Places
+from minicluster_hub.scheduling.own import PolicyFailed, fitted
+from minicluster_hub.scheduling.placement.outside import kept_off
+from minicluster_hub.scheduling.scheduler import Schedule, schedule
+from minicluster_hub.store import Store
+
+_HINT = (
+    "nothing was changed; try the file with `simulate --policy FILE.py`, mend it, and put it in force again"
+)
+_NOTHING: Mapping[int, Places] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a lab's own policy planned a moment ago."""
+
+    policy: OwnPolicy
+    told: Plan
+
+    @property
+    def moves_running(self) -> bool:
+        return self.policy.moves_running
+
+    @property
+    def elastic(self) -> bool:
+        return self.policy.elastic
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return fitted(self.told, snapshot)
+
+
+class Rules:
+    """`default`: what the cluster's settings say. What an admin chooses goes before it.
+
+    A lab's own policy plans beside the event loop: `ask` first, then `schedule`.
+    """
+
+    def __init__(
+        self, store: Store, default: PolicyChoice, clock: Callable[[], float], log: logging.Logger
+    ) -> None:
+        self._store = store
+        self._default = PolicyInForce(choice=default)
+        self._clock = clock
+        self._log = log
+        self._policy, self._placement = build(default)
+        self._loaded = False
+        self._answer: _Answer | None = None
+        self._choosing = asyncio.Lock()
+        self._tried: Policy | None = None
+        self.in_force = self._default
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @property
+    def placement(self) -> Placement:
+        return self._placement
+
+    @property
+    def moves_running(self) -> bool:
+        """Whether the policy may have something to do though nobody waits."""
+        return self._policy.moves_running
+
+    @property
+    def loaded(self) -> bool:
+        """Whether what was chosen last is in force."""
+        return self._loaded
+
+    @property
+    def ready(self) -> bool:
+        """Whether `schedule` can be called without `ask`."""
+        return self._loaded and (not isinstance(self._policy, OwnPolicy) or self._answer is not None)
+
+    async def ask(self, snapshot: Snapshot) -> None:
+        """Have ready what `schedule` needs; the world may be another one by then."""
+        await self._load()
+        policy = self._policy
+        if not isinstance(policy, OwnPolicy):
+            return
+        try:
+            told = await asyncio.to_thread(policy.plan, snapshot)
+        except PolicyFailed as failed:
+            if policy is self._policy:
+                self._take_back(self.in_force, str(failed))
+            return
+        if policy is self._policy:
+            self._answer = _Answer(policy, told)
+
+    async def choose(self, choice: PolicyChoice, by: str, snapshot: Snapshot) -> None:
+        """Put a choice in force, from the next tick on, once it has passed its trial beside the loop.
+
+        Raises ChoiceRefused, with nothing changed.
+        """
+        async with self._choosing:
+            self._tried, placement = policy, placement = build(choice)
+            try:
+                await asyncio.to_thread(try_out, policy, placement, snapshot)
+                now = self._clock()
+                self._store.policies.choose(choice, by, now)
+            except PolicyFailed as failed:
+                _close(policy)
+                message = f"{choice.policy} cannot be put in force: {failed}"
+                raise ChoiceRefused("bad_policy", message, _HINT) from failed
+            except BaseException:
+                _close(policy)
+                raise
+            finally:
+                self._tried = None
+            self._put(PolicyInForce(choice=choice, by=by, since=now), policy, placement)
+        self._log.info("policy %s with placement %s, by %s", choice.policy, choice.placement, by)
+
+    def schedule(self, snapshot: Snapshot, barred: Mapping[int, Places] = _NOTHING) -> Schedule | None:
+        """Return what to do now; None: the policy failed and was taken back. Ask the one before it.
+
+        barred: by job, the slots that it may not be placed on.
+        """
+        policy, self._answer = self._answer or self._policy, None
+        try:
+            return schedule(snapshot, policy, kept_off(self._placement, barred))
+        except Exception as error:
+            if self.in_force is self._default:
+                raise
+            self._take_back(self.in_force, in_words(error))
+            return None
+
+    def drop_answer(self) -> None:
+        """Forget what the policy planned: it is for the moment for which it was asked."""
+        self._answer = None
+
+    def report(self) -> PolicyReport:
+        return PolicyReport(
+            in_force=self.in_force,
+            trouble=self._store.policies.trouble(),
+            policies=offered_policies(),
+            placements=offered_placements(),
+        )
+
+    def close(self) -> None:
+        """End the processes of a lab's own policies."""
+        for policy in (self._policy, self._tried):
+            _close(policy)
+
+    async def _load(self) -> None:
+        """Put in force what was chosen last, once; one that cannot be built is taken back."""
+        while not self._loaded:
+            wanted = self._store.policies.in_force() or self._default
+            try:
+                policy, placement = build(wanted.choice)
+                if isinstance(policy, OwnPolicy):
+                    await asyncio.to_thread(policy.load)
+            except (ChoiceRefused, PolicyFailed) as refused:
+                self._take_back(wanted, str(refused))
+                continue
+            if self._loaded:
+                _close(policy)
+            else:
+                self._put(wanted, policy, placement)
+
+    def _put(self, wanted: PolicyInForce, policy: Policy, placement: Placement) -> None:
+        before = self._policy
+        self.in_force, self._policy, self._placement, self._loaded = wanted, policy, placement, True
+        self._answer = None
+        _close(before)
+
+    def _take_back(self, failed: PolicyInForce, why: str) -> None:
+        self._log.error("the policy %s is taken back: %s", failed.choice.policy, why)
+        self._store.policies.take_back(f"{failed.choice.policy} was taken back: {why}")
+        self._loaded = False
+
+
+def _close(policy: Policy | None) -> None:
+    if isinstance(policy, OwnPolicy):
+        with contextlib.suppress(OSError):
+            policy.close()

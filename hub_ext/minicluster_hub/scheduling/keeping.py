@@ -1,0 +1,265 @@
+"""Claims before the policy: what they leave for everybody, and what the holders of reservations may have.
+
+A reservation that is due is a small cluster of its own: its holders' jobs that it has room for are planned
+first, among themselves. Then all jobs are planned on the slots that no claim holds by now, by the same
+policy. Slots of a claim that has not begun are there for jobs that end before it; all others are kept off
+them, whatever the placement. Running jobs that may be moved leave what is claimed when it begins; others are
+waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from minicluster_hub.scheduling.base import JobView, Placement, Snapshot, Topology, WarmGang
+from minicluster_hub.scheduling.claims import Claim, GroupsOf, belongs
+from minicluster_hub.scheduling.free import FreeSlots, Places, common
+from minicluster_hub.scheduling.held_slots import Hold, Slot, as_places, as_slots, holds, without
+from minicluster_hub.scheduling.placement.outside import kept_off
+from minicluster_hub.scheduling.policies import policy
+from minicluster_hub.scheduling.policies.moments import soonest
+from minicluster_hub.scheduling.reasons import Wait
+from minicluster_hub.scheduling.scheduler import Decision, Reclaim, Resize, schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """Which claims keep which jobs off their slots. The same claims for thousands of jobs: asked once."""
+
+    snapshot: Snapshot
+    held: tuple[Hold, ...] = ()
+    by_job: Mapping[int, tuple[Hold, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, held: tuple[Hold, ...], groups_of: GroupsOf) -> Against:
+        now = snapshot.now
+        found = (
+            (job.job_id, tuple(hold for hold in held if hold.claim.keeps_off(job, now, groups_of)))
+            for job in snapshot.jobs
+        )
+        return cls(snapshot, held, {job_id: against for job_id, against in found if against})
+
+    def barred(self) -> dict[int, Places]:
+        """Return what each job may not have."""
+        known: dict[tuple[Hold, ...], Places] = {}
+        for against in self.by_job.values():
+            if against not in known:
+                known[against] = as_places(frozenset().union(*(hold.slots for hold in against)))
+        return {job_id: known[against] for job_id, against in self.by_job.items()}
+
+    def hopeless(self) -> dict[int, str]:
+        """Return why jobs wait for which there is no room outside the claims, though all else were free."""
+        all_slots = FreeSlots({node: range(count) for node, count in self.snapshot.topology.slots.items()})
+        known: dict[tuple[Hold, ...], FreeSlots] = {}
+        found: dict[int, str] = {}
+        for job in self.snapshot.waiting:
+            against = self.by_job.get(job.job_id, ())
+            if against and against not in known:
+                known[against] = _beside(all_slots, against)
+            if against and _room(job, known[against]) < job.min_chunks <= _room(job, all_slots):
+                found[job.job_id] = self.told(job)
+        return found
+
+    def told(self, job: JobView) -> str:
+        against = self.by_job.get(job.job_id, ())
+        return "; ".join(dict.fromkeys(hold.claim.told(self.snapshot.now) for hold in against))
+
+    def kept_from(self, owner: str, ends_at: float, groups_of: GroupsOf) -> tuple[frozenset[Slot], str]:
+        """Return the slots that a notebook server, which may hold some until then, does not get, and why."""
+        now = self.snapshot.now
+        found = [
+            hold
+            for hold in self.held
+            if hold.claim.begins_at < max(ends_at, now)
+            and not (hold.claim.holder and belongs(owner, hold.claim.holder, groups_of))
+        ]
+        told = "; ".join(hold.claim.told(now).partition("; with a --timeout")[0] for hold in found)
+        return frozenset().union(*(hold.slots for hold in found)), told
+
+    def opened(self, job: JobView) -> Iterator[Places]:
+        """Yield what of the claimed slots nobody has."""
+        busy = {slot for other in self.snapshot.running for slot in as_slots(other.places)}
+        busy |= {(server.node, slot) for server in self.snapshot.servers for slot in server.slots}
+        return (as_places(hold.slots - busy) for hold in self.by_job.get(job.job_id, ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """snapshot: for everybody. inner: of each reservation that is due and has holders who wait.
+
+    clearing: what has to leave first. barred: what each waiting or running job may not have more of.
+    reasons: of the jobs that are not in the snapshot, since no slots but claimed ones have room for them.
+    """
+
+    snapshot: Snapshot
+    against: Against
+    inner: tuple[Snapshot, ...] = ()
+    clearing: tuple[Decision, ...] = ()
+    barred: Mapping[int, Places] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    again_at: float | None = None
+
+    def shown(self) -> Snapshot:
+        """Return the snapshot as those who wait are to see it: claimed slots belong to the cluster, too."""
+        return replace(self.snapshot, topology=self.against.snapshot.topology)
+
+    def explained(self, waits: Iterable[Wait]) -> Iterator[Wait]:
+        """Yield why everybody waits: who would start but for a claim is told of it, then those held back."""
+        jobs = {job.job_id: job for job in self.snapshot.waiting}
+        for wait in waits:
+            told = self._reason(jobs[wait.job_id])
+            yield replace(wait, reason=told) if told else wait
+        for position, (job_id, reason) in enumerate(sorted(self.reasons.items()), len(jobs) + 1):
+            yield Wait(job_id, position, reason, None)
+
+    def _reason(self, job: JobView) -> str:
+        if job.job_id not in self.against.by_job:
+            return ""
+        free = self.snapshot.free.copy()
+        free.take(common(self.barred[job.job_id], free))
+        if _room(job, free) >= job.min_chunks:
+            return ""
+        for places in self.against.opened(job):
+            free.give(places)
+        return self.against.told(job) if _room(job, free) >= job.min_chunks else ""
+
+
+def keep(snapshot: Snapshot, claims: Iterable[Claim], groups_of: GroupsOf) -> Kept:
+    """Return what claims leave of a snapshot."""
+    now = snapshot.now
+    held = holds(snapshot, (claim for claim in claims if not claim.over(now)), groups_of)
+    against = Against.of(snapshot, held, groups_of)
+    if not held:
+        return Kept(snapshot, against)
+    barred, reasons = against.barred(), against.hopeless()
+    ending = _warm_in_the_way(snapshot, held, barred, groups_of)
+    stays = _ended(snapshot, ending)
+    everybodys = _left(stays, (hold for hold in held if hold.claim.due(now)))
+    return Kept(
+        replace(everybodys, jobs=tuple(job for job in snapshot.jobs if job.job_id not in reasons)),
+        against,
+        tuple(_inner(stays, held, groups_of)),
+        (*_evictions(snapshot, held), *(Reclaim(gang.gang_id) for gang in ending)),
+        barred,
+        reasons,
+        soonest(now, _moments(snapshot, held)),
+    )
+
+
+def _warm_in_the_way(
+    snapshot: Snapshot, held: tuple[Hold, ...], barred: Mapping[int, Places], groups_of: GroupsOf
+) -> list[WarmGang]:
+    """Return the warm gangs on slots that are due to others, or that a job of their owner may not have."""
+    claimed = {
+        slot: hold.claim.holder for hold in held if hold.claim.due(snapshot.now) for slot in hold.slots
+    }
+    useless: dict[str, set[tuple[str, int]]] = {}
+    for job in snapshot.waiting:
+        useless.setdefault(job.owner, set()).update(as_slots(barred.get(job.job_id, ())))
+
+    def in_the_way(gang: WarmGang) -> bool:
+        return any(
+            slot in useless.get(gang.owner, ())
+            or (slot in claimed and not belongs(gang.owner, claimed[slot], groups_of))
+            for slot in as_slots(gang.places)
+        )
+
+    return [gang for gang in snapshot.warm if in_the_way(gang)]
+
+
+def _ended(snapshot: Snapshot, ending: list[WarmGang]) -> Snapshot:
+    """Return the snapshot in which warm gangs are being ended."""
+    free, leaving = snapshot.free.copy(), snapshot.leaving.copy()
+    for gang in ending:
+        free.take(gang.places)
+        leaving.give(gang.places)
+    warm = tuple(gang for gang in snapshot.warm if gang not in ending)
+    return replace(snapshot, free=free, leaving=leaving, warm=warm)
+
+
+def _left(snapshot: Snapshot, holds: Iterable[Hold], nodes: tuple[str, ...] = ()) -> Snapshot:
+    """Return the snapshot without the slots of these claims. nodes: if any, only theirs are free."""
+    free, leaving = snapshot.free.copy(), snapshot.leaving.copy()
+    slots = dict(snapshot.topology.slots)
+    gone = [hold.places for hold in holds]
+    for node, claimed in (place for places in gone for place in places):
+        slots[node] -= len(claimed)
+    if nodes:
+        gone += [((node, (*free.on(node), *leaving.on(node))),) for node in free.names if node not in nodes]
+    for places in gone:
+        free.take(common(places, free))
+        leaving.take(common(places, leaving))
+    warm = tuple(gang for gang in snapshot.warm if free.has(gang.places))
+    for gang in snapshot.warm:
+        if gang not in warm:
+            free.take(common(gang.places, free))  # Part of it is claimed: it is no start for anybody else.
+    topology = Topology(slots, snapshot.topology.link_bytes_s)
+    return replace(snapshot, free=free, leaving=leaving, topology=topology, warm=warm)
+
+
+def _inner(snapshot: Snapshot, held: tuple[Hold, ...], groups_of: GroupsOf) -> Iterator[Snapshot]:
+    due = [hold for hold in held if hold.claim.due(snapshot.now)]
+    for hold in due:
+        claim = hold.claim
+        mine = (job for job in snapshot.waiting if belongs(job.owner, claim.holder, groups_of))
+        waiting = _fitting(hold, mine)
+        if waiting:
+            left = _left(snapshot, (other for other in due if other is not hold), claim.nodes)
+            fixed = (replace(job, steady_until=inf) for job in snapshot.running)
+            yield replace(left, jobs=(*fixed, *waiting), growing=frozenset())
+
+
+def _fitting(hold: Hold, waiting: Iterable[JobView]) -> tuple[JobView, ...]:
+    """Return the holders' jobs for which the reservation has slots, with their ranges cut to it."""
+    left, found = hold.missing, list[JobView]()
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.turn)):
+        chunks = min(job.max_chunks, left // job.chunk_slots)
+        if chunks >= job.min_chunks:
+            found.append(replace(job, max_chunks=chunks))
+            left -= chunks * job.chunk_slots
+    return tuple(found)
+
+
+def _evictions(snapshot: Snapshot, held: tuple[Hold, ...]) -> Iterator[Resize]:
+    done: set[int] = set()
+    for hold in held:
+        for job in hold.evicted:
+            if job.job_id not in done:
+                done.add(job.job_id)
+                told = f"makes room: {hold.claim.told(snapshot.now)}"
+                yield Resize(job.job_id, without(job, hold.slots), told)
+
+
+def _moments(snapshot: Snapshot, held: Iterable[Hold]) -> Iterator[float]:
+    """Yield when claims begin, lapse and end, and when jobs on claimed slots may be moved."""
+    for hold in held:
+        claim = hold.claim
+        yield from (at for at in (claim.begins_at, claim.lapses_at(), claim.ends_at) if at is not None)
+        if claim.due(snapshot.now):
+            for job in snapshot.running:
+                if hold.slots.intersection(as_slots(job.places)):
+                    yield job.steady_until
+
+
+def _beside(all_slots: FreeSlots, against: Iterable[Hold]) -> FreeSlots:
+    room = all_slots.copy()
+    for hold in against:
+        room.take(hold.places)
+    return room
+
+
+def _room(job: JobView, free: FreeSlots) -> int:
+    return free.most_chunks(job.chunk_slots, scatter=job.scatter)
+
+
+def first(kept: Kept, placement: Placement) -> Iterator[tuple[Decision, ...]]:
+    """Yield what is done before the policy is asked: room for claims, then what starts in reservations.
+
+    A reservation's jobs go first in, first out, whatever the policy: they are its holders' own affair.
+    """
+    if kept.clearing:
+        yield kept.clearing
+    for snapshot in kept.inner:
+        yield schedule(snapshot, policy("fifo"), kept_off(placement, kept.barred)).decisions

@@ -1,0 +1,121 @@
+"""How fast a job gets on, and what is left of it, from what its training told in its last minutes.
+
+Optimus (Peng et al., EuroSys 2018) and Tiresias' SRTF take the same from the frameworks' logs: what is left,
+by the rate of the steps done. The time before the first step is done is the start, and not in the rate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from minicluster.wire import Progress
+from minicluster_hub.scheduling.base import JobView
+from minicluster_hub.scheduling.speedups import gain, speed
+
+WINDOW_S = 300.0
+"""The rate is that of the last minutes: trainings change their pace on the way."""
+MOVE_S = 15.0
+"""What a move is taken to cost until one was seen: on the lab's nodes a job that had to get another container
+trained again after 10 to 18 s."""
+_SPACING_S = 0.5
+_LEAST_S = 1.0
+"""No rate is taken from less."""
+_NEWS_S = 10.0
+_NEWS_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    at: float
+    done: float
+    steps: int
+
+
+@dataclass
+class Pace:
+    """One job's, through all of its attempts.
+
+    rates: in units of its progress a second, by chunks. unit_steps: steps of the optimizer in a unit.
+    left: in these units. heard_at: when that was so. move_s: what its last move took, None: none was seen.
+    """
+
+    rates: dict[int, float] = field(default_factory=dict)
+    unit_steps: float = 0.0
+    gradient_bytes: int = 0
+    left: float | None = None
+    heard_at: float = 0.0
+    move_s: float | None = None
+    _where: tuple[int, int] = (0, 0)
+    _marks: deque[_Mark] = field(default_factory=deque)
+    _began: float = 0.0
+    _told_end: float | None = None
+
+    def hear(self, told: Progress, at: float, now: float, attempt: int, chunks: int) -> bool:
+        """Take what a training told; return whether it will end at another time than it seemed.
+
+        at: when it did, by its node's clock, of which only differences count.
+        """
+        last = self._marks[-1] if self._marks else None
+        if not isfinite(at) or (last and at < last.at and self._where == (attempt, chunks)):
+            return False  # It was sent again.
+        if self._where != (attempt, chunks) or (last and told.done < last.done):
+            self._where, self._began = (attempt, chunks), told.done
+            self._marks.clear()
+        self.left = None if told.total is None else max(0.0, told.total - told.done)
+        self.heard_at, self.gradient_bytes = now, told.gradient_bytes
+        if told.done > self._began:
+            self._mark(_Mark(at, told.done, told.steps))
+            self._measure(chunks)
+        return self._is_news(now, chunks)
+
+    def _mark(self, mark: _Mark) -> None:
+        marks = self._marks
+        if marks and (mark.done == marks[-1].done or mark.at <= marks[-1].at):
+            return
+        if len(marks) > 1 and mark.at - marks[-2].at < _SPACING_S:
+            marks.pop()
+        marks.append(mark)
+        while len(marks) > 2 and marks[1].at < mark.at - WINDOW_S:
+            marks.popleft()
+
+    def _measure(self, chunks: int) -> None:
+        first, last = self._marks[0], self._marks[-1]
+        if last.at - first.at >= _LEAST_S:
+            self.rates[chunks] = (last.done - first.done) / (last.at - first.at)
+            self.unit_steps = max(0, last.steps - first.steps) / (last.done - first.done)
+
+    def _is_news(self, now: float, chunks: int) -> bool:
+        rate = self.rates.get(chunks)
+        end = None if self.left is None or rate is None else now + self.left / rate
+        before = self._told_end
+        if end is None or before is None:
+            self._told_end = end
+            return end is not before
+        news = abs(end - before) > max(_NEWS_S, _NEWS_SHARE * (end - now))
+        self._told_end = end if news else before
+        return news
+
+
+def with_pace(job: JobView, pace: Pace) -> JobView:
+    """Return the job with what its pace tells.
+
+    What is left of a running one is told as of the moment when it got its places, as all of a view is:
+    it is as much as leaves what was last heard.
+    """
+    # In steps as they are now: the unit is the same on all sizes, a step has more samples on more ranks.
+    scale = pace.unit_steps or 1.0
+    seen = replace(
+        job,
+        rates=tuple(sorted((chunks, rate * scale) for chunks, rate in pace.rates.items())),
+        gradient_bytes=pace.gradient_bytes if pace.unit_steps else 0,
+        move_s=job.move_s if pace.move_s is None else pace.move_s,
+    )
+    if pace.left is None or not pace.rates:
+        return seen
+    left_s = pace.left * scale / speed(seen, seen.min_chunks)
+    if seen.runs:
+        gets_on_from = seen.since + (seen.move_s if seen.attained_slot_s else 0.0)
+        left_s += max(0.0, pace.heard_at - gets_on_from) * gain(seen, seen.min_chunks, seen.chunks)
+    return replace(seen, remaining_s=left_s)

@@ -1,0 +1,46 @@
+"""Chunks onto nodes in a given order: what all placements have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from minicluster_hub.scheduling.base import JobView
+from minicluster_hub.scheduling.free import FreeSlots, Places
+
+
+def fill(job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:
+    """Give each node as many chunks as it has room for, one if they are to be scattered."""
+    places: list[tuple[str, tuple[int, ...]]] = []
+    missing = chunks
+    for node in nodes:
+        if not missing:
+            break
+        slots = free.on(node)
+        room = len(slots) // job.chunk_slots
+        here = min(missing, room, 1) if job.scatter else min(missing, room)
+        if here:
+            places.append((node, slots[: here * job.chunk_slots]))
+            missing -= here
+    return tuple(sorted(places)) if not missing else None
+
+
+def one_by_one(
+    job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, int], Any]
+) -> Places | None:
+    """Place chunk after chunk, each on the first node by order(chunks of the job there, slots left there)."""
+    before = {node: len(slots) // job.chunk_slots for node, slots in job.places}
+    heap = [(order(before.get(node, 0), len(free.on(node))), node) for node in nodes]
+    heapify(heap)
+    here: Counter[str] = Counter()
+    for _ in range(chunks):
+        if not heap:
+            return None
+        _, node = heappop(heap)
+        here[node] += 1
+        left = len(free.on(node)) - here[node] * job.chunk_slots
+        if left >= job.chunk_slots and not job.scatter:
+            heappush(heap, (order(before.get(node, 0) + here[node], left), node))
+    return tuple((node, free.on(node)[: here[node] * job.chunk_slots]) for node in sorted(here))

@@ -1,0 +1,129 @@
+"""Fewest nodes, then most ranks of the same job on the node, then best fit: gradients that stay on a node
+load no network.
+
+Whether a gang waits for fewer nodes is weighed. On n nodes a step takes the time to compute, and the time of
+a ring all-reduce between nodes, 2 (n-1)/n x gradient bytes / link (Patarasuk and Yuan, 2009). A gang waits
+`patience` times as long as the worse places would cost it in all, and never longer than `most_wait_s`. Once
+as long is the break-even rule of renting skis (Karlin et al., 1988); a gang that holds one node instead of
+two also leaves the others whole for those after it. That waiting for better places pays is from delay
+scheduling (Zaharia et al., 2010), that running gangs are moved together from Gandiva (Xiao et al., 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from minicluster_hub.scheduling.base import JobView, Topology
+from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.placement.filling import fill
+
+
+@dataclass(frozen=True)
+class Locality:
+    """most_wait_s: the longest that a gang waits for fewer nodes.
+    patience: how long it does, against what more nodes would cost it.
+    least_gain: what a job has to win by a move, against what the move costs it.
+    cross_node_efficiency: of a job whose gradients or rates are not known, on more than one node.
+    exponent: k chunks on one node are k^exponent times as fast as one.
+    limit_share: of its time limit that a job is thought to use.
+    unknown_run_s: how long a job runs of which nothing is known.
+    """
+
+    most_wait_s: float = 86_400.0
+    patience: float = 2.0
+    least_gain: float = 2.0
+    cross_node_efficiency: float = 0.75
+    exponent: float = 0.95
+    limit_share: float = 1 / 3
+    unknown_run_s: float = 1800.0
+
+    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
+        if job.scatter:
+            return fill(job, chunks, free, free.nodes(job.chunk_slots))
+        if free.most_chunks(job.chunk_slots, scatter=False) < chunks:
+            return None
+        places = fill(job, chunks, free, _fewest(job, chunks, free))
+        return None if places is None or self._slows_down(job, chunks, places, topology) else places
+
+    def patience_s(self, job: JobView, places: Places, topology: Topology) -> float:
+        if job.scatter or len(places) == 1:
+            return 0.0
+        fewest = fewest_nodes(job, count_slots(places), topology)
+        run_s = self._run_s(job, count_slots(places) // job.chunk_slots, job.since)
+        return min(self.most_wait_s, self.patience * self._lost_s(job, len(places), fewest, run_s, topology))
+
+    def better(
+        self, job: JobView, places: Places, free: FreeSlots, topology: Topology, now: float
+    ) -> Places | None:
+        if job.scatter or len(places) == 1:
+            return None
+        chunks = count_slots(places) // job.chunk_slots
+        found = self.place(replace(job, places=()), chunks, free, topology)
+        if found is None or len(found) >= len(places):
+            return None
+        run_s = self._run_s(job, chunks, now)
+        won_s = self._lost_s(job, len(places), len(found), run_s, topology)
+        restarts_anyway = set(places) != set(job.places)
+        return found if restarts_anyway or won_s > self.least_gain * job.move_s else None
+
+    def _slows_down(self, job: JobView, chunks: int, more: Places, topology: Topology) -> bool:
+        """Whether a job would be slower with more chunks, since they are on more nodes."""
+        before, after = len(job.places), len(dict(job.places) | dict(more))
+        if not before:
+            return False
+        gained = ((job.chunks + chunks) / job.chunks) ** self.exponent
+        return gained * self._efficiency(job, after, topology) <= self._efficiency(job, before, topology)
+
+    def _lost_s(self, job: JobView, nodes: int, fewer: int, run_s: float, topology: Topology) -> float:
+        """Return how much longer a job runs that would be done in `run_s` on fewer nodes."""
+        return run_s * (self._efficiency(job, fewer, topology) / self._efficiency(job, nodes, topology) - 1)
+
+    def _efficiency(self, job: JobView, nodes: int, topology: Topology) -> float:
+        """Return the share of a step in which a job computes."""
+        if nodes == 1:
+            return 1.0
+        if not job.gradient_bytes or not job.rates:
+            return self.cross_node_efficiency
+        compute_s = 1 / max(rate for _, rate in job.rates)
+        network_s = 2 * (nodes - 1) / nodes * job.gradient_bytes / topology.link_bytes_s
+        return compute_s / (compute_s + network_s)
+
+    def _run_s(self, job: JobView, chunks: int, now: float) -> float:
+        """Return how long a job will run: as it says, by its time limit, or as long as it already has."""
+        if job.remaining_s is not None:
+            return job.remaining_s * job.min_chunks / chunks
+        if job.time_limit_s is not None and not job.runs:
+            return job.time_limit_s * self.limit_share
+        return max(self.unknown_run_s, job.attained(now) / (chunks * job.chunk_slots))
+
+
+def fewest_nodes(job: JobView, slots: int, topology: Topology) -> int:
+    """Return how many nodes so many slots take in an empty cluster."""
+    missing = slots // job.chunk_slots
+    for count, room in enumerate(sorted(topology.slots.values(), reverse=True), start=1):
+        missing -= room // job.chunk_slots
+        if missing <= 0:
+            return count
+    return len(topology.slots)
+
+
+def _fewest(job: JobView, chunks: int, free: FreeSlots) -> Iterator[str]:
+    """Yield nodes to be filled: where its ranks are, then the roomiest; the rest goes where it fits best."""
+    missing, seen = chunks, set[str]()
+    for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0])):
+        seen.add(node)
+        missing -= len(free.on(node)) // job.chunk_slots
+        yield node
+    while True:
+        fitting = _first(free.nodes(missing * job.chunk_slots), seen)
+        node = fitting or _first(free.roomy_nodes(job.chunk_slots), seen)
+        if node is None:
+            return
+        seen.add(node)
+        missing -= len(free.on(node)) // job.chunk_slots
+        yield node
+
+
+def _first(nodes: Iterator[str], seen: set[str]) -> str | None:
+    return next((node for node in nodes if node not in seen), None)

@@ -1,0 +1,26 @@
+"""The next node in turn, as Schedulearn deals its jobs out to servers.
+
+Whose turn it is follows from the job alone: job n begins at node n modulo the number of nodes. Jobs that
+arrive one after the other so begin at nodes that follow each other, and nothing has to be remembered.
+Schedulearn's jobs never span servers: the first node in turn with room for the whole gang gets it. Only a
+gang that fits nowhere whole is laid over several nodes, in the same turn.
+"""
+
+from __future__ import annotations
+
+from minicluster_hub.scheduling.base import JobView, Topology
+from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.placement.filling import fill
+
+
+class RoundRobin:
+    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
+        if free.most_chunks(job.chunk_slots, scatter=job.scatter) < chunks:
+            return None
+        nodes = free.names
+        first = job.job_id % len(nodes)
+        turn = (*nodes[first:], *nodes[:first])
+        if not job.scatter:
+            whole = (node for node in turn if len(free.on(node)) >= chunks * job.chunk_slots)
+            turn = next(((node,) for node in whole), turn)
+        return fill(job, chunks, free, turn)

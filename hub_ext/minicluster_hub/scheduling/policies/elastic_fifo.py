@@ -1,0 +1,17 @@
+"""Elastic FIFO: a minimum to each in the order of arrival, then one more to each in turn, up to its maximum.
+
+Running jobs shrink so that others can start, and grow again when some end, if that is worth the move.
+The rule of Voda, an elastic training scheduler on Kubernetes (2021); Schedulearn has one by the same name.
+"""
+
+from __future__ import annotations
+
+from minicluster_hub.scheduling.base import Plan, Snapshot
+from minicluster_hub.scheduling.policies.sharing import Sharing, elastic
+
+
+class ElasticFifo(Sharing):
+    __slots__ = ()
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        return self.share(snapshot, sorted(elastic(snapshot), key=lambda job: job.turn))

@@ -1,0 +1,68 @@
+"""Least attained service, in queues: who has had little goes before who has had much.
+
+Tiresias' discretised two-dimensional LAS (Gu et al., NSDI 2019): a job's queue is given by the slot-seconds
+(slots x time) that it has had; it falls to the next queue at each threshold, and inside a queue the order is
+first in, first out, without preemption. A job that waited for more than `promoted_after` times what it has
+run goes to the first queue. Tiresias then counts anew from nought; here its whole wait is weighed against its
+whole run, which needs no memory: it stays there until it has run twice as much as when it was promoted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
+from minicluster_hub.scheduling.free import count_slots
+from minicluster_hub.scheduling.policies.ageing import AGE_BOUND_S, Ageing, waited_in_all_s
+from minicluster_hub.scheduling.policies.estimates import HOUR_S, executed_s
+from minicluster_hub.scheduling.policies.moments import movable
+from minicluster_hub.scheduling.policies.serving import serve
+
+
+@dataclass(frozen=True, slots=True)
+class Las:
+    """`thresholds_slot_s`: rising; there is one more queue than thresholds. `promoted_after`: more than 0."""
+
+    moves_running: ClassVar[bool] = True
+    elastic: ClassVar[bool] = False
+    thresholds_slot_s: tuple[float, ...] = (0.5 * HOUR_S, 4 * HOUR_S)
+    promoted_after: float = 16.0
+    age_bound_s: float = AGE_BOUND_S
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        now = snapshot.now
+
+        def rank(job: JobView) -> tuple[int, bool, tuple[float, int]]:
+            return self.queue(job, now), not job.runs, job.turn
+
+        order = sorted((*snapshot.waiting, *movable(snapshot)), key=rank)
+        moments = [moment for job in order for moment in self._moments(job, now)]
+        return serve(snapshot, order, ageing=Ageing(self.age_bound_s), moments=moments)
+
+    def queue(self, job: JobView, now: float) -> int:
+        """Return the number of a job's queue, 0 for the first."""
+        if job.attained(now) and waited_in_all_s(job, now) > self._patience_s(job, now):
+            return 0
+        return bisect_right(self.thresholds_slot_s, job.attained(now))
+
+    def _moments(self, job: JobView, now: float) -> Iterator[float]:
+        """Yield when a job leaves its queue."""
+        attained = job.attained(now)
+        if job.runs:
+            slots = count_slots(job.places)
+            yield from (now + (mark - attained) / slots for mark in self.thresholds_slot_s if mark > attained)
+            lacking_s = waited_in_all_s(job, now) - self._patience_s(job, now)
+            catches_up = (1 + self._ratio(job)) * job.chunks / job.min_chunks - 1
+            yield now + lacking_s / catches_up
+        elif attained:
+            yield now + self._patience_s(job, now) - waited_in_all_s(job, now)
+
+    def _ratio(self, job: JobView) -> float:
+        """Return how many times its run a job has to have waited to be in the first queue."""
+        return self.promoted_after / 2 if job.runs else self.promoted_after
+
+    def _patience_s(self, job: JobView, now: float) -> float:
+        return self._ratio(job) * executed_s(job, now)

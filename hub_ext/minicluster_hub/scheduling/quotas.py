@@ -1,0 +1,179 @@
+"""What each user may have: jobs beyond it are held back before the policy sees them, whichever policy it is.
+
+A user's own jobs take what the quota leaves by their priorities, then in the order of their arrival; one that
+has to wait for it holds up those after it, or small ones would starve it. So do a group's, where its members
+have slots together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from minicluster_hub.scheduling.base import JobView, Snapshot
+from minicluster_hub.scheduling.free import count_slots
+from minicluster_hub.scheduling.limits import NO_QUOTA, YOURS, Quota, Quotas, over_hours
+from minicluster_hub.scheduling.reasons import Wait
+
+HOURS_LOOK_S = 300.0
+"""After so long somebody's GPU-hours may be old enough to count no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What is within the quotas. reasons: of the waiting jobs that are not. again_at: as in Plan."""
+
+    snapshot: Snapshot
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    again_at: float | None = None
+
+    def waits(self) -> Iterator[Wait]:
+        """Yield those that are held back, after all others; nobody can tell when they start."""
+        for position, (job_id, reason) in enumerate(sorted(self.reasons.items()), len(self.snapshot.waiting)):
+            yield Wait(job_id, position + 1, reason, None)
+
+
+def within(snapshot: Snapshot, quotas: Quotas, gpu_hours: Callable[[str], float]) -> Within:
+    """Return the snapshot without the jobs that must wait for their owners' quotas, or their groups'.
+
+    Jobs of a range have it cut, so that whatever a policy plans of them is within the quota.
+    gpu_hours: of an owner, in the last 30 days. Running jobs stay as they are.
+    """
+    by_owner: dict[str, list[JobView]] = {}
+    for job in snapshot.jobs:
+        by_owner.setdefault(job.owner, []).append(job)
+    limited = {owner: jobs for owner, jobs in by_owner.items() if quotas.of(owner) != NO_QUOTA}
+    shares = [
+        _Share.of(snapshot, {owner}, jobs, quotas.of(owner), gpu_hours) for owner, jobs in limited.items()
+    ]
+    found = _without(Within(snapshot), shares)
+    for group, slots in quotas.together().items():
+        members = {owner for owner in quotas.owners_of(snapshot) if group in quotas.groups_of(owner)}
+        jobs = [job for job in found.snapshot.jobs if job.owner in members]
+        whose = f"the quota of group {group}"
+        share = _Share.of(snapshot, members, jobs, Quota(slots=slots), gpu_hours, whose)
+        found = _without(found, [share])
+    return found
+
+
+def _without(found: Within, shares: Sequence[_Share]) -> Within:
+    if not shares:
+        return found
+    snapshot = found.snapshot
+    reasons = {job_id: why for share in shares for job_id, why in share.reasons.items()}
+    most = {job_id: chunks for share in shares for job_id, chunks in share.most().items()}
+    jobs = (job for job in snapshot.jobs if job.job_id not in reasons)
+    again_at = snapshot.now + HOURS_LOOK_S if any(share.over_hours for share in shares) else found.again_at
+    left = replace(snapshot, jobs=tuple(_cut(job, most) for job in jobs))
+    return Within(left, {**found.reasons, **reasons}, again_at)
+
+
+def _cut(job: JobView, most: Mapping[int, int]) -> JobView:
+    chunks = most.get(job.job_id, job.max_chunks)
+    return job if chunks >= job.max_chunks else replace(job, max_chunks=chunks)
+
+
+@dataclass(slots=True)
+class _Share:
+    """What an owner has, or a group, and may have more. held: by jobs and servers; given: to waiting jobs.
+
+    growing: running jobs that may have more than they have. whose: the quota, in words for its owner.
+    """
+
+    quota: Quota
+    held_slots: int
+    running: list[JobView]
+    growing: list[JobView]
+    used_hours: float
+    whose: str = YOURS
+    passed: list[JobView] = field(default_factory=list)
+    given_slots: int = 0
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        owners: Collection[str],
+        jobs: Sequence[JobView],
+        quota: Quota,
+        gpu_hours: Callable[[str], float],
+        whose: str = YOURS,
+    ) -> _Share:
+        running = [job for job in jobs if job.runs]
+        servers = sum(len(server.slots) for server in snapshot.servers if server.owner in owners)
+        growing = [job for job in running if job.job_id in snapshot.growing or not job.fixed(snapshot.now)]
+        share = cls(
+            quota,
+            servers + sum(count_slots(job.places) for job in running),
+            running,
+            growing,
+            0.0 if quota.gpu_hours is None else sum(map(gpu_hours, owners)),
+            whose,
+        )
+        share._receive(sorted((job for job in jobs if not job.runs), key=_turn))
+        return share
+
+    @property
+    def over_hours(self) -> bool:
+        return self.quota.gpu_hours is not None and self.used_hours >= self.quota.gpu_hours
+
+    def most(self) -> dict[int, int]:
+        """Return the most chunks of each job: what the quota leaves goes to the first that can use it."""
+        if self.quota.slots is None and not self.over_hours:
+            return {}
+        left = 0.0 if self.over_hours else _number(self.quota.slots) - self.held_slots - self.given_slots
+        found = {job.job_id: job.chunks for job in self.running}
+        for job in sorted([*self.passed, *self.growing], key=_turn):
+            has = job.chunks or job.min_chunks
+            more = max(0, min(job.max_chunks - has, left // job.chunk_slots))
+            left -= more * job.chunk_slots
+            found[job.job_id] = int(has + more)
+        return found
+
+    def _receive(self, waiting: Sequence[JobView]) -> None:
+        first_held: JobView | None = None
+        for job in waiting:
+            need = _need(job)
+            if need > _number(self.quota.slots):
+                self.reasons[job.job_id] = f"needs {need} slots; {self.whose} is {self.quota.slots:g} at once"
+                continue
+            reason = self._over(need) or self._behind(first_held)
+            if reason:
+                self.reasons[job.job_id] = reason
+                first_held = first_held or job
+            else:
+                self.passed.append(job)
+                self.given_slots += need
+
+    def _over(self, need: int) -> str:
+        quota, before = self.quota, len(self.passed)
+        if self.over_hours:
+            return over_hours(quota, self.used_hours)
+        if self.held_slots + self.given_slots + need > _number(quota.slots):
+            told = f"over {self.whose} of {quota.slots:g} slots at once: {self.held_slots} in use"
+            theirs = "your jobs" if self.whose == YOURS else "the group's jobs"
+            return f"{told}, {self.given_slots} for {theirs} before it" if before else told
+        if len(self.running) + before + 1 > _number(quota.jobs):
+            told = f"over your quota of {quota.jobs:g} jobs at once: {len(self.running)} run"
+            return f"{told}, {before} of yours before it" if before else told
+        return ""
+
+    def _behind(self, first_held: JobView | None) -> str:
+        if first_held is None:
+            return ""
+        job = f"your job {first_held.job_id}" if self.whose == YOURS else f"job {first_held.job_id}"
+        return f"waits for {job}, which {self.whose} holds back"
+
+
+def _turn(job: JobView) -> tuple[int, float, int]:
+    return -job.priority, *job.turn
+
+
+def _need(job: JobView) -> int:
+    return job.min_chunks * job.chunk_slots
+
+
+def _number(limit: float | None) -> float:
+    return inf if limit is None else limit

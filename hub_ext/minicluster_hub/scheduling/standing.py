@@ -1,0 +1,58 @@
+"""Where waiting jobs stand, and why one goes before another: what the policy in force looks at, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from minicluster_hub.scheduling.base import JobView, Snapshot
+from minicluster_hub.scheduling.policies.estimates import HOUR_S, likely_remaining_s
+from minicluster_hub.scheduling.policies.shares import standings
+
+Why = Callable[[JobView, JobView, Snapshot], str]
+"""Of one job, the other one, and what was planned from; "" if this is not why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was last planned for, without jobs over quota; `latest` as in forecast.latest_starts."""
+
+    snapshot: Snapshot
+    latest: Mapping[int, float] = field(default_factory=dict)
+
+
+def why_before(other: JobView, mine: JobView, snapshot: Snapshot, policy: str) -> str:
+    """Say why another job is expected to start before one's own."""
+    why = _WHYS.get(policy)
+    told = why(other, mine, snapshot) if why is not None else ""
+    if told:
+        return told
+    return "came earlier" if other.turn < mine.turn else "fits earlier into what becomes free"
+
+
+def _priority(other: JobView, mine: JobView, _: Snapshot) -> str:
+    return f"priority {other.priority}, yours {mine.priority}" if other.priority > mine.priority else ""
+
+
+def _fair_share(other: JobView, mine: JobView, snapshot: Snapshot) -> str:
+    had = standings(snapshot, HOUR_S)
+    less = had.get(other.owner, 0.0) < had.get(mine.owner, 0.0)
+    return "fair share: its owner has had less than you" if less else ""
+
+
+def _shortest(other: JobView, mine: JobView, snapshot: Snapshot) -> str:
+    theirs_s, mine_s = (likely_remaining_s(job, snapshot.now, HOUR_S) for job in (other, mine))
+    return "is expected to be done sooner" if theirs_s < mine_s else ""
+
+
+def _least_attained(other: JobView, mine: JobView, snapshot: Snapshot) -> str:
+    return "has had less so far" if other.attained(snapshot.now) < mine.attained(snapshot.now) else ""
+
+
+_WHYS: Mapping[str, Why] = {
+    "priority": _priority,
+    "fair_share": _fair_share,
+    "srtf": _shortest,
+    "elastic_srtf": _shortest,
+    "las": _least_attained,
+}

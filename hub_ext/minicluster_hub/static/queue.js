@@ -1,0 +1,137 @@
+// The rule that orders jobs, and who waits for what; admins put another rule in force.
+
+import { ask, element, listen, tell } from "./service.js";
+import { jobLink } from "./job_parts.js";
+import { queueChanged } from "./queue_me.js";
+
+const card = document.getElementById("policy");
+const isAdmin = Boolean(card.dataset.admin);
+const form = document.getElementById("choose");
+const ownFile = document.getElementById("own-policy");
+const table = document.getElementById("waiting");
+const waiting = new Map();
+let report = null;
+
+function time(seconds) {
+  return seconds ? new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }) : "";
+}
+
+function showPolicy(told) {
+  report = told;
+  const { choice, by, since } = told.in_force;
+  const known = told.policies.find((one) => one.name === choice.policy);
+  document.getElementById("in-force").textContent = `${choice.policy}, ${choice.placement}`;
+  document.getElementById("chosen").textContent = by ? `by ${by}, ${time(since)}` : "by the cluster's settings";
+  document.getElementById("summary").textContent = known?.summary ?? "This lab's own policy.";
+  const trouble = document.getElementById("trouble");
+  trouble.textContent = told.trouble;
+  trouble.hidden = !told.trouble;
+  if (isAdmin) {
+    fill("policies", told.policies, choice.policy);
+    fill("placements", told.placements, choice.placement);
+    showOptions(choice.options);
+  }
+}
+
+function fill(id, offered, chosen) {
+  const options = offered.map((one) => element("option", { value: one.name, title: one.summary }, one.name));
+  document.getElementById(id).replaceChildren(...options);
+  document.getElementById(id).value = offered.some((one) => one.name === chosen) ? chosen : offered[0].name;
+}
+
+function showOptions(values = {}) {
+  const chosen = report.policies.find((one) => one.name === document.getElementById("policies").value);
+  const inputs = chosen.options.map((option) => input(option, values[option.name] ?? option.default));
+  document.getElementById("options").replaceChildren(...inputs);
+}
+
+function input(option, value) {
+  const id = `option-${option.name}`;
+  const label = element("label", { className: "form-label small mb-0", htmlFor: id }, option.name);
+  const common = { id, name: option.name, "data-kind": option.kind };
+  const field =
+    option.kind === "bool"
+      ? element("input", { ...common, type: "checkbox", className: "form-check-input d-block", checked: value })
+      : element("input", { ...common, type: "text", className: "form-control form-control-sm", value: `${value}` });
+  return element("div", { className: "col-auto" }, label, field);
+}
+
+function chosenOptions() {
+  const readers = { bool: (field) => field.checked, str: (field) => field.value };
+  const number = (field) => (field.value.trim() === "" ? field.value : Number(field.value));
+  const fields = [...document.querySelectorAll("#options input")];
+  return Object.fromEntries(fields.map((field) => [field.name, (readers[field.dataset.kind] ?? number)(field)]));
+}
+
+async function chosenPolicy() {
+  const [file] = ownFile.files;
+  if (file) {
+    return { policy: file.name.replace(/\.py$/, ""), source: await file.text() };
+  }
+  return { policy: document.getElementById("policies").value, options: chosenOptions() };
+}
+
+async function choose(event) {
+  event.preventDefault();
+  event.submitter.disabled = true; // A policy of one's own is tried out first, which takes a moment.
+  try {
+    const choice = { placement: document.getElementById("placements").value, ...(await chosenPolicy()) };
+    showPolicy(await ask("api/policy", { method: "PUT", json: choice }));
+    ownFile.value = "";
+    tell(null);
+  } catch (error) {
+    tell(error);
+  } finally {
+    event.submitter.disabled = false;
+  }
+}
+
+function row(job) {
+  return element(
+    "tr",
+    { "data-job": job.id },
+    element("td", {}, `${job.queue_position ?? ""}`),
+    element("td", {}, jobLink(job, `${job.id}`), ` ${job.name}`),
+    element("td", {}, job.owner),
+    element("td", { className: "mc-reason" }, job.reason),
+    element("td", {}, time(job.expected_start_at)),
+  );
+}
+
+function show(job) {
+  if (job.state === "queued") {
+    waiting.set(job.id, job);
+  } else {
+    waiting.delete(job.id);
+  }
+  showQueue();
+}
+
+function showQueue() {
+  queueChanged();
+  const ordered = [...waiting.values()].sort((one, other) => one.queue_position - other.queue_position || one.id - other.id);
+  table.tBodies[0].replaceChildren(...ordered.map(row));
+  table.hidden = waiting.size === 0;
+  document.getElementById("empty").hidden = waiting.size > 0;
+}
+
+async function load(query) {
+  try {
+    const [told, list] = await Promise.all([ask("api/policy"), ask("api/jobs", { query: { ...query, state: "open", limit: 1000 } })]);
+    showPolicy(told);
+    waiting.clear();
+    list.jobs.filter((job) => job.state === "queued").forEach((job) => waiting.set(job.id, job));
+    showQueue();
+    tell(null);
+  } catch (error) {
+    tell(error);
+  }
+}
+
+form?.addEventListener("submit", choose);
+document.getElementById("policies")?.addEventListener("change", () => {
+  ownFile.value = "";
+  showOptions();
+});
+const query = isAdmin ? { owner: "all" } : {};
+listen("api/events", { query, open: () => load(query), on: { job: show } });

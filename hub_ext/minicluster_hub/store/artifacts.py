@@ -1,0 +1,91 @@
+"""Which files jobs left in their output folders. The bytes are files; see minicluster_hub.artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, delete, exists, insert, select
+
+from minicluster.wire import LEFT, Artifact, ArtifactReport
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.rows import AnyRow
+from minicluster_hub.store.tables import ARTIFACTS, EVENTS, JOBS
+
+
+class Artifacts:
+    """What the service asks of jobs' files: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def listed(self, job_id: int) -> list[Artifact]:
+        """Return a job's files by path, those of its first task first."""
+        query = select(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id)
+        with self._database.read() as connection:
+            # Sorted here: databases differ in the order of text.
+            return sorted(map(_artifact, connection.execute(query)), key=lambda one: (one.path, one.part))
+
+    def find(self, job_id: int, path: str, part: int | None = None) -> Artifact | None:
+        """Return a job's file: of this task, or of the first task that has it."""
+        query = select(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.path == path)
+        if part is not None:
+            query = query.where(ARTIFACTS.c.part == part)
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(ARTIFACTS.c.part).limit(1)).one_or_none()
+        return None if row is None else _artifact(row)
+
+    def left(self, job_id: int) -> tuple[str, ...]:
+        """Return the notes on what of a job's output folders did not come."""
+        query = select(EVENTS.c.text).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
+        with self._database.read() as connection:
+            told = connection.execute(query.order_by(EVENTS.c.id)).scalars()
+            return tuple(text for text in told if text.startswith(LEFT))
+
+    def blobs(self, job_id: int) -> frozenset[str]:
+        """Return the SHA-256 of all files of a job."""
+        query = select(ARTIFACTS.c.sha256).where(ARTIFACTS.c.job_id == job_id).distinct()
+        with self._database.read() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def ended_before(self, at: float, limit: int) -> list[int]:
+        """Return the jobs that ended before a time and still have files, at most so many."""
+        has_files = exists().where(ARTIFACTS.c.job_id == JOBS.c.id)
+        query = select(JOBS.c.id).where(JOBS.c.ended_at < at, has_files).order_by(JOBS.c.id).limit(limit)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    def forget(self, job_id: int) -> None:
+        with self._database.write() as connection:
+            connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id))
+
+
+def unknown(
+    connection: Connection, job_id: int, told: Sequence[ArtifactReport]
+) -> tuple[ArtifactReport, ...]:
+    """Return what of a report is not stored yet: a report may come twice."""
+    if not told:
+        return ()
+    paths = [report.path for report in told]
+    query = select(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.path.in_(paths))
+    known = {(row.path, row.part, row.sha256) for row in connection.execute(query)}
+    return tuple(one for one in told if (one.path, one.part, one.blob.sha256) not in known)
+
+
+def add(connection: Connection, job_id: int, reports: Iterable[ArtifactReport], now: float) -> None:
+    """Write files; one takes the place of what an earlier attempt left under its path."""
+    for report in reports:
+        place = {"job_id": job_id, "part": report.part, "path": report.path}
+        same = [ARTIFACTS.c[name] == value for name, value in place.items()]
+        connection.execute(delete(ARTIFACTS).where(*same))
+        blob = {"sha256": report.blob.sha256, "size_bytes": report.blob.size_bytes}
+        connection.execute(insert(ARTIFACTS).values(**place, **blob, created_at=now))
+
+
+def _artifact(row: AnyRow) -> Artifact:
+    return Artifact(
+        path=row.path,
+        part=row.part,
+        size_bytes=row.size_bytes,
+        sha256=row.sha256,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,147 @@
+"""Data sets by owner and name, and which pieces their versions stand on. The bytes are files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict
+
+from sqlalchemy import Connection, Delete, Select, delete, insert, or_, select, update
+
+from minicluster.wire import BlobInfo
+from minicluster_hub.models import DataSetRecord
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.jobs import OPEN_STATES
+from minicluster_hub.store.rows import AnyRow, to_job
+from minicluster_hub.store.tables import DATASET_PIECES, DATASETS, JOBS, PIECES
+
+_AT_ONCE = 500
+
+
+class DataSets:
+    """What the service asks of data sets: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def visible(self, owner: str | None) -> list[DataSetRecord]:
+        """Return a user's own and those that others share; None: all."""
+        query = select(DATASETS).order_by(DATASETS.c.owner, DATASETS.c.name)
+        if owner is not None:
+            query = query.where(or_(DATASETS.c.owner == owner, DATASETS.c.shared))
+        with self._database.read() as connection:
+            return [_record(row) for row in connection.execute(query)]
+
+    def find(self, owner: str, name: str) -> DataSetRecord | None:
+        with self._database.read() as connection:
+            return _find(connection, owner, name)
+
+    def keep(self, record: DataSetRecord, pieces: Iterable[str]) -> None:
+        """Make this the newest version. pieces: all that it stands on, its manifest too."""
+        version = {"owner": record.owner, "manifest_sha256": record.manifest_sha256}
+        with self._database.write() as connection:
+            known = set(connection.execute(_pieces_of(record.owner, record.manifest_sha256)).scalars())
+            new = [{**version, "sha256": sha256} for sha256 in set(pieces) - known]
+            if new:
+                connection.execute(insert(DATASET_PIECES), new)
+            connection.execute(_removal(record.owner, record.name))
+            connection.execute(insert(DATASETS).values(asdict(record)))
+
+    def remove(self, owner: str, name: str) -> bool:
+        """Forget a data set; return whether it was there. Jobs that named it keep what they need."""
+        with self._database.write() as connection:
+            return connection.execute(_removal(owner, name)).rowcount > 0
+
+    # --- pieces -------------------------------------------------------------------------------
+
+    def lacking(self, owner: str, pieces: Sequence[BlobInfo], now: float) -> list[BlobInfo]:
+        """Return those that the owner never brought; the others stay for some time from now on."""
+        with self._database.write() as connection:
+            known: set[str] = set()
+            for some in _portions([piece.sha256 for piece in pieces]):
+                mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(some))
+                known |= set(connection.execute(select(PIECES.c.sha256).where(*mine)).scalars())
+                connection.execute(update(PIECES).where(*mine).values(asked_at=now))
+        return [piece for piece in pieces if piece.sha256 not in known]
+
+    def add_piece(self, owner: str, piece: BlobInfo, now: float) -> None:
+        """Keep that the owner brought a piece. Again is no change."""
+        values = {"owner": owner, "sha256": piece.sha256, "size_bytes": piece.size_bytes, "asked_at": now}
+        with self._database.write() as connection:
+            connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
+            connection.execute(insert(PIECES).values(values))
+
+    def size_bytes(self, owner: str) -> int:
+        """Return how much an owner has brought that was not removed yet."""
+        with self._database.read() as connection:
+            return sum(
+                connection.execute(select(PIECES.c.size_bytes).where(PIECES.c.owner == owner)).scalars()
+            )
+
+    def sweep(self, asked_before: float) -> frozenset[str]:
+        """Forget pieces that no version has and no push asked for since; return those that nobody has now.
+
+        A version stays while it is the newest, or a job that is not over named it.
+        """
+        with self._database.write() as connection:
+            _sweep_versions(connection)
+            held = select(DATASET_PIECES.c.sha256).where(
+                DATASET_PIECES.c.owner == PIECES.c.owner, DATASET_PIECES.c.sha256 == PIECES.c.sha256
+            )
+            loose = (PIECES.c.asked_at < asked_before, ~held.exists())
+            gone = set(connection.execute(select(PIECES.c.sha256).where(*loose)).scalars())
+            connection.execute(delete(PIECES).where(*loose))
+            return frozenset(gone - _known(connection, gone))
+
+    # --- jobs ---------------------------------------------------------------------------------
+
+    def ready_for(self, job_id: int, attempt_id: int) -> None:
+        """Keep that all nodes of an attempt have the job's data sets: from now on its ranks may start."""
+        mine = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.attempt_id == attempt_id)
+        with self._database.write() as connection:
+            connection.execute(mine.values(data_attempt_id=attempt_id))
+
+
+def _sweep_versions(connection: Connection) -> None:
+    """Forget versions that are neither the newest nor named by a job that is not over."""
+    newest = select(DATASETS.c.owner, DATASETS.c.manifest_sha256)
+    kept = {(row.owner, row.manifest_sha256) for row in connection.execute(newest)}
+    for row in connection.execute(select(JOBS).where(JOBS.c.state.in_(OPEN_STATES))):
+        kept |= {(use.owner, use.manifest_sha256) for use in to_job(row).spec.data}
+    versions = select(DATASET_PIECES.c.owner, DATASET_PIECES.c.manifest_sha256).distinct()
+    for row in connection.execute(versions).all():
+        if (row.owner, row.manifest_sha256) not in kept:
+            mine = (DATASET_PIECES.c.owner == row.owner, DATASET_PIECES.c.manifest_sha256 == row[1])
+            connection.execute(delete(DATASET_PIECES).where(*mine))
+
+
+def _known(connection: Connection, pieces: Collection[str]) -> set[str]:
+    """Return those of these pieces that somebody has."""
+    found: set[str] = set()
+    for some in _portions(sorted(pieces)):
+        found |= set(connection.execute(select(PIECES.c.sha256).where(PIECES.c.sha256.in_(some))).scalars())
+    return found
+
+
+def _pieces_of(owner: str, manifest_sha256: str) -> Select[tuple[str]]:
+    return select(DATASET_PIECES.c.sha256).where(
+        DATASET_PIECES.c.owner == owner, DATASET_PIECES.c.manifest_sha256 == manifest_sha256
+    )
+
+
+def _removal(owner: str, name: str) -> Delete:
+    return delete(DATASETS).where(DATASETS.c.owner == owner, DATASETS.c.name == name)
+
+
+def _find(connection: Connection, owner: str, name: str) -> DataSetRecord | None:
+    query = select(DATASETS).where(DATASETS.c.owner == owner, DATASETS.c.name == name)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _record(row)
+
+
+def _record(row: AnyRow) -> DataSetRecord:
+    return DataSetRecord(**row._mapping)
+
+
+def _portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the values by portions that a statement takes."""
+    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))

@@ -1,0 +1,138 @@
+"""A folder as a data set: its files in order, cut into pieces.
+
+Small files are packed together. Where a pack ends depends on the files' names near its end and not on what
+comes before, so that a file that is added, changed or removed changes its own pack and not all that follow.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import PIECE_BYTES, DataFile
+
+_PACK_BYTES = PIECE_BYTES // 2
+_ENDS_ONE_OF = 16
+"""A pack of enough bytes ends at one of so many files."""
+
+
+class FolderUnusable(MiniclusterError):
+    """A folder that cannot be pushed as it is."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """`length` bytes of a file from `offset` on."""
+
+    file: DataFile
+    offset: int
+    length: int
+
+
+Piece = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """left_out: what is there and no file: links to folders, sockets."""
+
+    root: Path
+    files: tuple[DataFile, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    def read(self, piece: Piece) -> bytes:
+        """Return a piece's bytes. Raises FolderUnusable where a file is not what it was."""
+        return b"".join(self._read(part) for part in piece)
+
+    def _read(self, part: Part) -> bytes:
+        path = self.root / part.file.path
+        try:
+            with path.open("rb", buffering=0) as file:
+                whole = os.fstat(file.fileno()).st_size == part.file.size_bytes
+                file.seek(part.offset)
+                data = _all_of(file.read, part.length)
+        except OSError as error:
+            raise FolderUnusable(f"{path} cannot be read: {error.strerror}.") from error
+        if not whole or len(data) != part.length:
+            raise FolderUnusable(
+                f"{path} changed while it was read.", "Push again when nothing writes there."
+            )
+        return data
+
+
+def _all_of(read: Callable[[int], bytes | None], length: int) -> bytes:
+    data = read(length) or b""
+    while len(data) < length and (more := read(length - len(data))):
+        data += more
+    return data
+
+
+def scan(root: Path) -> Folder:
+    """Return what a folder holds; links to files count as files. Raises FolderUnusable."""
+    if not root.is_dir():
+        raise FolderUnusable(f"{root} is no folder.", "Like this: %distribute data push DIR --name NAME")
+    files: list[DataFile] = []
+    left_out: list[str] = []
+    try:
+        _walk(root, "", files, left_out)
+    except OSError as error:
+        raise FolderUnusable(f"{error.filename or root} cannot be read: {error.strerror}.") from error
+    if not files:
+        raise FolderUnusable(f"{root} holds no files.")
+    return Folder(root, tuple(sorted(files, key=lambda file: file.path)), tuple(left_out))
+
+
+def _walk(folder: Path, prefix: str, files: list[DataFile], left_out: list[str]) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                _walk(Path(entry.path), f"{path}/", files, left_out)
+            elif entry.is_file():
+                found = entry.stat()
+                files.append(DataFile(_checked(path), found.st_size, bool(found.st_mode & 0o100)))
+            else:
+                left_out.append(path)
+
+
+def _checked(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise FolderUnusable(
+            f"The name of {os.fsencode(path)!r} is not in UTF-8.", "Rename it, then push again."
+        ) from None
+    return path
+
+
+def cut(files: tuple[DataFile, ...]) -> Iterator[Piece]:
+    """Yield the pieces of these files, in order."""
+    pack: list[Part] = []
+    size = 0
+    for file in files:
+        if pack and size + file.size_bytes > PIECE_BYTES:
+            yield tuple(pack)
+            pack, size = [], 0
+        if file.size_bytes > PIECE_BYTES:
+            yield from _slices(file)
+        elif file.size_bytes:
+            pack.append(Part(file, 0, file.size_bytes))
+            size += file.size_bytes
+            if size >= _PACK_BYTES and zlib.crc32(file.path.encode()) % _ENDS_ONE_OF == 0:
+                yield tuple(pack)
+                pack, size = [], 0
+    if pack:
+        yield tuple(pack)
+
+
+def _slices(file: DataFile) -> Iterator[Piece]:
+    for offset in range(0, file.size_bytes, PIECE_BYTES):
+        yield (Part(file, offset, min(PIECE_BYTES, file.size_bytes - offset)),)

@@ -1,0 +1,168 @@
+"""`%distribute images` and `%distribute publish`: the job that makes a layer, then the push."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from minicluster.client import Service
+from minicluster.errors import MiniclusterError
+from minicluster.payload import CellPayload
+from minicluster.runs import IMAGE_VARIABLE, follow
+from minicluster.tables import Table
+from minicluster.wire import (
+    Image,
+    ImageList,
+    ImageName,
+    ImageState,
+    JobSpec,
+    NodeRange,
+    Pin,
+    Publication,
+    PublishImage,
+)
+
+from .layer import cell_source
+from .site import pins, user_site
+
+if TYPE_CHECKING:
+    from minicluster.command_line import Command
+    from minicluster.magics import Distribute
+
+_LOOK_S = 0.3
+
+
+class NotPublished(MiniclusterError):
+    """There will be no image; the message says why."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What `%distribute publish` returns. name: the one that was asked for."""
+
+    image: Image
+    name: str
+
+    def __repr__(self) -> str:
+        image = self.image
+        then = {
+            ImageState.PENDING: "It waits for an administrator, who allows it on the hub's page Images.",
+            ImageState.ALLOWED: f"Run cells in it: %%distribute --image {image.name}",
+            ImageState.RETIRED: "An administrator has retired it: nothing runs in it.",
+        }[image.state]
+        packages = ", ".join(map(str, image.packages))
+        if image.name == self.name:
+            told = f"{image.name} is published, with {packages}."
+        else:
+            told = f"No image {self.name} was made: with {packages} it is {image.name}, of {image.owner}."
+        return f"{told}\n{image.reference}\n{then}"
+
+
+class Progress:
+    """One line that is drawn again while a push goes on."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+        self._handle: Any = None
+
+    def show(self, told: Publication) -> None:
+        text = progress_text(told)
+        if text == self._shown:
+            return
+        from IPython.display import display
+
+        content = {"text/plain": text, "text/html": f"<p>{escape(text)}</p>"}
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+        self._shown = text
+
+
+def images(magics: Distribute, command: Command) -> Table:
+    return image_table(magics.service().images())
+
+
+def publish(magics: Distribute, command: Command) -> Published:
+    """Make an image of what the user installed. Raises NotPublished, NotReplayable, and a job's errors."""
+    service, base = magics.service(), os.environ.get(IMAGE_VARIABLE, "")
+    name, found = command.words[0], pins(user_site())
+    _check(name, base, found, service)
+    job_id = _run_job(magics, name, base, found)
+    ask = PublishImage(name=name, job_id=job_id, description=command.options.get("--description", ""))
+    return Published(push(service, ask, Progress()), name)
+
+
+def push(service: Service, ask: PublishImage, progress: Progress) -> Image:
+    """Have the service publish what a job left, and show how far it is. Raises NotPublished."""
+    while True:
+        told = service.publish(ask)
+        progress.show(told)
+        if told.problem:
+            raise NotPublished(f"{ask.name} was not published: {told.problem}.", told.hint)
+        if told.image is not None:
+            return told.image
+        time.sleep(_LOOK_S)
+
+
+def progress_text(told: Publication) -> str:
+    """Return a push as one line."""
+    far = f": {told.sent_bytes / 1e6:.1f} of {told.total_bytes / 1e6:.1f} MB" if told.total_bytes else ""
+    return f"Publishing {told.name}, {told.doing or 'not done'}{far}"
+
+
+def image_table(listed: ImageList) -> Table:
+    """List images as `%distribute images` shows them."""
+    rows = tuple(
+        (
+            image.name,
+            image.state.value,
+            {"cpu": "CPU", "cuda": "CUDA"}.get(image.device, ""),
+            f"{image.size_bytes / 1e6:.0f} MB" if image.size_bytes else "",
+            image.owner or "the cluster",
+            ", ".join(image.nodes),
+            ", ".join(map(str, image.packages)),
+            image.description,
+        )
+        for image in listed.images
+    )
+    heads = ("name", "state", "device", "size", "by", "on the nodes", "more than its base", "description")
+    return Table(heads, rows, "No images: this cluster runs cells in its own environment.")
+
+
+def _check(name: str, base: str, found: tuple[Pin, ...], service: Service) -> None:
+    """Find out before the job what would keep it from becoming an image. Raises NotPublished."""
+    try:
+        TypeAdapter(ImageName).validate_python(name)
+    except ValidationError:
+        hint = "Small letters, digits, and single dots, dashes or underscores between them; at most 63."
+        raise NotPublished(f"{name!r} is no name for an image.", hint) from None
+    if not base or service.outside:
+        hint = "Do it in a notebook that the hub started on a cluster of Docker hosts."
+        raise NotPublished("This notebook does not run in an image of the cluster.", hint)
+    if not found:
+        raise NotPublished("Nothing was installed here with pip.", "First: %pip install PACKAGE")
+    listed = service.images()
+    if listed.publishing == "off":
+        raise NotPublished("This cluster takes no images from its users.", "Ask who runs it.")
+    for image in listed.images:
+        if image.name == name and image.owner != service.user:
+            owner = image.owner or "the cluster itself"
+            raise NotPublished(f"There is an image {name} already, of {owner}.", "Choose another name.")
+
+
+def _run_job(magics: Distribute, name: str, base: str, found: tuple[Pin, ...]) -> int:
+    """Run the job that makes the layer, with its panel; return its id."""
+    notebook = magics.notebook()
+    payload = CellPayload(source=cell_source(found), filename="%distribute publish", pull=())
+    blob = notebook.service.put_blob(payload.to_bytes())
+    nodes = NodeRange(min=1, max=1)
+    spec = JobSpec(name=f"publish {name}", payload_sha256=blob.sha256, nodes=nodes, image=base)
+    key = uuid.uuid4().hex
+    return follow(notebook, lambda: notebook.service.submit(spec, key)).id

@@ -1,0 +1,177 @@
+"""A node's cache of data sets: folders that nobody can guess, what is kept of each, and which have to go.
+
+Ranks run as the same user as the keeper, so modes alone hide nothing from them: the folder above may be
+searched, and not be listed, and the names in it are secrets. Tasks have it without the right to write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import DataManifest, DataOrder
+
+from .keeper_stream import DataTree, Stat
+from .paths import write_whole
+
+SETS = "sets"
+_HIDDEN = 0o311
+_RESERVE = 0.05
+"""The part of the disk that the cache leaves free, whatever its limit."""
+
+
+class NoRoom(MiniclusterError):
+    """A data set does not fit into the cache. passing: it may, once other jobs have ended."""
+
+    def __init__(self, message: str, hint: str, passing: bool) -> None:
+        super().__init__(message, hint)
+        self.passing = passing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set of the cache, complete or not."""
+
+    folder: str
+    size_bytes: int
+    used_at: float
+    complete: bool
+
+
+class Cache:
+    """limit_bytes: 0 for as much as the disk has, but for a reserve. Methods block."""
+
+    def __init__(self, root: Path, token: str, limit_bytes: int = 0) -> None:
+        self._sets = root / SETS
+        name = hmac.new(token.encode(), b"index", hashlib.sha256).hexdigest()[:40]
+        self._index = self._sets / name
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Make what is missing, and remove what a kill left over."""
+        self._sets.mkdir(parents=True, exist_ok=True)
+        self._sets.chmod(_HIDDEN)
+        self._index.mkdir(mode=0o700, exist_ok=True)
+
+    def folder(self, name: str) -> Path:
+        return self._sets / name
+
+    def part(self, name: str) -> Path:
+        """Return where a data set is brought together."""
+        return self._sets / f"{name}.part"
+
+    # --- room ---------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Return all data sets, those first that were not used for the longest time."""
+        found = [self._entry(path) for path in self._index.glob("*.size")]
+        return sorted(found, key=lambda entry: entry.used_at)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.entries())
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the cache may hold now."""
+        disk = shutil.disk_usage(self._sets)
+        room = self.used_bytes + disk.free - int(disk.total * _RESERVE)
+        return min(self._limit_bytes or room, max(0, room))
+
+    def make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
+        """Remove what was not used for the longest time, and take the room. Raises NoRoom."""
+        with self._lock:
+            if not self._size(order.folder).exists():
+                self._make_room(order, in_use)
+
+    def _make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
+        limit = self.limit_bytes
+        others = self.entries()
+        held = sum(entry.size_bytes for entry in others if entry.folder in in_use)
+        if held + order.size_bytes > limit:
+            raise _no_room(order, held, limit)
+        used = sum(entry.size_bytes for entry in others)
+        for entry in others:
+            if used + order.size_bytes > limit and entry.folder not in in_use:
+                self.remove(entry.folder)
+                used -= entry.size_bytes
+        write_whole(self._size(order.folder), str(order.size_bytes).encode())
+
+    def remove(self, folder: str) -> None:
+        """Remove a data set; what says that it is there goes last."""
+        self._file(folder, "stats").unlink(missing_ok=True)
+        for root in (self.folder(folder), self.part(folder)):
+            for path, _, _ in os.walk(root):
+                Path(path).chmod(0o700)
+            shutil.rmtree(root, ignore_errors=True)
+        self._file(folder, "manifest").unlink(missing_ok=True)
+        self._size(folder).unlink(missing_ok=True)
+
+    def touch(self, folder: str) -> None:
+        """Note that a data set is used now."""
+        os.utime(self._size(folder))
+
+    # --- one data set -------------------------------------------------------------------------
+
+    def manifest(self, order: DataOrder) -> DataManifest | None:
+        """Return a data set's manifest if it is here, as its hash says."""
+        path = self._file(order.folder, "manifest")
+        data = path.read_bytes() if path.exists() else b""
+        sound = hashlib.sha256(data).hexdigest() == order.manifest_sha256
+        return DataManifest.model_validate_json(data) if sound else None
+
+    def keep_manifest(self, order: DataOrder, data: bytes) -> DataManifest:
+        write_whole(self._file(order.folder, "manifest"), data)
+        return DataManifest.model_validate_json(data)
+
+    def touched(self, order: DataOrder, tree: DataTree) -> list[int] | None:
+        """Return the files that are not as they were left; None where the data set was never complete."""
+        try:
+            known: list[Stat] = [
+                tuple(one) for one in json.loads(self._file(order.folder, "stats").read_bytes())
+            ]
+        except (OSError, ValueError, TypeError):
+            return None
+        if not tree.root.is_dir():
+            return None
+        return [number for number, now in enumerate(tree.stats()) if now is None or now != known[number]]
+
+    def complete(self, order: DataOrder, stats: Sequence[Stat | None]) -> None:
+        """Keep how the files are, and give the data set its name."""
+        write_whole(self._file(order.folder, "stats"), json.dumps(stats).encode())
+        if not self.folder(order.folder).is_dir():
+            self.part(order.folder).rename(self.folder(order.folder))
+
+    def _entry(self, path: Path) -> Entry:
+        folder, stat = path.stem, path.stat()
+        return Entry(folder, int(path.read_text()), stat.st_mtime, self.folder(folder).is_dir())
+
+    def _size(self, folder: str) -> Path:
+        return self._file(folder, "size")
+
+    def _file(self, folder: str, kind: str) -> Path:
+        return self._index / f"{folder}.{kind}"
+
+
+def _no_room(order: DataOrder, held_bytes: int, limit_bytes: int) -> NoRoom:
+    needs = f"{order.name} has {megabytes(order.size_bytes)}"
+    holds = f"the node's cache holds at most {megabytes(limit_bytes)}"
+    hint = "An admin can give the cache more: `up --data-cache`, or LocalEngine.data_cache_bytes."
+    if order.size_bytes > limit_bytes:
+        return NoRoom(f"{needs}, and {holds}", hint, passing=False)
+    return NoRoom(
+        f"{needs}, {holds}, and {megabytes(held_bytes)} are in use by other jobs", hint, passing=True
+    )
+
+
+def megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB" if size_bytes >= 1e6 else f"{size_bytes:,} bytes"

@@ -1,0 +1,35 @@
+"""Where a job's data sets are, the same call on every cluster."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from minicluster.errors import MiniclusterError
+
+LINKS = "MINICLUSTER_DATA_SETS"
+"""The folder with a link for each data set: /data in a container."""
+
+
+class DataSetNotHere(MiniclusterError):
+    """The cell did not name this data set."""
+
+
+def data(name: str) -> Path:
+    """Return the folder of a data set that the cell's line names: `--data cinic10`. It cannot be written.
+
+    Raises DataSetNotHere.
+    """
+    links = os.environ.get(LINKS, "")
+    folder = Path(links, name)
+    if links and name and folder.is_dir():
+        return folder
+    raise DataSetNotHere(
+        f"This cell has no data set {name!r}; it has {_there(links)}.",
+        f"Name it on the cell's line: %%distribute --data {name}",
+    )
+
+
+def _there(links: str) -> str:
+    names = sorted(path.name for path in Path(links).iterdir()) if links and Path(links).is_dir() else []
+    return ", ".join(names) or "none"

@@ -1,0 +1,69 @@
+"""Files that a job leaves in its output folder: told by agents, listed for their owner."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Base64Bytes, Field
+
+from .base import Message, Sha256
+from .jobs import BlobInfo
+
+PATH_BYTES = 1024
+LEFT = "Left in the output folder"
+"""How the notes of agents begin that tell what of it did not come."""
+
+
+def relative_path(path: str) -> str:
+    """Return a path with slashes that stays below its folder. Raises ValueError."""
+    parts = path.split("/")
+    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise ValueError("want a path like folder/file, without . and .. and without a slash at its ends")
+    if len(path.encode()) > PATH_BYTES:
+        raise ValueError(f"the path has more than {PATH_BYTES} bytes")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(relative_path)]
+
+
+class OutputLimits(Message):
+    """What one task may bring of its output folder: more stays there, which a note tells."""
+
+    files: int = Field(default=10_000, ge=0)
+    size_bytes: int = Field(default=50 * 1024**3, ge=0)
+
+
+class ArtifactReport(Message):
+    """A file that the agent has brought. part: the place of its task in the attempt (GROUP_RANK)."""
+
+    path: RelativePath
+    part: int = Field(ge=0)
+    blob: BlobInfo
+
+
+class SmallFiles(Message):
+    """POST api/tasks/files: what several files hold. Each is kept by its SHA-256, as if it had come alone."""
+
+    contents: tuple[Base64Bytes, ...] = Field(min_length=1, max_length=1000)
+
+
+class Artifact(Message):
+    """A file as its owner sees it. Tasks have a folder each, so a path may be there once for each `part`."""
+
+    path: RelativePath
+    part: int
+    size_bytes: int
+    sha256: Sha256
+    created_at: float
+
+
+class ArtifactList(Message):
+    """GET api/jobs/ID/files, by path.
+
+    keep_until: when they are removed; None: never, or not known yet. left: what did not come, and why.
+    """
+
+    artifacts: tuple[Artifact, ...]
+    keep_until: float | None = None
+    left: tuple[str, ...] = ()

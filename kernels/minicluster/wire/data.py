@@ -1,0 +1,162 @@
+"""Data sets: what a notebook pushes, what a job names, and what the keeper of each node fetches.
+
+A data set is one stream of bytes: its files in the order of their paths, one after the other. The
+stream is cut into pieces, which travel and are kept by their SHA-256. So the manifest needs no offsets,
+and 20,000 small files are some dozens of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, model_validator
+
+from .base import Message, Sha256
+from .jobs import BlobInfo
+
+PIECE_BYTES = 16 << 20
+"""The largest piece."""
+
+DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class DataFile(NamedTuple):
+    """One file of a data set. path: with slashes, below the data set's folder."""
+
+    path: str
+    size_bytes: Annotated[int, Field(ge=0)]
+    executable: bool = False
+
+
+class DataManifest(Message):
+    """What a data set consists of; its own SHA-256 names a version. `pieces`: of the stream, in order."""
+
+    files: tuple[DataFile, ...]
+    pieces: tuple[BlobInfo, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.pieces)
+
+    @model_validator(mode="after")
+    def _sound(self) -> DataManifest:
+        if any(not 0 < piece.size_bytes <= PIECE_BYTES for piece in self.pieces):
+            raise ValueError(f"a piece has 1 to {PIECE_BYTES} bytes")
+        if sum(file.size_bytes for file in self.files) != self.size_bytes:
+            raise ValueError("the files and the pieces differ in size")
+        paths = {file.path for file in self.files}
+        if len(paths) != len(self.files):
+            raise ValueError("a path stands there twice")
+        folders: set[str] = set()
+        for path in paths:
+            folders |= set(_folders(path))
+        if folders & paths:
+            raise ValueError(f"{min(folders & paths)!r} is a file and a folder")
+        return self
+
+
+def _folders(path: str) -> Iterator[str]:
+    """Return the folders of a path below the data set's. Raises ValueError where it leads out of it."""
+    parts = path.split("/")
+    if "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(f"{path!r} is no path of a file below a folder")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+class MissingPieces(Message):
+    """POST api/data/missing; the answer, of the same form, holds those that are to be sent."""
+
+    pieces: tuple[BlobInfo, ...] = Field(max_length=10_000)
+
+
+class KeepDataSet(Message):
+    """PUT api/data/sets/NAME: the manifest, a piece too, and all its pieces are there.
+
+    shared: all users may name it, as OWNER/NAME. None: as it was.
+    """
+
+    manifest_sha256: Sha256
+    shared: bool | None = None
+
+
+class DataSet(Message):
+    """A data set as users see it."""
+
+    name: str
+    owner: str
+    manifest_sha256: Sha256
+    files: int
+    size_bytes: int
+    shared: bool
+    created_at: float
+    nodes: tuple[str, ...] = ()
+
+
+class DataSetList(Message):
+    """GET api/data: the user's own, and those that others share."""
+
+    sets: tuple[DataSet, ...]
+
+
+class DataOrder(Message):
+    """A data set that a node is to have. folder: its name in the cache, which nobody can guess.
+
+    attempt: the newest that wants it; it is checked anew for each.
+    """
+
+    name: str
+    folder: str
+    manifest_sha256: Sha256
+    size_bytes: int
+    attempt: int
+
+
+class KeeperOrders(Message):
+    """GET api/keepers/orders?have=VERSION&node=...: what the nodes of this keeper are to have now."""
+
+    version: str
+    wanted: tuple[DataOrder, ...] = ()
+
+
+class Standing(StrEnum):
+    FETCHING = "fetching"
+    READY = "ready"
+    FAILED = "failed"
+
+
+class DataStanding(Message):
+    """How a data set stands on a node. attempt: the newest that it was checked for.
+
+    detail: why it failed, or what it waits for; hint: what to do.
+    """
+
+    folder: str
+    standing: Standing
+    done_bytes: int = 0
+    attempt: int = 0
+    detail: str = ""
+    hint: str = ""
+
+
+class GpuReading(Message):
+    """What a GPU of the node does. idle_s: since it was last used, as far as the keeper has watched it.
+
+    held_bytes: of its memory, by whomever.
+    """
+
+    gpu: str = Field(min_length=1, max_length=128)
+    idle_s: float = Field(ge=0, allow_inf_nan=False)
+    held_bytes: int = Field(ge=0)
+
+
+class KeeperReport(Message):
+    """POST api/keepers/report: all that a keeper knows, for the nodes that it keeps data for.
+
+    gpus: of those nodes, where their use is measured.
+    """
+
+    nodes: tuple[str, ...] = Field(min_length=1)
+    sets: tuple[DataStanding, ...] = ()
+    gpus: tuple[GpuReading, ...] = Field(default=(), max_length=256)

@@ -1,0 +1,106 @@
+"""The order of jobs: which policy and placement are in force, what else there is, and a change of it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from .base import Message
+
+OptionValue = bool | int | float | str
+
+
+class PolicyChoice(Message):
+    """PUT api/policy. options: of the policy, by name, what is left out has its default.
+
+    source: the text of a Python file with a policy of the lab's own, which goes by the name `policy`.
+    """
+
+    policy: str = Field(min_length=1, max_length=64)
+    placement: str = Field(default="pack", min_length=1, max_length=64)
+    options: dict[str, OptionValue] = Field(default_factory=dict, max_length=32)
+    source: str | None = Field(default=None, max_length=256 * 1024)
+
+
+class OfferedOption(Message):
+    """kind: of its value: int, float, bool or str."""
+
+    name: str
+    kind: str
+    default: OptionValue
+
+
+class OfferedPolicy(Message):
+    """A policy or a placement that can be chosen. summary: what it does, in a line.
+
+    distribution: the installed package that brings it, with its version; "": it is built in.
+    """
+
+    name: str
+    summary: str
+    options: tuple[OfferedOption, ...] = ()
+    distribution: str = ""
+
+
+class PolicyInForce(Message):
+    """What orders jobs now. since: seconds since the epoch. by: who chose it, "": the cluster's settings."""
+
+    choice: PolicyChoice
+    by: str = ""
+    since: float = 0.0
+
+
+class ShadowFigures(Message):
+    """Of the same jobs under one policy. Times are in seconds; average, median and p99 of the time from a
+    job's submission to its end.
+
+    restarts: moves per job. evenness: Jain's index of how the users were slowed down, 1: all alike.
+    busy: share of the slots' time that jobs held.
+    """
+
+    average_s: float
+    median_s: float
+    p99_s: float
+    longest_wait_s: float
+    makespan_s: float
+    restarts: float
+    evenness: float
+    busy: float
+
+
+class ShadowRow(Message):
+    """trouble: why there are no figures."""
+
+    policy: str
+    figures: ShadowFigures | None = None
+    trouble: str = ""
+
+
+class ShadowReport(Message):
+    """GET api/policy/shadow: the jobs that were submitted in a period and are over, as each policy would have
+    had them run.
+
+    jobs: how many; left_out: others, which this cluster could not run now, or were too many.
+    really: what was. assumed: in words.
+    """
+
+    since: float
+    until: float
+    jobs: int
+    left_out: int = 0
+    placement: str
+    really: ShadowFigures | None = None
+    policies: tuple[ShadowRow, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+
+class PolicyReport(Message):
+    """GET api/policy. trouble: why the one before was taken back by itself, "" if it was not.
+
+    shadow: for admins, what was last worked out by GET api/policy/shadow.
+    """
+
+    in_force: PolicyInForce
+    trouble: str = ""
+    policies: tuple[OfferedPolicy, ...] = ()
+    placements: tuple[OfferedPolicy, ...] = ()
+    shadow: ShadowReport | None = None

@@ -1,0 +1,70 @@
+"""Who may have how much, and which slots are kept: an admin's tables and buttons."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from playwright.sync_api import expect
+
+from .conftest import USER
+from .lab import JOBS_PATH
+
+
+def at(moment: datetime) -> str:
+    """Return what a field for a time takes."""
+    return moment.strftime("%Y-%m-%dT%H:%M")
+
+
+def test_an_admin_drains_a_node_and_lets_it_take_jobs_again(page, site):
+    page.goto(f"{site.url}{JOBS_PATH}nodes")
+    card = page.locator("#nodes .card").filter(has_text="node-1")
+    page.once("dialog", lambda dialog: dialog.accept("a new disk"))
+    card.get_by_role("button", name="Drain").click()
+    expect(card.locator(".card-header .badge")).to_have_text("closed")
+    expect(card).to_contain_text("a new disk")
+    drained = page.locator("#claims tbody tr").filter(has_text="node-1")
+    expect(drained).to_contain_text(USER)
+    card.get_by_role("button", name="Let it take jobs again").click()
+    expect(card.locator(".card-header .badge")).to_have_text("up")
+    expect(drained.get_by_role("button", name="Take back")).to_have_count(0)
+
+
+def test_an_admin_reserves_slots_and_takes_them_back(page, site, shots):
+    page.goto(f"{site.url}{JOBS_PATH}nodes")
+    page.locator("#claim-holder").fill("group:vision")
+    page.locator("#claim-slots").fill("2")
+    page.locator("#claim-note").fill("a course")
+    page.locator("#claim-ends").fill(at(datetime.now() - timedelta(days=1)))
+    page.get_by_role("button", name="Put in force").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    begins = datetime.now() + timedelta(days=1)
+    page.locator("#claim-begins").fill(at(begins))
+    page.locator("#claim-ends").fill(at(begins + timedelta(hours=3)))
+    page.get_by_role("button", name="Put in force").click()
+    row = page.locator("#claims tbody tr").filter(has_text="a course")
+    expect(row).to_contain_text("2 slots")
+    expect(row).to_contain_text("vision")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.screenshot(path=shots / "reserved.png", clip={"x": 0, "y": 0, "width": 1280, "height": 600})
+    row.get_by_role("button", name="Take back").click()
+    expect(row.get_by_role("button", name="Take back")).to_have_count(0)
+
+
+def test_an_admin_gives_a_quota_that_stays(page, site):
+    page.goto(f"{site.url}{JOBS_PATH}queue")
+    page.get_by_role("button", name="Add a line").click()
+    line = page.locator("#limits tbody tr").last
+    line.get_by_label("holder").fill("group:vision")
+    line.get_by_label("slots", exact=True).fill("two")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("group:vision.slots")
+    line.get_by_label("slots", exact=True).fill("2")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#limits-by")).to_contain_text(USER)
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.reload()
+    kept = page.locator("#limits [data-holder='group:vision']")
+    expect(kept.get_by_label("slots", exact=True)).to_have_value("2")
+    kept.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Save").click()
+    expect(kept).to_have_count(0)

@@ -1,0 +1,86 @@
+"""The page of the queue: an admin puts another policy in force, and compares it with what really was."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from .conftest import USER
+from .lab import JOB_MS, JOBS_PATH, open_notebook, run_cell, wait_ran
+
+FIRST = """%%distribute --nodes 2 --name holds --timeout 1h --detach
+import time
+time.sleep(3600)
+"""
+LARGE = """%%distribute --nodes 3 --name large --detach
+print("large")
+"""
+SMALL = """%%distribute --nodes 1 --name small --timeout 1m --priority 40 --detach
+print("small")
+"""
+LATEST = """
+from minicluster_hub.scheduling.base import Grant, Plan
+
+def plan(snapshot):
+    last = sorted(snapshot.waiting, key=lambda job: -job.job_id)
+    kept = [Grant(job.job_id, job.chunks) for job in snapshot.running]
+    return Plan((*kept, *(Grant(job.job_id, job.min_chunks) for job in last)))
+"""
+
+
+def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, site, shots):
+    site.put_notebook("queue.ipynb", FIRST, LARGE, SMALL)
+    open_notebook(page, site.url, USER, "queue.ipynb")
+    for index in range(3):
+        wait_ran(run_cell(page, index))
+    queue = session.new_page()
+    queue.goto(f"{site.url}{JOBS_PATH}queue")
+    expect(queue.locator("#in-force")).to_have_text("fifo, pack")
+    small = queue.get_by_role("row").filter(has_text="small")
+    expect(small).to_contain_text("first in the queue", timeout=JOB_MS)
+    expect(queue.locator("#share")).to_contain_text("would be your fair share now", timeout=JOB_MS)
+    expect(queue.locator("#my-jobs")).to_contain_text("(small): waits for job", timeout=JOB_MS)
+    queue.locator("#policies").select_option("backfill")
+    queue.get_by_role("button", name="Put in force").click()
+    expect(queue.locator("#in-force")).to_have_text("backfill, pack")
+    expect(small).to_have_count(0, timeout=JOB_MS)
+    expect(queue.get_by_role("row").filter(has_text="large")).to_be_visible()
+
+    rows = queue.locator("#shadow-rows tbody tr")
+    expect(rows).to_have_count(0)
+    compare = queue.get_by_role("button", name="What would they have done")
+    told = queue.locator("#shadow-told")
+    for _ in range(30):
+        compare.click()
+        expect(compare).to_be_enabled(timeout=JOB_MS)
+        if not told.inner_text().startswith("No job"):
+            break
+        queue.wait_for_timeout(500)
+    expect(rows.first).to_contain_text("what really was")
+    expect(queue.locator("#shadow-rows [data-policy=srtf]")).to_be_visible()
+    expect(queue.locator("#shadow-assumed")).to_contain_text("time limits end nobody")
+    queue.screenshot(path=shots / "queue.png", full_page=True)
+    queue.reload()
+    expect(queue.locator(f"#usage [data-owner={USER}]")).to_be_visible()
+    with queue.expect_download() as loading:
+        queue.get_by_role("link", name="as a file").click()
+    assert loading.value.path().read_text().startswith("owner,gpu_hours,slot_hours")
+    queue.locator("#policies").select_option("fifo")
+    queue.get_by_role("button", name="Put in force").click()
+    expect(queue.locator("#in-force")).to_have_text("fifo, pack")
+
+
+def test_an_admin_puts_a_policy_of_their_own_in_force(page, site):
+    page.goto(f"{site.url}{JOBS_PATH}queue")
+    expect(page.locator("#in-force")).to_have_text("fifo, pack")
+    own, put = page.locator("#own-policy"), page.get_by_role("button", name="Put in force")
+    own.set_input_files({"name": "wrong.py", "mimeType": "text/x-python", "buffer": b"def plan(snapshot:"})
+    put.click()
+    expect(page.get_by_role("alert")).to_contain_text("wrong cannot be put in force: SyntaxError")
+    expect(page.locator("#in-force")).to_have_text("fifo, pack")
+    own.set_input_files({"name": "latest.py", "mimeType": "text/x-python", "buffer": LATEST.encode()})
+    put.click()
+    expect(page.locator("#in-force")).to_have_text("latest, pack")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.locator("#policies").select_option("fifo")
+    put.click()
+    expect(page.locator("#in-force")).to_have_text("fifo, pack")

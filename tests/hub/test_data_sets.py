@@ -1,0 +1,26 @@
+"""A data set through all of it on one machine: pushed in a notebook, fetched by its keeper, read by ranks."""
+
+from __future__ import annotations
+
+from minicluster_hub.launch.kernel import open_kernel
+from minicluster_hub.launch.visitor import Visitor
+
+PUSH = """
+from pathlib import Path
+Path("words").mkdir(exist_ok=True)
+Path("words/one.txt").write_text("one of them")
+%distribute data push words --name words
+"""
+READ = """%%distribute --nodes 2 --data words --plain
+import minicluster as mc
+read = (mc.data("words") / "one.txt").read_text()
+"""
+
+
+async def test_ranks_read_what_a_notebook_pushed(ada: Visitor) -> None:
+    async with open_kernel(ada, "quickstart.ipynb") as kernel:
+        for source in (PUSH, READ):
+            told = await kernel.run(source)
+            assert not [output for output in told if output.output_type == "error"], told
+        assert await kernel.ask("read") == "'one of them'"
+        assert "words" in await kernel.ask("get_ipython().run_line_magic('distribute', 'data')")

@@ -1,0 +1,163 @@
+"""Data sets of an administrator in a lab: pushed, read by ranks, and looked at on the nodes' disks.
+
+The caches are small, so that a few data sets fill one: `PIECES` pieces fit, and not one more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from minicluster.client import Service
+from minicluster.datasets.folder import scan
+from minicluster.datasets.push import Push, Pushed
+from minicluster_hub.engines.swarm.names import DATA_VOLUME
+
+from ..cluster import LabCluster
+from ..faults import Jobs
+from ..machines import Node
+
+PIECE_BYTES = 8 << 20
+CACHE = "100m"
+PIECES = 100_000_000 // PIECE_BYTES
+_READ = """
+import hashlib, minicluster as mc
+digest, root = hashlib.sha256(), mc.data({name!r})
+for path in sorted(path for path in root.rglob("*") if path.is_file()):
+    digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+print("read", digest.hexdigest(), flush=True)
+"""
+_STAY = "import time\nwhile True: time.sleep(0.1)\n"
+
+
+@pytest.fixture(scope="module")
+def ready(standing: LabCluster) -> LabCluster:
+    """The cluster with small caches, and with gangs that stay warm for the next job of the same test."""
+    keep_warm = "--service-option=--MiniclusterHub.keep_warm_s=3"
+    standing.set_options(f"--data-cache={CACHE}", keep_warm)
+    return standing
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A data set whose every file is a piece. digest: what a rank says that read it."""
+
+    name: str
+    folder: Path
+    digest: str
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    @property
+    def read(self) -> str:
+        return f"read {self.digest}"
+
+
+@dataclass(frozen=True)
+class DataSets:
+    """Data sets by REST, as `%distribute data push` brings them."""
+
+    jobs: Jobs
+    root: Path
+
+    def push(self, name: str, pieces: int) -> Sample:
+        """Make a data set of so many random pieces, and bring it to the cluster."""
+        folder = self.root / name
+        folder.mkdir()
+        for file in islice(_ends_of_packs(name), pieces):
+            (folder / file).write_bytes(os.urandom(PIECE_BYTES))
+        self.send(folder)
+        return Sample(name, folder, _digest(folder))
+
+    def send(self, folder: Path) -> Pushed:
+        """Push a folder under its own name; return what was sent."""
+        push = Push(scan(folder), cast(Service, self), lambda _: None)
+        push.run(folder.name, None)
+        return push.so_far
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """What a push asks."""
+        return self.jobs.http.request(method, path, **more).raise_for_status()
+
+    def submit(self, sample: Sample, *, stay: bool = False, **spec: Any) -> int:
+        """Have a rank on each of three nodes read all of it, and stay there if told so."""
+        source = _READ.format(name=sample.name) + (_STAY if stay else "")
+        spec = {"nodes": 3, **spec}
+        return self.jobs.submit(source, data=[{"name": sample.name}], **spec)
+
+    def check_read(self, sample: Sample, job: int, ranks: int = 3) -> None:
+        """The job succeeded, and each of its ranks read what was pushed."""
+        done = self.jobs.wait(job)
+        assert done["state"] == "succeeded", (done, self.jobs.story(job))
+        for rank in range(ranks):
+            assert sample.read in self.jobs.log(job, rank)
+
+    def listed(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in self.ask("GET", "api/data").json()["sets"]}
+
+    def nodes_with(self, sample: Sample) -> list[str]:
+        return self.listed()[sample.name]["nodes"]
+
+    def remove_all(self) -> None:
+        for name in self.listed():
+            self.ask("DELETE", f"api/data/sets/{name}")
+
+
+@pytest.fixture
+def sets(jobs: Jobs, tmp_path: Path) -> Iterator[DataSets]:
+    """An administrator's data sets; afterwards there is none."""
+    made = DataSets(jobs, tmp_path)
+    yield made
+    jobs.stop_all()
+    made.remove_all()
+
+
+def files_on(node: Node, sample: Sample) -> dict[str, os.stat_result]:
+    """Return how the files of a data set lie in a node's cache."""
+    return {path.name: path.stat() for path in _volume(node).rglob(f"{sample.name}-*")}
+
+
+def damage(node: Node, sample: Sample) -> str:
+    """Change a byte of one file in a node's cache; its size and its time stay. Return its name."""
+    path = min(_volume(node).rglob(f"{sample.name}-*"))
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(4711)
+        byte = file.read(1)[0]
+        file.seek(4711)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return path.name
+
+
+def keepers(cluster: LabCluster, node: Node) -> list[str]:
+    return cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=keeper", node=node)
+
+
+def _volume(node: Node) -> Path:
+    found = node.run(f"docker volume inspect --format {{{{.Mountpoint}}}} {DATA_VOLUME}")
+    return Path(found.stdout.strip())
+
+
+def _ends_of_packs(name: str) -> Iterator[str]:
+    """Yield names of files after which a pack ends, if it has enough bytes."""
+    names = (f"{name}-{number:05}" for number in count())
+    return (one for one in names if zlib.crc32(one.encode()) % 16 == 0)
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()

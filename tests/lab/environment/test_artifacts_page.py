@@ -1,0 +1,67 @@
+"""A job that failed on three hosts: its files on its page, and in the notebook by `%distribute files`."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from ...browser.lab import open_jobs, open_notebook, output_of, run_cell, wait_ran
+from ..behind import check_nothing_left
+from ..cluster import LabCluster
+from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from ..test_watched_loss import put_notebook
+from .data import ready
+
+__all__ = ["ready"]  # a fixture
+USER = "paula"
+CELL = """%%distribute --nodes 3 --name spoiled
+import time, minicluster as mc
+(mc.output() / f"rank {mc.rank()}.txt").write_text(f"of {mc.rank()}" * 1000)
+if mc.rank() == 1:
+    time.sleep(1)
+    raise ValueError("no luck")
+"""
+LOOK = """
+from minicluster.client import Service
+job = Service.from_environment().jobs()[0].id
+%distribute files $job
+"""
+BRING = """
+from pathlib import Path
+%distribute files $job --to kept
+print({path.name: path.read_text()[:4] for path in sorted(Path("kept").iterdir())})
+"""
+ROWS = [f"rank {rank}.txt" for rank in range(3)]
+
+
+def test_what_a_failed_job_left(ready: LabCluster, page: Page) -> None:
+    log_in(page, ready.url, USER, ready.add_user(USER))
+    page.get_by_role("button", name="Start").click()
+    wait_lab(page, USER)
+    put_notebook(ready, "spoiled.ipynb", CELL, LOOK, BRING)
+    open_notebook(page, ready.url, USER, "spoiled.ipynb")
+    wait_ran(run_cell(page, 0), WAIT_MS)
+    wait_ran(look := run_cell(page, 1), WAIT_MS)
+    for name in ROWS:
+        expect(output_of(look)).to_contain_text(name)
+    wait_ran(bring := run_cell(page, 2), WAIT_MS)
+    expect(output_of(bring)).to_contain_text(
+        "{'rank 0.txt': 'of 0', 'rank 1.txt': 'of 1', 'rank 2.txt': 'of 2'}"
+    )
+    downloads(page, ready.url)
+    stop_server(page, ready.url)
+    check_nothing_left(ready)
+
+
+def downloads(page: Page, url: str) -> None:
+    """The job's page lists the files, and each can be taken from there."""
+    open_jobs(page, url)
+    page.get_by_role("row").filter(has_text="spoiled").get_by_role("link", name="Log").click()
+    expect(page.locator("#state")).to_have_text("failed")
+    rows = page.locator("#file-rows tr")
+    expect(rows).to_have_count(3)
+    for rank, name in enumerate(ROWS):
+        expect(rows.nth(rank)).to_contain_text(name)
+        with page.expect_download() as download:
+            rows.nth(rank).get_by_role("link", name="Download").click()
+        assert download.value.suggested_filename == name
+        assert download.value.path().read_text() == f"of {rank}" * 1000

@@ -1,0 +1,103 @@
+"""A push in which the job service or the registry dies goes on, or says why not; no image is half there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+
+from minicluster_hub.cluster.registry import DATA_DIR
+from minicluster_hub.launch.kernel import Kernel
+
+from ...service.publishing.index import Index
+from ..behind import check_nothing_left
+from ..cluster import LabCluster
+from ..faults import container_of, kill, runs_again
+from ..machines.cgroups import ControlGroup
+from ..machines.processes import wait_for
+from ..people import People, error, text
+from .catalogue import listed, retire_published
+
+LAYER_BYTES = 24 << 20
+"""So much that it takes a moment to send; random, so that packing it makes it no smaller."""
+
+
+@pytest.fixture
+def heavy(index: Index) -> None:
+    for name in ("heavyfirst", "heavysecond"):
+        noise = base64.b64encode(os.urandom(LAYER_BYTES)).decode()
+        index.add(name, "1.0", {f"{name}.py": f"NOISE = {noise!r}\n"})
+
+
+@pytest.fixture(autouse=True)
+def as_before(offering: LabCluster) -> Iterator[None]:
+    yield
+    retire_published(offering)
+    check_nothing_left(offering)
+
+
+async def test_a_push_in_which_something_dies(offering: LabCluster, people: People, heavy: None) -> None:
+    async with people.at_work("petra") as petra, petra.kernel() as kernel:
+        text(await kernel.run("%pip install heavyfirst"))
+        async with stopped_push(kernel, "first", offering) as (_, publishing):
+            await asyncio.to_thread(another, offering, "service", kill(offering, "service"))
+        assert "first is published, with heavyfirst 1.0" in text(await publishing)
+
+        text(await kernel.run("%pip install heavysecond"))
+        killed = container_of(offering, "registry")
+        async with stopped_push(kernel, "second", offering) as (registry, publishing):
+            registry.kill()
+        told = error(await publishing)
+        assert "second was not published: the registry at https://registry:5000 does not answer" in told
+        assert "second" not in await listed(petra)
+        assert not list(repositories(offering).glob("published/petra/second/_manifests/tags/*"))
+        await asyncio.to_thread(another, offering, "registry", killed)
+        again = text(await kernel.run("made = %distribute publish second\nmade"))
+        assert "second is published, with heavyfirst 1.0, heavysecond 1.0" in again
+        assert {"first", "second"} <= set(await listed(petra))
+
+
+@asynccontextmanager
+async def stopped_push(
+    kernel: Kernel, name: str, cluster: LabCluster
+) -> AsyncIterator[tuple[ControlGroup, asyncio.Task[list[NotebookNode]]]]:
+    """Publish; while the block lasts the registry is stopped in the middle of taking a layer."""
+    publishing = asyncio.create_task(kernel.run(f"made = %distribute publish {name}\nmade"))
+    registry = await asyncio.to_thread(freeze_in_an_upload, cluster)
+    try:
+        yield registry, publishing
+    finally:
+        registry.thaw()
+
+
+def another(cluster: LabCluster, role: str, killed: str) -> None:
+    wait_for(runs_again(cluster, role, killed), f"another {role}", 120, 0.3)
+
+
+def repositories(cluster: LabCluster) -> Path:
+    """Return where the cluster's registry keeps its images, as seen from outside of the lab."""
+    volume = cluster.first.disk.folder / "volumes/minicluster_registry/_data"
+    assert volume.is_dir(), f"the volume for {DATA_DIR} is elsewhere"
+    return volume / "docker/registry/v2/repositories/minicluster"
+
+
+def freeze_in_an_upload(cluster: LabCluster, within_s: float = 120) -> ControlGroup:
+    """Stop the registry in the middle of taking a layer; return what it runs in."""
+    folder, group = repositories(cluster), cluster.first.machine.group.name
+    registry = ControlGroup(f"{group}/{container_of(cluster, 'registry')}")
+    known, until = set(folder.glob("**/_uploads/*")), time.monotonic() + within_s
+    while not (begun := set(folder.glob("**/_uploads/*")) - known):
+        assert time.monotonic() < until, "no upload has begun"
+        time.sleep(0.002)
+    registry.freeze()
+    if not any(upload.exists() for upload in begun):
+        registry.thaw()
+        raise AssertionError(f"the upload was over before the registry stopped: {begun}")
+    return registry

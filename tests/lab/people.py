@@ -1,0 +1,65 @@
+"""Users of the lab's cluster who work in notebooks, and what their cells said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbformat import NotebookNode
+
+from .cluster import LabCluster, Person
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class People:
+    """Users by name; each is made when first asked for."""
+
+    cluster: LabCluster
+    _passwords: dict[str, str] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def logged_in(self, name: str) -> AsyncIterator[Person]:
+        if name not in self._passwords:
+            self._passwords[name] = self.cluster.add_user(name)
+        async with self.cluster.person(name, self._passwords[name]) as person:
+            yield person
+
+    @asynccontextmanager
+    async def at_work(self, name: str, **choices: Any) -> AsyncIterator[Person]:
+        """A user whose notebook server runs, until the end."""
+        async with self.logged_in(name) as person:
+            await person.start_server(**choices)
+            try:
+                yield person
+            finally:
+                await person.stop_server()
+
+
+def said(outputs: list[NotebookNode]) -> str:
+    """Return all that a cell showed, an error too, as text."""
+    return _COLOUR.sub("", "\n".join(map(_words, outputs)))
+
+
+def text(outputs: list[NotebookNode]) -> str:
+    """Return what a cell said that raised nothing."""
+    found = said(outputs)
+    assert not any(output.output_type == "error" for output in outputs), found
+    return found
+
+
+def error(outputs: list[NotebookNode]) -> str:
+    """Return what a cell said that raised something."""
+    found = said(outputs)
+    assert any(output.output_type == "error" for output in outputs), found
+    return found
+
+
+def _words(output: NotebookNode) -> str:
+    if output.output_type == "error":
+        return "\n".join([*output.traceback, f"{output.ename}: {output.evalue}"])
+    return str(output.get("text") or output.get("data", {}).get("text/plain", ""))

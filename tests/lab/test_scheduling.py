@@ -1,0 +1,154 @@
+"""An administrator changes the policy while jobs run on real machines, and jobs make room and go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from .cluster import LabCluster
+from .faults import (
+    WITHIN_S,
+    Jobs,
+    administrator,
+    check_nothing_of_jobs_left,
+    kill,
+    runs_again,
+    task_containers,
+    wait_idle,
+)
+from .machines.processes import wait_for
+
+WHOLE_NODES = {"slots_per_node": 2}
+ENDLESS = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.1)\n"
+SHORT = "import time\nprint('here', flush=True)\ntime.sleep(8)\n"
+EVERY = 10
+TRAINING = f"""
+import time, torch, minicluster as mc
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
+step = mc.resume(model, optimizer, loader)
+print(f"from {{step}} on {{mc.world_size()}}", flush=True)
+while True:
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        mc.checkpoint(model, optimizer, loader, step=step, every={EVERY})
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def jobs(standing: LabCluster) -> Iterator[Jobs]:
+    """An administrator's jobs, which may be moved soon; the policy is fifo again afterwards."""
+    standing.set_options(
+        "--service-option=--MiniclusterHub.keep_warm_s=0.2", "--service-option=--MiniclusterHub.min_run_s=1"
+    )
+    with administrator(standing) as found:
+        found.stop_all()
+        wait_idle(found)
+        yield found
+        put_in_force(found, "fifo")
+        found.stop_all()
+        wait_idle(found)
+        check_nothing_of_jobs_left(standing)
+
+
+def put_in_force(jobs: Jobs, policy: str) -> None:
+    answer = jobs.http.put("api/policy", json={"policy": policy, "placement": "pack"})
+    assert answer.is_success and in_force(jobs) == policy, answer.text
+
+
+def in_force(jobs: Jobs) -> str:
+    return jobs.http.get("api/policy").json()["in_force"]["choice"]["policy"]
+
+
+def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
+    """Wait for an attempt of a training; return its first step, and the number of its ranks."""
+
+    def said() -> re.Match[str] | None:
+        if jobs.job(job_id)["attempt"] < attempt:
+            return None
+        return re.search(r"from (\d+) on (\d+)", jobs.log(job_id, attempt=attempt))
+
+    wait_for(lambda: bool(said()), f"attempt {attempt} of job {job_id}", WITHIN_S, 0.2)
+    found = said()
+    assert found
+    return int(found[1]), int(found[2])
+
+
+def wait_snapshot(jobs: Jobs, job_id: int) -> None:
+    """Wait until a job may be moved."""
+
+    def kept() -> bool:
+        return bool(jobs.http.get(f"api/jobs/{job_id}/snapshots").json()["snapshots"])
+
+    wait_for(kept, f"a snapshot of job {job_id}", WITHIN_S, 0.2)
+
+
+def all_containers(cluster: LabCluster) -> list[list[str]]:
+    return [task_containers(cluster, node) for node in cluster.lab.nodes]
+
+
+def test_no_policy_touches_a_running_job_when_it_is_put_in_force(jobs: Jobs, standing: LabCluster) -> None:
+    running = jobs.submit(TRAINING, nodes=3, **WHOLE_NODES)
+    wait_snapshot(jobs, running)
+    waiting = jobs.submit(SHORT, nodes=1, **WHOLE_NODES)
+    before = all_containers(standing)
+    reasons = set()
+    for policy in ("backfill", "priority", "fair_share", "round_robin", "fifo"):
+        put_in_force(jobs, policy)
+        wait_for(lambda: bool(jobs.job(waiting)["reason"]), "a reason", WITHIN_S, 0.2)
+        reasons.add(jobs.job(waiting)["reason"])
+    assert all_containers(standing) == before
+    assert (jobs.job(running)["attempt"], jobs.job(running)["state"]) == (1, "running"), jobs.story(running)
+    assert jobs.job(waiting)["state"] == "queued" and all(f"job {running}" in reason for reason in reasons)
+
+
+def test_a_job_makes_room_for_an_urgent_one_and_goes_on_on_another_node(
+    jobs: Jobs, standing: LabCluster
+) -> None:
+    put_in_force(jobs, "priority")
+    others = [jobs.submit(ENDLESS, **WHOLE_NODES) for _ in standing.lab.nodes[1:]]
+    for other in others:
+        jobs.wait_log(other, "here")
+    moved = jobs.submit(TRAINING, priority=20, **WHOLE_NODES)
+    wait_snapshot(jobs, moved)
+    (first_node,) = jobs.job(moved)["nodes"]
+    urgent = jobs.submit(ENDLESS, priority=60, **WHOLE_NODES)
+    jobs.wait_log(urgent, "here")
+    assert jobs.job(urgent)["nodes"] == [first_node]
+    assert f"makes room for job {urgent}" in jobs.story(moved)
+    jobs.stop(others[0])
+    step, _ = began(jobs, moved, attempt=2)
+    assert step >= EVERY and jobs.job(moved)["nodes"] != [first_node], jobs.story(moved)
+
+
+def test_an_elastic_job_shrinks_for_another_and_grows_back(jobs: Jobs) -> None:
+    put_in_force(jobs, "elastic_fifo")
+    job = jobs.submit(TRAINING, nodes={"min": 1, "max": 3}, **WHOLE_NODES)
+    wait_snapshot(jobs, job)
+    assert began(jobs, job, attempt=1) == (0, 6)
+    other = jobs.submit(SHORT, **WHOLE_NODES)
+    shrunk = began(jobs, job, attempt=2)
+    assert jobs.wait(other)["state"] == "succeeded", jobs.story(other)
+    grown = began(jobs, job, attempt=3)
+    assert (shrunk[1], grown[1]) == (4, 6), jobs.story(job)
+    assert EVERY <= shrunk[0] <= grown[0]
+
+
+def test_a_policy_stays_in_force_when_the_service_starts_again(jobs: Jobs, standing: LabCluster) -> None:
+    put_in_force(jobs, "las")
+    killed = kill(standing, "service")
+    wait_for(runs_again(standing, "service", killed), "the service", WITHIN_S, 0.5)
+    assert jobs.wait(jobs.submit(SHORT))["state"] == "succeeded"
+    assert in_force(jobs) == "las"

@@ -1,0 +1,32 @@
+"""Files from beside the notebook over the API: named by a job, sent to its tasks alone."""
+
+import hashlib
+from uuid import uuid4
+
+
+async def put(api, data, owner="ada"):
+    sha256 = hashlib.sha256(data).hexdigest()
+    answer = await api.ask("PUT", f"api/blobs/{sha256}", f"{owner}-token", content=data)
+    assert answer.status_code == 200, answer.text
+    return sha256
+
+
+async def test_a_task_gets_the_bundle_of_its_job(api):
+    bundle = await put(api, b"a bundle")
+    _, (agent,), (run,) = await api.running(bundle_sha256=bundle)
+    assert run.bundle_sha256 == bundle
+    assert (await agent.http.get(f"api/tasks/blobs/{bundle}")).content == b"a bundle"
+    _, (other,), (plain,) = await api.running()
+    assert plain.bundle_sha256 is None
+    assert (await other.http.get(f"api/tasks/blobs/{bundle}")).status_code == 404
+
+
+async def test_a_bundle_that_is_not_here_or_of_somebody_else_is_asked_for(api):
+    payload, bundle = await put(api, b"a cell"), await put(api, b"bob's bundle", "bob")
+    spec = {"payload_sha256": payload, "nodes": {"min": 1, "max": 1}, "bundle_sha256": bundle}
+    body = {"idempotency_key": uuid4().hex, "spec": spec}
+    answer = await api.ask("POST", "api/jobs", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "payload_missing")
+    assert bundle in answer.json()["error"]["message"]
+    await put(api, b"bob's bundle")
+    assert (await api.ask("POST", "api/jobs", json=body)).status_code == 201

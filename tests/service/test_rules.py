@@ -1,0 +1,222 @@
+"""The policy in force: swapped while jobs wait, kept over restarts, taken back when it fails."""
+
+import asyncio
+
+import psutil
+import pytest
+
+from minicluster.wire import JobState, PolicyChoice
+from minicluster_hub.rules.errors import ChoiceRefused
+from minicluster_hub.states import JobEvent
+
+from .machines import Machines, play, service, submit, until
+
+LAST_FIRST = """
+from minicluster_hub.scheduling.base import Grant, Plan
+
+def plan(snapshot):
+    running = [Grant(job.job_id, job.chunks) for job in snapshot.running]
+    last = sorted(snapshot.waiting, key=lambda job: -job.job_id)[:1]
+    return Plan((*running, *(Grant(job.job_id, job.min_chunks) for job in last)))
+"""
+TURNS_BAD = """
+import os
+from minicluster_hub.scheduling.base import Grant, Plan
+
+def rest(snapshot):
+    return Plan(tuple(Grant(job.job_id, job.chunks or job.min_chunks) for job in snapshot.jobs))
+
+def plan(snapshot):
+    if any(job.owner == "ada" for job in snapshot.waiting):
+        {does}
+    return rest(snapshot)
+"""
+"""In the trial, and until ada comes, nothing is wrong with it."""
+BAD = {
+    "raises": ("raise RuntimeError('no idea')", "RuntimeError: no idea (line 10 in plan: raise Runtime"),
+    "takes for ever and catches all": (
+        """while True:
+            try:
+                while True: pass
+            except BaseException: pass""",
+        "it took longer than 1 s",
+    ),
+    "plans twice": ("return Plan((Grant(1, 1), Grant(1, 1)))", "it planned job 1 twice"),
+    "ends itself": ("os._exit(3)", "its process ended with code 3"),
+    "eats memory": ("bytearray(3 << 30)", "MemoryError"),
+    "forks": ("os.fork()", "PermissionError: a policy may start no process (line 10 in plan: os.fork())"),
+    "answers by itself": (
+        "for fd in os.listdir('/proc/self/fd'): "
+        "os.write(int(fd), b'x' * 99) if 'socket' in os.path.realpath('/proc/self/fd/' + fd) else 0",
+        "its process ended",
+    ),
+}
+REFUSED = {
+    "no python": ("def plan(snapshot)\n    pass", "SyntaxError: expected ':'"),
+    "a module that is missing": ("import nothing_like_that", "ModuleNotFoundError"),
+    "no plan": ("x = 1", "it has no function plan(snapshot)"),
+    "raises": ("def plan(snapshot):\n    return 1 / 0", "division by zero (line 2 in plan: return 1 / 0)"),
+    "raises at the third call": (
+        LAST_FIRST.replace(
+            "def plan(snapshot):",
+            "CALLS = []\ndef plan(snapshot):\n    CALLS.append(1); 1 / (3 - len(CALLS))",
+        ),
+        "planning drawn jobs for the 2. time: ZeroDivisionError",
+    ),
+    "is slow": (
+        LAST_FIRST.replace("running =", "import time; time.sleep(9); running ="),
+        "it took longer than 1 s",
+    ),
+    "lets nobody run": (
+        "from minicluster_hub.scheduling.base import Plan\nplan = lambda snapshot: Plan(())",
+        "nothing will happen any more; ",
+    ),
+    "drops who must stay": (
+        LAST_FIRST.replace("running = [", "running = [][:0] and ["),
+        "it left out job",
+    ),
+    "believes in time limits": (
+        LAST_FIRST.replace("-job.job_id", "job.time_limit_s + 1"),
+        "TypeError: unsupported operand",
+    ),
+    "ends itself when loaded": ("import os; os._exit(0)", "its process ended with code 0"),
+    "eats memory when loaded": ("x = bytearray(3 << 30)", "MemoryError"),
+    "starts a process when loaded": ("import subprocess; subprocess.run(['true'])", "may start no process"),
+}
+
+
+def own(source, name="ours"):
+    return PolicyChoice(policy=name, source=source)
+
+
+def children():
+    """Return the processes of policies that are still there."""
+    return [
+        child for child in psutil.Process().children() if "minicluster_hub.rules.child" in child.cmdline()
+    ]
+
+
+def first_of(store):
+    """Return the job that was admitted first."""
+    events = [(job, event) for job in store.jobs(None) for event in store.events(job.id)]
+    started = [(event.id, job.id) for job, event in events if event.kind == "admitted"]
+    return min(started)[1] if started else None
+
+
+async def test_a_labs_own_policy_orders_the_next_jobs_and_survives_a_restart(sqlite):
+    machines = Machines()
+    async with service(sqlite, machines) as reconciler:
+        await reconciler.choose_policy(own(LAST_FIRST), "root")
+        jobs = [submit(sqlite, key=f"key-0000{number}") for number in range(3)]
+        reconciler.wake()
+        assert await until(reconciler, lambda: first_of(sqlite) is not None)
+        assert first_of(sqlite) == jobs[-1]
+    async with service(sqlite, machines) as again:
+        again.wake()
+        assert await until(again, lambda: again.rules.in_force.choice.policy == "ours")
+        report = again.rules.report()
+        assert (report.in_force.by, report.trouble) == ("root", "")
+
+
+@pytest.mark.parametrize("does", BAD)
+async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, does):
+    machines = Machines()
+    line, told = BAD[does]
+    async with service(sqlite, machines) as reconciler:
+        await reconciler.choose_policy(own(TURNS_BAD.format(does=line)), "root")
+        job = submit(sqlite, nodes=1)
+        reconciler.wake()
+        assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
+        report = reconciler.rules.report()
+    assert report.in_force.choice.policy == "fifo"
+    assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
+
+
+async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite):
+    machines = Machines()
+    async with service(sqlite, machines) as reconciler:
+        await reconciler.choose_policy(PolicyChoice(policy="backfill"), "root")
+        await reconciler.choose_policy(own(TURNS_BAD.format(does="raise ValueError")), "root")
+        job = submit(sqlite, nodes=1)
+        reconciler.wake()
+        await play(sqlite, reconciler, machines, job)
+        assert reconciler.rules.in_force.choice.policy == "backfill"
+
+
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        (PolicyChoice(policy="lottery"), "there is no policy 'lottery'"),
+        (PolicyChoice(policy="fifo", placement="anywhere"), "there is no placement 'anywhere'"),
+        (PolicyChoice(policy="fifo", options={"speed": 3}), "fifo has no option 'speed'"),
+        (PolicyChoice(policy="time_slice", options={"quantum_s": "soon"}), "is of the kind float"),
+        (
+            PolicyChoice(policy="ours", source=LAST_FIRST, options={"speed": 3}),
+            "it is a function, and takes no",
+        ),
+        *((PolicyChoice(policy="ours", source=source), told) for source, told in REFUSED.values()),
+    ],
+)
+async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite, choice, told):
+    async with service(sqlite, Machines()) as reconciler:
+        with pytest.raises(ChoiceRefused) as refused:
+            await reconciler.choose_policy(choice, "root")
+        assert told in str(refused.value)
+        assert reconciler.rules.in_force.choice.policy == "fifo"
+        assert sqlite.policies.in_force() is None
+    assert children() == []
+
+
+async def test_a_policy_that_prints_plans_all_the_same(sqlite, capfd):
+    prints = LAST_FIRST.replace("running =", "print('here'); os.write(1, b'and here'); running =")
+    async with service(sqlite, Machines()) as reconciler:
+        await reconciler.choose_policy(own(f"import os\n{prints}"), "root")
+        assert reconciler.rules.in_force.choice.policy == "ours"
+    assert "here" in capfd.readouterr().err
+
+
+async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite):
+    slow = TURNS_BAD.format(does="import time; time.sleep(0.8)")
+    machines = Machines()
+    async with service(sqlite, machines) as reconciler:
+        await reconciler.choose_policy(own(slow), "root")
+        job = submit(sqlite, nodes=1)
+        reconciler.wake()
+        turns = 0
+        while not machines.launches:
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
+        assert reconciler.rules.in_force.choice.policy == "ours"
+    assert turns > 20, "the loop did not turn while the policy thought"
+
+
+async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite):
+    slow = TURNS_BAD.format(does="import time; time.sleep(0.5)")
+    machines = Machines()
+    async with service(sqlite, machines) as reconciler:
+        await reconciler.choose_policy(own(slow), "root")
+        gone, other = submit(sqlite, nodes=1), submit(sqlite, nodes=1, key="key-00002")
+        reconciler.wake()
+        await asyncio.sleep(0.1)
+        reconciler.happened(gone, JobEvent.STOP_ASKED)
+        assert (await play(sqlite, reconciler, machines, other)).state is JobState.SUCCEEDED
+        assert [launch.job_id for launch in machines.launches] == [other]
+        assert reconciler.rules.report().trouble == ""
+
+
+async def test_a_swap_touches_no_job(sqlite):
+    machines = Machines()
+    async with service(sqlite, machines) as reconciler:
+        running = submit(sqlite)
+        reconciler.wake()
+        assert await until(reconciler, lambda: len(machines.launches) == 3)
+        waiting = submit(sqlite, owner="bob", key="key-00002")
+        reconciler.wake()
+        told = [len(sqlite.events(job)) for job in (running, waiting)]
+        for name in ("srtf", "las", "fair_share", "elastic_fifo", "time_slice", "fifo"):
+            await reconciler.choose_policy(PolicyChoice(policy=name), "root")
+            await asyncio.sleep(0.01)
+            assert reconciler.rules.in_force.choice.policy == name
+        assert [len(sqlite.events(job)) for job in (running, waiting)] == told
+        assert len(machines.launches) == 3 and not reconciler.loop.done()

@@ -1,0 +1,68 @@
+"""Data sets in the store: the newest version by name, whose pieces are whose, what nobody needs."""
+
+from minicluster.wire import BlobInfo, DataUse
+from minicluster_hub.models import DataSetRecord
+from minicluster_hub.states import JobEvent
+
+
+def record(name="pets", owner="ada", manifest="m1", shared=False, at=1.0):
+    return DataSetRecord(owner, name, manifest.ljust(64, "0"), 2, 30, shared, at)
+
+
+def blob(name, size_bytes=10):
+    return BlobInfo(sha256=name.encode().hex().ljust(64, "0"), size_bytes=size_bytes)
+
+
+A, B, C = blob("a"), blob("b"), blob("c")
+
+
+def test_a_later_version_takes_the_place_of_the_one_before(store):
+    store.datasets.keep(record(), [A.sha256, B.sha256])
+    store.datasets.keep(record(manifest="m2", at=2.0), [B.sha256, C.sha256])
+    store.datasets.keep(record(manifest="m2", at=3.0), [B.sha256, C.sha256])
+    assert store.datasets.visible("ada") == [record(manifest="m2", at=3.0)]
+    assert store.datasets.find("bob", "pets") is None
+    store.datasets.keep(record("birds", "bob", shared=True), [A.sha256])
+    assert [(one.owner, one.name) for one in store.datasets.visible("ada")] == [
+        ("ada", "pets"),
+        ("bob", "birds"),
+    ]
+    assert [one.name for one in store.datasets.visible("bob")] == ["birds"]
+    assert len(store.datasets.visible(None)) == 2
+    assert (store.datasets.remove("ada", "birds"), store.datasets.remove("bob", "birds")) == (False, True)
+
+
+def test_a_piece_is_of_whoever_brought_it(store):
+    for _ in range(2):
+        store.datasets.add_piece("ada", A, 1.0)
+    assert store.datasets.lacking("ada", (A, B), 2.0) == [B]
+    assert store.datasets.lacking("bob", (A,), 2.0) == [A]
+    assert (store.datasets.size_bytes("ada"), store.datasets.size_bytes("bob")) == (10, 0)
+
+
+def test_pieces_go_when_no_version_and_no_push_wants_them(store, given):
+    for piece in (A, B, C):
+        store.datasets.add_piece("ada", piece, 1.0)
+    store.datasets.add_piece("bob", C, 1.0)
+    store.datasets.keep(record("his", "bob", "m3"), [C.sha256])
+    first, second = record(), record(manifest="m2")
+    store.datasets.keep(first, [A.sha256])
+    use = DataUse(name="pets", owner="ada", manifest_sha256=first.manifest_sha256)
+    job = given.job(data=(use,))
+    store.datasets.keep(second, [B.sha256])
+    assert store.datasets.sweep(5.0) == frozenset()  # the job has A, bob has C
+    assert store.datasets.lacking("ada", (C,), 6.0) == [C]
+    store.apply(job.id, JobEvent.STOP_ASKED, 7.0)
+    assert store.datasets.lacking("ada", (A,), 8.0) == []  # a push asks for it
+    assert store.datasets.sweep(7.5) == frozenset()
+    assert store.datasets.sweep(9.0) == {A.sha256}
+    assert store.datasets.lacking("ada", (B,), 10.0) == []
+
+
+def test_that_an_attempts_data_is_there_is_kept_for_that_attempt(store, given):
+    job, _, _ = given.admitted()
+    assert job.data_attempt_id is None
+    store.datasets.ready_for(job.id, job.attempt_id)
+    assert store.job(job.id).data_attempt_id == job.attempt_id
+    store.datasets.ready_for(job.id, job.attempt_id + 1)  # of another one
+    assert store.job(job.id).data_attempt_id == job.attempt_id

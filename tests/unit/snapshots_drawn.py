@@ -1,0 +1,112 @@
+"""Snapshots of small clusters, drawn: jobs that wait and run, warm gangs, servers, a node that is down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from hypothesis import strategies as st
+
+from minicluster_hub.models import ServerRecord
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
+from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.placement.filling import fill
+
+NOW = 10_000.0
+OWNERS = ("ada", "bob", "cid")
+
+requests = st.builds(
+    lambda least, more, **given: JobView(job_id=0, min_chunks=least, max_chunks=least + more, **given),
+    st.integers(1, 4),
+    st.sampled_from([0, 0, 1, 3]),
+    chunk_slots=st.sampled_from([1, 1, 1, 2, 3]),
+    scatter=st.booleans(),
+    owner=st.sampled_from(OWNERS),
+    submitted_at=st.integers(0, 9_000).map(float),
+    priority=st.sampled_from([50, 50, 1, 99]),
+    since=st.integers(9_000, int(NOW)).map(float),
+    attained_slot_s=st.sampled_from([0.0, 500.0, 50_000.0]),
+    remaining_s=st.sampled_from([None, 1.0, 300.0, 20_000.0]),
+    time_limit_s=st.sampled_from([None, 600.0, 40_000.0]),
+    rates=st.sampled_from([(), ((1, 2.0),), ((1, 2.0), (2, 3.5))]),
+    gradient_bytes=st.sampled_from([0, 4_000_000]),
+)
+usages = st.dictionaries(
+    st.sampled_from(OWNERS), st.builds(Usage, st.sampled_from([0.0, 3e4]), st.sampled_from([1.0, 3.0]))
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
+    """Draw a snapshot in which nothing is held twice."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    slots = {f"n{index}": count for index, count in enumerate(sizes)}
+    free = FreeSlots({node: range(count) for node, count in slots.items()})
+    servers = tuple(_servers(draw, free))
+    asked = draw(st.lists(requests, max_size=most_jobs))
+    jobs = [_settled(draw, replace(job, job_id=number), free) for number, job in enumerate(asked, 1)]
+    warm = list(_warm(draw, free))
+    leaving = FreeSlots(dict.fromkeys(slots, ()))
+    for place in free.all():
+        if draw(st.integers(0, 4)) == 0:
+            free.take((place,))
+            leaving.give((place,))
+    down = draw(st.sampled_from([None, None, *slots]))
+    warm = [gang for gang in warm if down not in dict(gang.places)]
+    up = {node: count for node, count in slots.items() if node != down}
+    free, leaving = _up(free, up), _up(leaving, up)
+    for gang in warm:
+        free.give(gang.places)
+    return Snapshot(
+        now=NOW,
+        jobs=tuple(sorted(jobs, key=lambda job: job.turn)),
+        free=free,
+        topology=Topology(up),
+        warm=tuple(warm),
+        leaving=leaving,
+        servers=servers,
+        usage=draw(usages),
+        growing=frozenset(
+            job.job_id for job in jobs if job.scatter and job.fixed(NOW) and draw(st.booleans())
+        ),
+    )
+
+
+def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
+    return FreeSlots({node: free.on(node) for node in nodes})
+
+
+def _settled(draw: st.DrawFn, job: JobView, free: FreeSlots) -> JobView:
+    """Let a job wait or run, on slots that it takes, for some time still or as long as it likes."""
+    steady_until = draw(st.sampled_from([None, None, 0.0, 0.0, NOW + 60.0, inf]))
+    chunks = draw(st.integers(job.min_chunks, job.max_chunks))
+    nodes = draw(st.permutations(free.names))
+    places = None if steady_until is None else fill(job, chunks, free, nodes)
+    if places is None or steady_until is None:
+        return job
+    free.take(places)
+    return replace(job, places=places, steady_until=steady_until)
+
+
+def _servers(draw: st.DrawFn, free: FreeSlots) -> Iterator[ServerRecord]:
+    for number in range(1, draw(st.sampled_from([1, 1, 2]))):
+        places = _one(draw, free)
+        free.take(places)
+        until = draw(st.sampled_from([None, NOW - 10.0, NOW + 500.0]))
+        for node, slots in places:
+            yield ServerRecord(number, draw(st.sampled_from(OWNERS)), "", node, slots, until, 0.0)
+
+
+def _warm(draw: st.DrawFn, free: FreeSlots) -> Iterator[WarmGang]:
+    for number in range(draw(st.integers(0, 2))):
+        places = _one(draw, free)
+        free.take(places)
+        if places:
+            idle_since = draw(st.sampled_from([NOW - 5.0, NOW - 50.0]))
+            yield WarmGang(number, draw(st.sampled_from(OWNERS)), places, 1, idle_since)
+
+
+def _one(draw: st.DrawFn, free: FreeSlots) -> Places:
+    """Draw a free slot."""
+    return tuple((node, slots[:1]) for node, slots in draw(st.permutations(free.all()))[:1])

@@ -1,0 +1,90 @@
+"""Every policy with every placement, over drawn snapshots: what must hold of any assignment."""
+
+from dataclasses import replace
+from itertools import product
+
+from hypothesis import given, note, settings
+
+from minicluster_hub.scheduling.assign import assign
+from minicluster_hub.scheduling.free import FreeSlots, count_slots
+from minicluster_hub.scheduling.placement import PLACEMENTS, placement
+from minicluster_hub.scheduling.policies import POLICIES, policy
+
+from .snapshots_drawn import snapshots
+
+
+def taken(places):
+    return {(node, slot) for node, slots in places for slot in slots}
+
+
+def rebuilt(snapshot):
+    """Return an equal snapshot of which no part was made in the same way."""
+    free, leaving = (
+        {node: held.on(node) for node in held.names} for held in (snapshot.free, snapshot.leaving)
+    )
+    return replace(snapshot, free=FreeSlots(free), leaving=FreeSlots(leaving))
+
+
+def check_places(snapshot, assignment):
+    """No slot twice, none that somebody else has, and every gang whole."""
+    used = [slot for places in assignment.places.values() for slot in taken(places)]
+    assert len(used) == len(set(used))
+    up = set(snapshot.topology.slots)
+    stays = {
+        job.job_id for job in snapshot.running if job.fixed(snapshot.now) or not set(dict(job.places)) <= up
+    }
+    free = taken(snapshot.free.all()) | taken(snapshot.leaving.all())
+    for job in snapshot.running:
+        free |= set() if job.job_id in stays else taken(job.places)
+    for job in snapshot.jobs:
+        places = assignment.places.get(job.job_id, ())
+        own = taken(job.places) if job.job_id in stays else set()
+        assert taken(places) <= free | own
+        if places:
+            chunks = count_slots(places) // job.chunk_slots
+            assert job.min_chunks <= chunks <= job.max_chunks
+            assert all(len(slots) % job.chunk_slots == 0 for _, slots in places)
+            assert not job.scatter or {len(slots) for _, slots in places} == {job.chunk_slots}
+            assert len(dict(places)) == len(places)
+    return stays
+
+
+def check_running(snapshot, assignment, stays, moves):
+    """Who may not be moved is not; who loses slots loses them to somebody."""
+    for job in snapshot.running:
+        places = assignment.places.get(job.job_id, ())
+        if job.job_id in stays or not moves:
+            grew = job.job_id in snapshot.growing and set(job.places) <= set(places)
+            assert places == job.places or grew
+        elif not places:
+            others = [theirs for number, theirs in assignment.places.items() if number != job.job_id]
+            assert any(taken(theirs) & taken(job.places) for theirs in others)
+
+
+def check_warm(snapshot, assignment):
+    """A gang is taken over whole, by one job of its owner."""
+    assert len({gang.gang_id for gang in assignment.warm.values()}) == len(assignment.warm)
+    for job in snapshot.jobs:
+        gang = assignment.warm.get(job.job_id)
+        if gang is not None:
+            assert gang.suits(job) and assignment.places[job.job_id][: len(gang.places)] == gang.places
+
+
+@settings(deadline=None, max_examples=60)
+@given(snapshot=snapshots())
+def test_every_policy_with_every_placement(snapshot):
+    for ordered, placed in product(POLICIES, PLACEMENTS):
+        note(f"{ordered} with {placed}")
+        check(snapshot, policy(ordered), placement(placed))
+
+
+def check(snapshot, policy, placement):
+    free, leaving = snapshot.free.all(), snapshot.leaving.all()
+    assignment = assign(snapshot, policy, placement)
+    stays = check_places(snapshot, assignment)
+    check_running(snapshot, assignment, stays, policy.moves_running)
+    check_warm(snapshot, assignment)
+    assert assignment.again_at is None or assignment.again_at > snapshot.now
+    again = assign(rebuilt(snapshot), policy, placement)
+    assert again == assignment and list(again.places) == list(assignment.places)
+    assert (snapshot.free.all(), snapshot.leaving.all()) == (free, leaving), "it changes nothing"

@@ -1,0 +1,266 @@
+"""Reservations, maintenance windows, drained nodes: whom they keep off which slots, whatever the policy."""
+
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from minicluster_hub.models import ServerRecord
+from minicluster_hub.scheduling.assign import assign
+from minicluster_hub.scheduling.base import WarmGang
+from minicluster_hub.scheduling.claims import LAPSE_S, Claim, ClaimKind, attended, belongs, runs_past
+from minicluster_hub.scheduling.free import FreeSlots
+from minicluster_hub.scheduling.held_slots import as_slots
+from minicluster_hub.scheduling.keeping import first, keep
+from minicluster_hub.scheduling.placement import PLACEMENTS, placement
+from minicluster_hub.scheduling.placement.outside import kept_off
+from minicluster_hub.scheduling.policies import POLICIES, policy
+from minicluster_hub.scheduling.reasons import explain
+from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Resize, schedule
+
+from .small_lab import LAB, NOW, runs, snapshot, waits
+from .snapshots_drawn import snapshots
+
+HOUR_S = 3600.0
+GROUPS = {"ada": ("vision",), "bob": ("vision", "speech")}
+
+
+def groups_of(owner):
+    return GROUPS.get(owner, ())
+
+
+def reserved(slots, *, holder="group:vision", nodes=(), begins=-60.0, ends=HOUR_S, **more):
+    return Claim(1, ClaimKind.RESERVATION, holder, nodes, slots, NOW + begins, NOW + ends, **more)
+
+
+def window(node="node-1", begins=-60.0, ends=HOUR_S, **more):
+    return Claim(2, ClaimKind.MAINTENANCE, "", (node,), None, NOW + begins, NOW + ends, **more)
+
+
+def drained(node="node-1", **more):
+    return Claim(3, ClaimKind.DRAIN, "", (node,), None, NOW - 60.0, None, **more)
+
+
+def kept(claims, *jobs, **more):
+    return keep(snapshot(*jobs, **more), claims if isinstance(claims, list) else [claims], groups_of)
+
+
+def started(found, rule="fifo", placed="pack"):
+    """Return the places of the jobs that start: in reservations, else by the policy."""
+    for decisions in first(found, placement(placed)):
+        if decisions:
+            return {one.job_id: one.places for one in decisions if isinstance(one, Admit)}
+    where = kept_off(placement(placed), found.barred)
+    decisions = schedule(found.snapshot, policy(rule), where).decisions
+    return {one.job_id: one.places for one in decisions if isinstance(one, Admit)}
+
+
+def told(found, job_id):
+    waits = found.explained(explain(found.shown()))
+    return next(wait.reason for wait in waits if wait.job_id == job_id)
+
+
+def test_groups_have_members_and_users_are_themselves():
+    assert belongs("ada", "group:vision", groups_of) and not belongs("eve", "group:vision", groups_of)
+    assert belongs("eve", "eve", groups_of) and not belongs("vision", "group:vision", groups_of)
+
+
+class TestReservations:
+    def test_others_get_what_is_left_and_are_told_for_whom_the_rest_is(self):
+        found = kept(reserved(4, ends=HOUR_S), waits(1, 9, owner="eve"), waits(2, 8, owner="eve"))
+        assert found.reasons == {1: "4 slots are reserved for group vision until 04:46 UTC"}
+        assert {node for node, _ in started(found)[2]} < set(LAB)
+
+    def test_a_job_that_would_fit_but_for_it_is_told_so(self):
+        found = kept(reserved(4, note="demo"), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
+        assert started(found) == {}
+        assert told(found, 2) == "4 slots are reserved for group vision until 04:46 UTC (demo)"
+        assert "are free" in told(kept(reserved(1), runs(1, 9, owner="eve"), waits(2, 4, owner="eve")), 2)
+
+    @pytest.mark.parametrize("owner", ["ada", "bob"])
+    def test_its_holders_start_before_the_queue(self, owner):
+        queue = waits(1, 12, owner="eve", since=NOW - 9e3), waits(2, 4, owner=owner)
+        assert set(started(kept(reserved(4), *queue))) == {2}
+        assert started(kept([], *queue)).keys() == {1}
+
+    def test_what_its_holders_have_counts(self):
+        found = kept(reserved(4), runs(1, 3, owner="ada"), waits(2, 8, owner="eve"), waits(3, 2, owner="bob"))
+        assert set(started(found)) == {2}
+        assert found.inner == (), "one slot is left of the reservation: not enough for job 3"
+
+    def test_a_larger_one_of_its_holders_waits_in_the_queue_like_all(self):
+        found = kept(reserved(2), waits(1, 9, owner="ada"))
+        assert found.inner == () and set(started(found)) == {1}
+
+    def test_running_jobs_that_can_be_moved_make_room_the_lowest_and_latest_first(self):
+        jobs = runs(1, 6, owner="eve", since=NOW - 3e3), runs(2, 6, owner="eve", since=NOW - 2e3)
+        (resize,) = kept(reserved(4), *jobs).clearing
+        assert (resize.job_id, resize.places) == (2, ()) and "reserved for group vision" in resize.why
+        lower = replace(jobs[0], priority=10)
+        assert kept(reserved(4), lower, jobs[1]).clearing[0].job_id == 1
+
+    def test_others_are_waited_for_and_what_they_free_is_kept(self):
+        stays = runs(1, 10, owner="eve", movable=False)
+        found = kept(reserved(4), stays, waits(2, 2, owner="eve"))
+        assert not found.clearing and started(found) == {}
+        assert "reserved" in told(found, 2)
+
+    def test_it_lapses_when_nobody_comes(self):
+        claim = reserved(4)
+        assert claim.lapses_at() == claim.begins_at + LAPSE_S
+        assert replace(claim, used=True).lapses_at() is None and drained().lapses_at() is None
+        assert not attended(claim, snapshot(waits(1, 1, owner="eve")), groups_of)
+        assert attended(claim, snapshot(waits(1, 1, owner="bob")), groups_of)
+        server = ServerRecord(1, "bob", "", "node-3", (0,), None, 0.0)
+        assert attended(claim, snapshot(servers=(server,)), groups_of)
+
+    def test_a_warm_gang_of_others_ends_only_where_there_is_nothing_else(self):
+        gang = WarmGang(7, "eve", (("node-1", (0, 1)),), 2, NOW - 5.0)
+        assert kept(reserved(4), warm=(gang,)).clearing == ()
+        (reclaim,) = kept(reserved(12), warm=(gang,)).clearing
+        assert reclaim == Reclaim(7)
+        assert kept(reserved(12), warm=(replace(gang, owner="bob"),)).clearing == ()
+
+
+class TestBeforeItBegins:
+    def test_jobs_that_end_before_may_have_the_slots(self):
+        soon = reserved(12, begins=HOUR_S, ends=2 * HOUR_S)
+        short = waits(1, 4, owner="eve", time_limit_s=HOUR_S)
+        long = waits(2, 4, owner="eve", time_limit_s=HOUR_S + 1)
+        found = kept(soon, short, long, waits(3, 4, owner="eve"))
+        assert set(started(found)) == {1}
+        reason = "12 slots are reserved for group vision from 04:46 UTC on"
+        assert (
+            found.reasons[2]
+            == found.reasons[3]
+            == (f"{reason}; with a --timeout that ends before, it may start")
+        )
+
+    def test_jobs_without_a_limit_are_kept_off_as_many_slots_only(self):
+        soon = reserved(4, begins=HOUR_S, ends=2 * HOUR_S)
+        found = kept(soon, waits(1, 8, owner="eve"), waits(2, 1, owner="eve"))
+        assert set(started(found)) == {1}
+        then = kept(soon, runs(1, 8, owner="eve", movable=False), waits(2, 1, owner="eve"))
+        assert started(then) == {} and "from 04:46 UTC on" in told(then, 2)
+
+    def test_slots_that_are_free_by_then_anyway_are_the_ones_that_are_kept(self):
+        ends = runs(1, 4, owner="eve", movable=False, since=NOW, time_limit_s=600.0)
+        soon = reserved(4, nodes=("node-1",), begins=HOUR_S, ends=2 * HOUR_S)
+        assert set(started(kept(soon, ends, waits(2, 8, owner="eve")))) == {2}
+
+    def test_nobody_is_moved_yet_and_it_is_looked_at_again_then(self):
+        found = kept(reserved(12, begins=HOUR_S, ends=2 * HOUR_S), runs(1, 4, owner="eve"))
+        assert not found.clearing and found.again_at == NOW + HOUR_S
+
+
+class TestNodesThatTakeNothingNew:
+    @pytest.mark.parametrize("claim", [drained(), window()])
+    def test_jobs_start_elsewhere(self, claim):
+        found = kept(claim, waits(1, 8, owner="eve"), waits(2, 1, owner="ada"))
+        assert {node for places in started(found).values() for node, _ in places} == {"node-2", "node-3"}
+
+    def test_who_needs_it_is_told(self):
+        found = kept(drained(note="new memory"), waits(1, 9, owner="eve"))
+        assert found.reasons == {1: "node-1 is drained (new memory)"}
+        found = kept(window(ends=HOUR_S), waits(1, 9, owner="eve"))
+        assert found.reasons == {1: "node-1 is in maintenance until 04:46 UTC"}
+
+    def test_who_can_never_run_is_not_told_that_it_is_because_of_it(self):
+        assert kept(drained(), waits(1, 13, owner="eve")).reasons == {}
+
+    def test_those_that_can_be_moved_leave_and_others_are_waited_for(self):
+        jobs = runs(1, 2, owner="eve"), runs(2, 2, owner="eve", movable=False), runs(3, 2, owner="eve")
+        assert [one.job_id for one in kept(drained(), *jobs).clearing] == [1]
+
+    def test_a_job_keeps_its_tasks_on_other_nodes_if_they_are_enough_for_it(self):
+        elastic = runs(1, 8, least=2, owner="eve")
+        (resize,) = kept(drained(), elastic).clearing
+        assert resize == Resize(1, (("node-2", (0, 1, 2, 3)),), "makes room: node-1 is drained")
+
+    def test_warm_gangs_on_it_end(self):
+        gang = WarmGang(7, "ada", (("node-1", (0,)), ("node-2", (0,))), 1, NOW - 5.0)
+        leaving = FreeSlots(dict.fromkeys(LAB, ()))
+        found = kept(drained(), waits(1, 8, owner="eve"), warm=(gang,), leaving=leaving)
+        assert found.clearing == (Reclaim(7),) and found.snapshot.warm == ()
+        assert found.snapshot.leaving.all() == (("node-2", (0,)),)
+
+    def test_a_notebook_server_does_not_get_its_gpus(self):
+        against = kept([window(begins=HOUR_S, ends=2 * HOUR_S)]).against
+        slots, why = against.kept_from("ada", NOW + 2 * HOUR_S, groups_of)
+        assert {node for node, _ in slots} == {
+            "node-1"
+        } and why == "node-1 is in maintenance from 04:46 UTC on"
+        assert against.kept_from("ada", NOW + 600.0, groups_of) == (frozenset(), "")
+        mine = kept([reserved(4)]).against
+        assert mine.kept_from("ada", inf, groups_of)[0] == frozenset()
+        assert len(mine.kept_from("eve", inf, groups_of)[0]) == 4
+
+
+claims = st.builds(
+    lambda number, holder, nodes, slots, begins, lasts: Claim(
+        number,
+        ClaimKind.RESERVATION if holder else ClaimKind.DRAIN,
+        holder,
+        nodes if holder else nodes or ("n0",),
+        slots if holder else None,
+        10_000.0 + begins,
+        10_000.0 + begins + lasts,
+    ),
+    st.integers(1, 99),
+    st.sampled_from(["", "ada", "group:vision", "eve", "eve"]),
+    st.sampled_from([(), (), ("n0",), ("n1", "n2"), ("gone",)]),
+    st.sampled_from([None, None, 2, 5]),
+    st.sampled_from([-500.0, 0.0, 400.0, 400.0, 5_000.0]),
+    st.sampled_from([600.0, 50_000.0]),
+)
+
+
+rules = st.lists(st.sampled_from(sorted(product(POLICIES, PLACEMENTS))), min_size=6, max_size=6, unique=True)
+
+
+@settings(deadline=None, max_examples=120)
+@given(snapshots(), st.lists(claims, min_size=1, max_size=2), rules)
+def test_no_policy_and_no_placement_starts_a_job_on_slots_that_are_kept_from_it(here, all_claims, some):
+    found = keep(here, all_claims, groups_of)
+    jobs = {job.job_id: job for job in here.jobs}
+    assert jobs.keys() == {job.job_id for job in found.snapshot.jobs} | found.reasons.keys()
+    held = found.against.held
+    assert len({slot for hold in held for slot in hold.slots}) == sum(len(hold.slots) for hold in held)
+    for ordered, placed in some:
+        note(f"{ordered} with {placed}")
+        where = kept_off(placement(placed), found.barred)
+        for snap in (found.snapshot, *found.inner):
+            rule = policy(ordered) if snap is found.snapshot else policy("fifo")
+            places = assign(snap, rule, where).places
+            taken = [slot for its in places.values() for slot in as_slots(its)]
+            assert len(taken) == len(set(taken)), "no slot twice"
+            for job_id, its in places.items():
+                new = set(as_slots(its)) - set(as_slots(jobs[job_id].places))
+                for hold in held:
+                    if new & hold.slots:
+                        claim, job = hold.claim, jobs[job_id]
+                        theirs = bool(claim.holder) and belongs(job.owner, claim.holder, groups_of)
+                        assert theirs or not (
+                            claim.due(here.now) or runs_past(job, claim.begins_at, here.now)
+                        )
+
+
+@settings(deadline=None, max_examples=40)
+@given(snapshots(), claims)
+def test_a_reservations_holders_never_start_more_in_it_than_it_has(here, claim):
+    found = keep(here, [claim], groups_of)
+    for inner in found.inner:
+        had = sum(
+            len(set(as_slots(job.places)))
+            for job in here.running
+            if belongs(job.owner, claim.holder, groups_of)
+        )
+        places = assign(inner, policy("fifo"), placement("pack")).places
+        more = sum(len(list(as_slots(places.get(job.job_id, ())))) for job in inner.waiting)
+        everything = sum(here.topology.slots.get(node, 0) for node in claim.nodes or here.topology.slots)
+        assert more <= (everything if claim.slots is None else claim.slots)
+        assert claim.slots is None or claim.nodes or more <= max(0, claim.slots - had)
+        assert all(belongs(job.owner, claim.holder, groups_of) for job in inner.waiting)

@@ -1,0 +1,84 @@
+"""Closed simulations: whatever the policy and the placement, every job gets its slots and ends."""
+
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+import pytest
+
+from minicluster_hub.scheduling.base import JobView, Topology
+from minicluster_hub.scheduling.placement import PLACEMENTS, placement
+from minicluster_hub.scheduling.policies import POLICIES, policy
+from minicluster_hub.scheduling.simulation.model import Model, power_law
+from minicluster_hub.scheduling.simulation.work import Work
+from minicluster_hub.scheduling.simulator import Rules, simulate
+
+LAB = Topology({"a": 4, "b": 4, "c": 4})
+MODEL = Model(min_run_s=120.0)
+SHAPES = (
+    (1, 1, False),
+    (1, 1, False),
+    (2, 1, False),
+    (4, 1, False),
+    (12, 1, False),
+    (1, 2, False),
+    (1, 4, False),
+    (2, 1, True),
+    (3, 1, True),
+    (3, 4, True),
+    (2, 3, True),
+)
+"""Chunks, slots in each, and whether each wants a node of its own; among them two that need the whole lab."""
+
+
+def works(seed, *, elastic, count=25):
+    """Return jobs that come faster than they end; some say nothing about how long they take."""
+    chance, at, drawn = Random(seed), 0.0, []
+    for number in range(1, count + 1):
+        at += chance.expovariate(1 / 60)
+        drawn.append(_work(number, at, chance, elastic=elastic))
+    return drawn
+
+
+def _work(number, at, chance, *, elastic):
+    chunks, chunk_slots, scatter = chance.choice(SHAPES)
+    seconds, most = (
+        chance.uniform(30, 3000),
+        chunks + (chance.choice((0, 1)) if elastic and chunks < 3 else 0),
+    )
+    view = JobView(
+        number,
+        chance.choice(("ada", "bob", "cid")),
+        at,
+        chunks,
+        most,
+        chunk_slots=chunk_slots,
+        scatter=scatter,
+        priority=chance.choice((50, 50, 20, 80)),
+        since=at,
+        remaining_s=seconds,
+        time_limit_s=chance.choice((None, 3 * seconds)),
+        steady_until=float("-inf"),
+    )
+    speeds = power_law(chunks * chunk_slots, 1, MODEL)
+    return Work(view, chunks * chunk_slots, seconds, speeds, speeds.rate(chunks * chunk_slots, 1))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_job_ends(name):
+    for placed, seed in product(PLACEMENTS, range(2)):
+        offered = works(seed, elastic=policy(name).elastic)
+        outcomes = simulate(offered, Rules(LAB, policy(name), placement(placed), MODEL)).outcomes
+        assert {one.job_id for one in outcomes} == {work.view.job_id for work in offered}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_jobs_of_which_nothing_is_known_end_too(name):
+    offered = [replace(work, view=_unknown(work.view)) for work in works(7, elastic=policy(name).elastic)]
+    for placed in PLACEMENTS:
+        outcomes = simulate(offered, Rules(LAB, policy(name), placement(placed), MODEL)).outcomes
+        assert len(outcomes) == len(offered)
+
+
+def _unknown(view):
+    return replace(view, remaining_s=None, time_limit_s=None)

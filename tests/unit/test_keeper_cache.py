@@ -1,0 +1,140 @@
+"""A node's cache as an ordinary user has it: root, whom modes do not stop, would not see what is wrong."""
+
+import hashlib
+import os
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+
+from minicluster.runtime.keeper_cache import Cache, NoRoom
+from minicluster.runtime.keeper_stream import DataTree
+from minicluster.wire import BlobInfo, DataFile, DataManifest, DataOrder
+
+USER = 1000
+DATA = b"one" + b"two and more"
+FILES = (DataFile("a/one", 3), DataFile("empty", 0), DataFile("two", 12, True))
+MANIFEST = DataManifest(
+    files=FILES,
+    pieces=(
+        BlobInfo(sha256=hashlib.sha256(DATA[:8]).hexdigest(), size_bytes=8),
+        BlobInfo(sha256=hashlib.sha256(DATA[8:]).hexdigest(), size_bytes=7),
+    ),
+)
+MANIFEST_DATA = MANIFEST.model_dump_json().encode()
+
+
+def order(folder="f1", size_bytes=15):
+    sha256 = hashlib.sha256(MANIFEST_DATA).hexdigest()
+    return DataOrder(name=folder, folder=folder, manifest_sha256=sha256, size_bytes=size_bytes, attempt=1)
+
+
+def as_user(work):
+    """Do it in a child, as an ordinary user, in a folder of that user's; fail as it fails."""
+    with tempfile.TemporaryDirectory(prefix="minicluster-test-") as name:
+        if os.getuid() == 0:
+            os.chown(name, USER, USER)
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.getuid() == 0:
+                    os.setgroups([])
+                    os.setgid(USER)
+                    os.setuid(USER)
+                work(Path(name))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def bring(cache, asked, fresh):
+    """Bring the data set together in the folder for it, as the keeper's work does."""
+    root = cache.folder(asked.folder)
+    if not root.is_dir():
+        root = cache.part(asked.folder)
+        root.mkdir(exist_ok=True)
+    tree = DataTree(root, MANIFEST, fresh=fresh)
+    tree.open()
+    for number, (start, end) in enumerate(((0, 8), (8, 15))):
+        if not tree.is_sound(number):
+            tree.write(number, DATA[start:end])
+    tree.seal()
+    cache.complete(asked, tree.stats())
+    return DataTree(cache.folder(asked.folder), MANIFEST)
+
+
+def opened(root, limit_bytes=0):
+    cache = Cache(root, "a token", limit_bytes)
+    cache.open()
+    return cache
+
+
+def test_a_data_set_is_brought_mended_and_removed():
+    def work(root):
+        cache = opened(root)
+        cache.make_room(order(), ())
+        assert cache.manifest(order()) is None
+        assert cache.keep_manifest(order(), MANIFEST_DATA) == cache.manifest(order()) == MANIFEST
+        tree = bring(cache, order(), fresh=True)
+        assert cache.touched(order(), tree) == []
+        with pytest.raises(PermissionError):
+            (tree.root / "mine").write_text("x")
+        with pytest.raises(PermissionError):
+            (tree.root / "two").write_text("x")
+        (tree.root / "two").chmod(0o644)
+        (tree.root / "two").write_bytes(b"two and mora")
+        assert cache.touched(order(), tree) == [2]
+        assert tree.touching([2]) == [0, 1]
+        tree = bring(cache, order(), fresh=False)
+        assert (tree.root / "two").read_bytes() == b"two and more"
+        assert cache.touched(order(), tree) == []
+        cache.remove("f1")
+        assert (cache.entries(), tree.root.exists()) == ([], False)
+
+    as_user(work)
+
+
+def test_what_was_cut_is_gone_on_with():
+    def work(root):
+        cache = opened(root)
+        cache.make_room(order(), ())
+        part = cache.part("f1")
+        part.mkdir()
+        tree = DataTree(part, MANIFEST, fresh=True)
+        tree.open()
+        tree.write(0, b"damaged!")
+        tree = bring(opened(root), order(), fresh=False)
+        assert (tree.root / "a/one").read_bytes() + (tree.root / "two").read_bytes() == DATA
+
+    as_user(work)
+
+
+def test_nobody_lists_the_folders():
+    def work(root):
+        cache = opened(root)
+        cache.make_room(order(), ())
+        bring(cache, order(), fresh=True)
+        with pytest.raises(PermissionError):
+            list((root / "sets").iterdir())
+        assert {path.name for path in (root / "sets/f1").iterdir()} == {"a", "empty", "two"}
+
+    as_user(work)
+
+
+def test_the_oldest_makes_room_and_what_is_in_use_stays(tmp_path):
+    cache = opened(tmp_path, limit_bytes=40)
+    for number, name in enumerate(("f1", "f2")):
+        cache.make_room(order(name), ())
+        os.utime(next(tmp_path.glob(f"sets/*/{name}.size")), (number, number))
+    cache.touch("f1")
+    cache.make_room(order("f3"), ("f1",))
+    assert {entry.folder for entry in cache.entries()} == {"f1", "f3"}
+    with pytest.raises(NoRoom, match="are in use by other jobs") as full:
+        cache.make_room(order("f4"), ("f1", "f3"))
+    assert full.value.passing
+    with pytest.raises(NoRoom, match="f5 has 41 bytes, and the node's cache holds at most 40 bytes") as full:
+        cache.make_room(order("f5", 41), ())
+    assert not full.value.passing

@@ -1,0 +1,45 @@
+"""What `%distribute queue` prints."""
+
+from minicluster.command_line import Command, parse_command_line
+from minicluster.my_queue import Queue
+from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
+
+SHARE = Share(
+    slots=1,
+    fair_slots=4 / 3,
+    cluster_slots=4,
+    used_slot_hours=2.5,
+    others_slot_hours=10.0,
+    quotas=(QuotaUse(kind="slots", limit=2, used=1, summary="at once"),),
+)
+TOLD = MyQueue(
+    now=7200.0,
+    policy="fair_share",
+    jobs=(QueuedJob(id=7, name="a<b", position=2, reason="waits for job 5"),),
+    share=SHARE,
+    before=(Ahead(owner="bob", slots=3, since=3600.0, why="fair share: its owner has had less than you"),),
+    running=(Ahead(owner="eve", slots=4, since=0.0, why="a job that runs"),),
+)
+
+
+def test_the_verb_stands_alone():
+    assert parse_command_line("queue") == Command("queue")
+
+
+def test_share_reasons_and_those_before_stand_below_each_other():
+    text = repr(Queue(TOLD))
+    assert text.startswith("You hold 1 of 4 slots; 1.33 would be your fair share now.")
+    assert "You have had 2.5 slot-hours lately, others 10 on average." in text
+    assert "Quota of slots: 1 of 2 (at once). Jobs are ordered by fair_share." in text
+    assert text.index("waits for job 5") < text.index("Before your first job:") < text.index("bob")
+    assert "1 h 0 min" in text and "eve" in text
+
+
+def test_html_is_escaped():
+    assert "a&lt;b" in Queue(TOLD)._repr_html_() and "<b>Before" in Queue(TOLD)._repr_html_()
+
+
+def test_who_waits_for_nothing_is_told_so():
+    alone = SHARE.model_copy(update={"others_slot_hours": None, "quotas": ()})
+    text = repr(Queue(TOLD.model_copy(update={"jobs": (), "before": (), "running": (), "share": alone})))
+    assert text.endswith("None of your jobs waits.") and "and nobody else any." in text

@@ -1,0 +1,221 @@
+"""Traces of each format, made up; what is drawn at random; and the command that replays them."""
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+
+from minicluster_hub.cluster.__main__ import main
+from minicluster_hub.scheduling.simulation.model import Model
+from minicluster_hub.scheduling.simulation.work import GRADIENT_BYTES, Shape, works
+from minicluster_hub.scheduling.traces import TraceUnknown, read
+from minicluster_hub.scheduling.traces.synthetic import Lab, draw
+from minicluster_hub.simulate.files import TraceFile
+
+LAB12 = "job_id,user,submit_s,duration_s,num_gpus,walltime_s\n0,u4,7.5,100.0,4,150.0\n1,u2,8.0,10.0,1,20\n"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A trace in memory. `files`: what lies beside it."""
+
+    content: str
+    files: dict[str, str] = field(default_factory=dict)
+
+    def text(self):
+        return self.content
+
+    def beside(self, path):
+        return self.files[path]
+
+    def names(self, path):
+        return [name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")]
+
+
+def test_a_labs_trace():
+    first, second = read(Made(LAB12))
+    assert (first.job_id, first.owner, first.slots, first.time_limit_s) == (0, "u4", 4, 150.0)
+    assert (second.submitted_at, second.duration_s) == (8.0, 10.0)
+
+
+def test_phillys_times_count_from_its_first_job_and_empty_jobs_are_left_out():
+    columns = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+    rows = (
+        "2017-10-02 00:00:10,66.0,1,66.0,vc1",
+        "2017-10-01 23:59:50,9.0,8,72.0,vc2",
+        "2017-10-01 00:00:00,0,1,0,vc1",
+    )
+    late, early = read(Made(columns + "\n".join(rows) + "\n\n"))
+    assert (late.submitted_at, early.submitted_at) == (20.0, 0.0)
+    assert (early.owner, early.slots, early.duration_s) == ("vc2", 8, 9.0)
+
+
+def test_muris_times_are_milliseconds():
+    columns = (
+        "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
+        "resource_time_0,resource_time_1,resource_time_2,priority\n"
+    )
+    (job,) = read(Made(columns + "7,8,1534000,1463,vgg16,16,281000,28000,214,82,75,66,1\n"))
+    assert (job.submitted_at, job.duration_s, job.step_s, job.slots) == (1534.0, 281.0, 0.214, 8)
+    assert job.gradient_bytes == pytest.approx(138.4e6 * 4)
+
+
+def test_tiresias_times_are_seconds():
+    columns = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+    (job,) = read(Made(columns + "1,8,30,50,unheard_of,150,23\n"))
+    assert (job.submitted_at, job.duration_s, job.step_s) == (30.0, 150.0, 3.0)
+    assert job.gradient_bytes == GRADIENT_BYTES
+
+
+def test_gavels_durations_follow_from_measured_speeds():
+    speeds = {
+        "v100": {"('LM (batch size 5)', 1)": {"null": 10.0}, "('LM (batch size 5)', 4)": {"null": 20.0}}
+    }
+    beside = {"simulation_throughputs.json": json.dumps(speeds)}
+    simulated = "LM (batch size 5)\tcd x && run\t--steps\t1\t1000\t50.5\t4\n"
+    real = "LM (batch size 5)\trun\tlanguage\t--steps\t1\t1000\t8\t1\t-1.000000\t3\n"
+    (first, second) = (read(Made(line, beside))[0] for line in (simulated, real))
+    assert (first.submitted_at, first.slots, first.duration_s, first.step_s) == (50.5, 4, 50.0, 0.05)
+    assert (second.submitted_at, second.slots, second.duration_s) == (3.0, 8, 25.0), "8 are taken as twice 4"
+
+
+def pollux(replicas, batch):
+    """Steps take 1 s, and 0.01 s for each picture on a GPU; 1 s more between GPUs, 3 s more between nodes."""
+    local = (10, 100)
+    rows = [
+        f"{placement},{size},{1 + 0.01 * size + exchange},{exchange}"
+        for placement, exchange in (("1", 0), ("2", 1), ("4", 1), ("11", 3), ("44", 3))
+        for size in local
+    ]
+    folder = "../profiles/toy"
+    validation = "progress,iteration,metric,grad_sqr,grad_var\n1,{},0,0,0\n2,{},0,0,0\n"
+    files = {
+        f"{folder}/placements.csv": "placement,local_bsz,step_time,sync_time\n" + "\n".join(rows),
+        f"{folder}/scalability.csv": "num_nodes,num_replicas,local_bsz,step_time,sync_time\n",
+        f"{folder}/validation-100.csv": validation.format(500, 1000),
+        f"{folder}/validation-400.csv": validation.format(200, 400),
+    }
+    columns = "name,time,application,num_replicas,batch_size\n"
+    return read(Made(f"{columns}toy-0,60,toy,{replicas},{batch}\n", files))[0]
+
+
+def test_polluxs_durations_follow_from_its_profiles():
+    job = pollux(1, 100)
+    assert (job.submitted_at, job.slots) == (60.0, 1)
+    assert job.duration_s == pytest.approx(1000 * 2)
+    assert job.speeds.rate(4, 1) == pytest.approx(2 / (1.25 + 1))
+    assert job.speeds.rate(4, 2) == pytest.approx(2 / (1.25 + 3))
+    assert pollux(4, 400).duration_s == pytest.approx(400 * 3)
+
+
+def test_what_does_not_fit_into_a_gpu_is_done_one_after_another():
+    assert pollux(1, 400).duration_s == pytest.approx(400 * 4 * 2)
+
+
+def test_under_elastic_policies_jobs_take_the_batch_size_that_suits_them_best():
+    job = pollux(4, 100)
+    assert job.elastic_speeds.rate(4, 1) == pytest.approx(1000 * 2.25 / (400 * 3))
+    (adapts,) = works([job], Shape(4, 4), Model(), elastic=True)
+    (keeps,) = works([job], Shape(4, 4), Model(adapts=False), elastic=True)
+    assert (adapts.view.max_chunks, keeps.view.max_chunks) == (16, 10), "each GPU has at least ten pictures"
+    assert (adapts.speeds, keeps.speeds) == (job.elastic_speeds, job.speeds)
+
+
+def test_other_files_are_refused_with_what_is_known():
+    with pytest.raises(TraceUnknown, match=r"'a,b'; known are gavel and lab12, philly"):
+        read(Made("a,b\n1,2\n"))
+
+
+def test_the_same_seed_draws_the_same_jobs_of_that_load():
+    lab = Lab(jobs=2000, load=0.7)
+    jobs = draw(lab, 5)
+    assert jobs == draw(lab, 5) != draw(lab, 6)
+    assert all(lab.shortest_s <= job.duration_s <= lab.longest_s for job in jobs)
+    assert all(1.0 <= job.time_limit_s / job.duration_s <= 5.0 for job in jobs)
+    asked = sum(job.slots * job.duration_s for job in jobs)
+    assert asked / (lab.slots * jobs[-1].submitted_at) == pytest.approx(0.7, rel=0.1)
+    count = {name: sum(job.owner == name for job in jobs) for name in ("u0", "u1", "u7")}
+    assert count["u0"] / count["u1"] == pytest.approx(2, rel=0.3)
+    assert count["u0"] / count["u7"] == pytest.approx(8, rel=0.4)
+
+
+def test_a_burst_comes_at_once_and_no_job_is_larger_than_the_cluster():
+    jobs = draw(Lab(jobs=200, slots=4, load=0), 1)
+    assert {job.submitted_at for job in jobs} == {0.0}
+    assert {job.slots for job in jobs} == {1, 2, 4}
+
+
+def test_a_trace_on_disk_and_what_lies_beside_it(tmp_path):
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "mine.csv").write_text(LAB12)
+    (tmp_path / "beside.csv").write_text("x")
+    trace = TraceFile(tmp_path / "traces" / "mine.csv")
+    assert (trace.beside("../beside.csv"), trace.names(".."), trace.text()) == (
+        "x",
+        ["beside.csv", "traces"],
+        LAB12,
+    )
+
+
+def test_the_command_prints_a_row_for_each_and_what_it_assumed(tmp_path, capsys):
+    trace = tmp_path / "mine.csv"
+    trace.write_text(LAB12)
+    words = ["simulate", "--trace", str(trace), "--policy", "fifo,las", "--placement", "pack,spread"]
+    assert main([*words, "--restart-s", "12", "--nodes", "2", "--gpus", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 nodes with 2 GPUs each; 2 jobs"
+    rows = [line.split()[:3] for line in lines if line.startswith(("fifo", "las"))]
+    assert rows[0] == ["fifo", "pack", "1.00"]
+    assert [row[:2] for row in rows] == [
+        ["fifo", "pack"],
+        ["fifo", "spread"],
+        ["las", "pack"],
+        ["las", "spread"],
+    ]
+    assert any(line.startswith("a change of places costs 12 s") for line in lines)
+
+
+def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):
+    ours = tmp_path / "shortest.py"
+    ours.write_text(
+        "from minicluster_hub.scheduling.base import Grant, Plan\n\n"
+        "def plan(snapshot):\n"
+        "    running = [Grant(job.job_id, job.chunks) for job in snapshot.running]\n"
+        "    short = sorted(snapshot.waiting, key=lambda job: job.time_limit_s)\n"
+        "    return Plan((*running, *(Grant(job.job_id, job.min_chunks) for job in short)), in_turn=False)\n"
+    )
+    words = ["simulate", "--jobs", "60", "--seeds", "0", "--policy"]
+    assert main([*words, f"fifo,{ours}"]) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(str(ours))]
+    assert row[1] == "pack" and float(row[2]) > 1.5, "shortest first is better than FIFO"
+    ours.write_text("def plan(snapshot):\n    return 7\n")
+    assert main([*words, str(ours)]) == 1
+    assert "plan() returned 7, which is no Plan" in capsys.readouterr().err
+    ours.write_text("x = 1\n")
+    assert main([*words, str(ours)]) == 1
+    assert f"{ours}: it has no function plan(snapshot)" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "none.py")]) == 1
+    assert "none.py" in capsys.readouterr().err
+
+
+def test_the_command_tells_which_jobs_are_left_out(tmp_path, capsys):
+    trace = tmp_path / "mine.csv"
+    trace.write_text(LAB12)
+    assert main(["simulate", "--trace", str(trace), "--nodes", "1", "--gpus", "2"]) == 0
+    assert "1 of them need more GPUs than there are, and are left out" in capsys.readouterr().out
+
+
+def test_the_command_draws_jobs_and_a_picture(tmp_path, capsys):
+    picture = tmp_path / "compared.svg"
+    pytest.importorskip("matplotlib", reason="the picture needs it")
+    assert main(["simulate", "--jobs", "12", "--seeds", "0,1", "--plot", str(picture)]) == 0
+    assert "24 jobs in 2 traces" in capsys.readouterr().out
+    assert "<svg" in picture.read_text()
+
+
+def test_what_the_command_cannot_do_it_says(tmp_path, capsys):
+    assert main(["simulate", "--trace", str(tmp_path / "none.csv")]) == 1
+    assert "none.csv" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["simulate", "--policy", "lottery"])
+    assert "there is no 'lottery'; there are: all, fifo" in capsys.readouterr().err

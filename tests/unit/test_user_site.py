@@ -1,0 +1,114 @@
+"""What pip left in a user's own site becomes pins, and a cell is told what its ranks lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from minicluster.cell import CellSource
+from minicluster.publishing.installed import not_in, notice, used_additions
+from minicluster.publishing.pip import failing_line
+from minicluster.publishing.site import NotReplayable, additions, pins
+from minicluster.wire import Pin
+
+
+def installed(site: Path, name: str, version: str, *files: str, origin: object = None) -> None:
+    """Leave what pip leaves."""
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    if origin:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+
+
+def cell(source: str) -> CellSource:
+    return CellSource.parse(source, "Cell In[1]")
+
+
+def test_what_is_not_there_adds_nothing(tmp_path: Path) -> None:
+    assert pins(None) == () and pins(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        (None, "Tiny.Colours==1.0"),
+        (
+            {"url": "https://git.lab/tiny.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}},
+            "Tiny.Colours @ git+https://git.lab/tiny.git@abc123",
+        ),
+        (
+            {
+                "url": "https://git.lab/all.git",
+                "vcs_info": {"vcs": "git", "commit_id": "abc123"},
+                "subdirectory": "tiny",
+            },
+            "Tiny.Colours @ git+https://git.lab/all.git@abc123#subdirectory=tiny",
+        ),
+        (
+            {"url": "https://files.lab/tiny-1.0.whl", "archive_info": {}},
+            "Tiny.Colours @ https://files.lab/tiny-1.0.whl",
+        ),
+    ],
+)
+def test_a_package_is_pinned_to_where_it_came_from(tmp_path: Path, origin: object, requirement: str) -> None:
+    installed(tmp_path, "Tiny.Colours", "1.0", "tiny/__init__.py", origin=origin)
+    (pin,) = pins(tmp_path)
+    assert pin.requirement == requirement
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"url": "file:///home/mini/tiny", "dir_info": {"editable": True}},
+        {"url": "file:///home/mini/tiny-1.0.whl", "archive_info": {}},
+    ],
+)
+def test_what_only_this_machine_has_is_refused_by_name(tmp_path: Path, origin: object) -> None:
+    installed(tmp_path, "tiny", "1.0", "tiny.py", origin=origin)
+    with pytest.raises(NotReplayable, match="tiny was installed from this machine"):
+        pins(tmp_path)
+
+
+def test_a_package_goes_by_the_names_that_it_is_imported_by(tmp_path: Path) -> None:
+    files = ("sklearn/__init__.py", "_fast.cpython-312.so", "one.py", "../../../bin/sk", "x.data/y")
+    installed(tmp_path, "scikit-learn", "1.0", *files, "scikit_learn-1.0.dist-info/RECORD")
+    (found,) = additions(tmp_path)
+    assert {"sklearn", "_fast", "one"} <= found.modules
+    assert not {"x", "scikit_learn-1", "bin"} & found.modules
+
+
+def test_a_cell_uses_what_it_imports_and_what_the_notebooks_names_stand_for(tmp_path: Path) -> None:
+    installed(tmp_path, "imported", "1.0", "imported.py")
+    installed(tmp_path, "named", "1.0", "json/__init__.py")
+    installed(tmp_path, "unused", "1.0", "unused.py")
+    source = "def f():\n    import imported.part\nmodule.dumps(1)"
+    used = used_additions(cell(source), {"module": json, "other": 1}, tmp_path)
+    assert [one.name for one in used] == ["imported", "named"]
+    of_a_value = used_additions(cell("value.decode('1')"), {"value": json.JSONDecoder()}, tmp_path)
+    assert [one.name for one in of_a_value] == ["named"]
+
+
+def test_what_the_image_has_in_this_version_is_not_lacking(tmp_path: Path) -> None:
+    for name in ("tiny-a", "tiny-b", "tiny-c"):
+        installed(tmp_path, name, "1.0", f"{name[-1]}.py")
+    image = (Pin(name="Tiny_A", version="1.0"), Pin(name="tiny-b", version="0.9"))
+    lacking = not_in(additions(tmp_path), image)
+    assert [one.name for one in lacking] == ["tiny-b", "tiny-c"]
+    assert notice(lacking).startswith("tiny-b, tiny-c were installed with pip here, the ranks do not have")
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["Looking\n", "ERROR: No such thing (from versions: none)\n", "ERROR: Later\n"], "No such thing"),
+        (["  error: subprocess-exited-with-error\n", "last\n"], "subprocess-exited-with-error"),
+        (["Killed\n", "\n"], "Killed"),
+        ([], "without a word"),
+    ],
+)
+def test_pips_own_line_is_the_first_that_says_error(lines: list[str], told: str) -> None:
+    assert told in failing_line(lines)

@@ -1,0 +1,124 @@
+"""The file of decoded pictures that the loader keeps: made once, shared, and made anew when it must be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from minicluster import vision
+from minicluster.vision import decoding, pixels
+
+from .pictures import picture, planes
+from .pictures import root as root
+
+
+def test_files_are_decoded_once_and_again_when_one_changes(root: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = vision.Images(root, "train", cache=cache)
+    (made,) = cache.iterdir()
+    assert made.stat().st_size == len(first) * 3 * 32 * 32
+    # The next one takes what is in that file: written to by hand, it shows.
+    made.write_bytes(b"\7" * made.stat().st_size)
+    assert vision.Images(root, "train", cache=cache)[0][0].unique().tolist() == [7]
+    path = root / "train" / "airplane" / "cifar10-train-1.png"
+    fact = path.stat()
+    picture(999).save(path)
+    os.utime(path, ns=(fact.st_atime_ns, fact.st_mtime_ns))
+    assert torch.equal(vision.Images(root, "train", cache=cache)[0][0], planes(picture(999)))
+
+
+def test_two_data_sets_with_the_same_names_and_times_are_kept_apart(root: Path, tmp_path: Path) -> None:
+    other = root.with_name("other")
+    shutil.copytree(root, other)
+    cache = tmp_path / "cache"
+    vision.Images(root, "train", cache=cache)
+    vision.Images(other, "train", cache=cache)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_ranks_that_come_at_once_share_one_file(root: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=vision.Images, args=(root, "train", cache)) for _ in range(3)]
+    with cache_held(cache):
+        for rank in ranks:
+            rank.start()
+        while waiting_for(cache) < len(ranks):
+            assert all(rank.is_alive() for rank in ranks), "a rank did not wait"
+            time.sleep(0.01)
+    for rank in ranks:
+        rank.join()
+    assert [rank.exitcode for rank in ranks] == [0, 0, 0]
+    (made,) = cache.iterdir()
+    before = made.stat()
+    assert len(vision.Images(root, "train", cache=cache)) == 12
+    assert made.stat().st_ino == before.st_ino
+
+
+def waiting_for(folder: Path) -> int:
+    """Return how many processes wait for the lock of a folder."""
+    waiting = [line for line in Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
+    return sum(f":{folder.stat().st_ino} " in line for line in waiting)
+
+
+@contextmanager
+def cache_held(cache: Path) -> Iterator[None]:
+    """Hold a cache as the rank that decodes does."""
+    # In a process of its own: those that are forked here would hold it, too.
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print(flush=True); input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(cache)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdin and holder.stdout
+    holder.stdout.readline()
+    yield
+    holder.communicate(b"\n")
+
+
+def test_processes_that_are_killed_leave_no_gap(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, real = os.getpid(), decoding.decode
+
+    def dying(folder: Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:
+        if os.getpid() != ours:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(folder, names)
+
+    monkeypatch.setattr(pixels, "decode", dying)
+    kept = vision.Images(root, "train", cache=tmp_path / "cache")
+    plain = vision.Images(root, "train", cache=False)
+    assert all(torch.equal(kept[index][0], plain[index][0]) for index in range(12))
+
+
+def test_without_room_for_the_cache_files_are_decoded_anew(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("where a folder should be")
+    with pytest.warns(UserWarning, match="decoded anew in each epoch.*cannot hold them.*cache=FOLDER"):
+        images = vision.Images(root, "train", cache=tmp_path / "file")
+    assert len(list(DataLoader(images, batch_size=4))) == 3
+
+
+def test_the_default_cache_of_a_rank_is_its_tasks_own(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    vision.Images(root, "train")
+    assert len(list((tmp_path / "home" / "minicluster" / "images").iterdir())) == 1
+    monkeypatch.setenv("MINICLUSTER_SCRATCH", str(tmp_path / "task"))
+    vision.Images(root, "train")
+    assert len(list((tmp_path / "task" / "images").iterdir())) == 1
