@@ -126,12 +126,28 @@ class Keepers:
         )
 
     def views(self, world: World) -> dict[int, DataView]:
-        """Return how far the data sets of jobs are that start, by gang."""
-        return {
-            gang.id: self._view(job, _nodes_of(world, gang))
-            for gang, job in _with_data(world)
-            if job.state is JobState.STARTING
-        }
+        """Return how far the data sets of jobs are that start, or have other nodes join them, by gang."""
+        views: dict[int, DataView] = {}
+        for gang, job in _with_data(world):
+            if job.state is JobState.STARTING:
+                views[gang.id] = self._view(job, _nodes_of(world, gang))
+            elif job.state is JobState.RUNNING and job.spec.fault_tolerant:
+                views[gang.id] = self._view_of_running(job, _nodes_of(world, gang))
+        return views
+
+    def _view_of_running(self, job: JobRecord, nodes: tuple[str, ...]) -> DataView:
+        failures = {name: self._failure(job, name) for name in nodes}
+        lacking = {name: failure for name, failure in failures.items() if failure}
+        return DataView(True, "", self._began, lacking=lacking)
+
+    def _failure(self, job: JobRecord, name: str) -> JobError | None:
+        """Return why a node will not have some data set of a job's attempt, None as long as it may."""
+        attempt, node = job.attempt_id or 0, self._nodes.get(name, _Node())
+        for use in job.spec.data:
+            standing = node.sets.get(self.folder(use))
+            if standing and standing.standing is Standing.FAILED and standing.attempt >= attempt:
+                return _error(use, name, standing)
+        return None
 
     def _view(self, job: JobRecord, nodes: tuple[str, ...]) -> DataView:
         attempt, told = job.attempt_id or 0, list[str]()
@@ -139,12 +155,13 @@ class Keepers:
         moved_at = max((node.moved_at for node in of.values()), default=self._began)
         if job.data_attempt_id == attempt:
             return DataView(True, "", moved_at)
+        trouble = next(filter(None, (self._failure(job, name) for name in nodes)), None)
+        if trouble:
+            return DataView(False, trouble.message, moved_at, trouble)
         for use in job.spec.data:
             folder, missing = self.folder(use), list[str]()
             for name, node in of.items():
                 standing = node.sets.get(folder)
-                if standing and standing.standing is Standing.FAILED and standing.attempt >= attempt:
-                    return DataView(False, standing.detail, moved_at, _error(use, name, standing))
                 if not _is_ready(standing, attempt):
                     missing.append(f"{name} {self._how_far(node, standing, use)}")
             if missing:

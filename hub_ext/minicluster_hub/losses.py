@@ -21,7 +21,7 @@ def without_unusable(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Dro
     else:
         unready = [task for task in scene.tasks if task.state is not TaskState.READY]
         bad = [task for task in scene.tasks if task.id in gone or task in unready or task in late]
-    reason = "an agent did not end its ranks" if late else ""
+    reason = "an agent did not end its ranks" if late else _lacks_data(bad, scene)
     if bad and len(bad) == len(scene.tasks):
         yield EndGang(scene.gang.id, reason)
     elif bad:
@@ -99,11 +99,17 @@ def _joins_in_vain(task: TaskRecord, scene: Scene) -> bool:
     """Tell whether a task that was to join cannot, or comes too late: it would train on alone."""
     ranks = [rank for rank in scene.living_ranks if rank.task_id == task.id]
     waits = all(rank.state is RankState.PENDING for rank in ranks)
-    if waits and (task.failure is not None or _has_finished(scene.living_ranks)):
+    if waits and (task.failure or _lacks_data([task], scene) or _has_finished(scene.living_ranks)):
         return True
     first = scene.tasks[0]
     brought = first.cleared >= (scene.job.attempt_id or 0) if scene.job else False
     return brought and ranks[0].joined and task is not first and not _has_finished(ranks)
+
+
+def _lacks_data(tasks: Iterable[TaskRecord], scene: Scene) -> str:
+    """Return why a data set will not come to one of these tasks' nodes, "" when nothing is known of that."""
+    lacking = scene.data.lacking if scene.data else {}
+    return next((lacking[task.node].message for task in tasks if task.node in lacking), "")
 
 
 def _has_finished(ranks: Iterable[RankRecord]) -> bool:

@@ -5,7 +5,8 @@ Times are seconds since the epoch on the service's clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from minicluster.wire import BlobInfo, ImageState, JobError, JobSpec, JobState, RankState, Recipe
@@ -187,13 +188,15 @@ class DataSetRecord:
 class DataView:
     """How far the data sets of an attempt are on its nodes. told: for the job's owner.
 
-    moved_at: when something of them last came nearer. trouble: why they will not come.
+    moved_at: when something of them last came nearer. trouble: why they will not come. lacking: the same
+    for nodes that are to join the attempt while it runs.
     """
 
     ready: bool
     told: str
     moved_at: float
     trouble: JobError | None = None
+    lacking: Mapping[str, JobError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

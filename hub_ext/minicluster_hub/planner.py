@@ -38,6 +38,8 @@ from minicluster_hub.store import GangTaken, SlotTaken, Store
 
 GROWTH_PAUSE_S = 5.0
 """How long a job that lost a node, or a node that was to join it, gets no other one."""
+REFUSED_GROWTH_PAUSE_S = 60.0
+"""The same after one that could not join: it would be tried again, with the same end."""
 
 
 class Planner:
@@ -148,9 +150,9 @@ class Planner:
         """Return the slots that claims keep from a notebook server that may hold some until then, and why."""
         return self._kept.against.kept_from(owner, ends_at, self.bookings.groups_of)
 
-    def pause_growth(self, job_id: int) -> None:
+    def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
         """Give a job no more nodes for a while."""
-        self._no_growth[job_id] = self._clock() + GROWTH_PAUSE_S
+        self._no_growth[job_id] = self._clock() + (REFUSED_GROWTH_PAUSE_S if refused else GROWTH_PAUSE_S)
 
     def _snapshot(self, world: World, sight: Sight) -> Snapshot:
         now = self._clock()

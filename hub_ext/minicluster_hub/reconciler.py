@@ -255,8 +255,9 @@ class Reconciler:
         self._log.info("gang %s goes on without %s%s", gang_id, nodes, f": {reason}" if reason else "")
         self._store.drop_tasks(gang_id, task_ids, self._clock())
         if scene.job is not None and scene.tolerates_loss:
-            self._planner.pause_growth(scene.job.id)
-            self._store.note(scene.job.id, "shrunk", f"{nodes} is lost; the others go on", self._clock())
+            self._planner.pause_growth(scene.job.id, refused=bool(reason))
+            why = f"{nodes} {f'leaves: {reason}' if reason else 'is lost'}; the others go on"
+            self._store.note(scene.job.id, "shrunk", why, self._clock())
             self.board.ring(scene.job.id)
 
     def happened(

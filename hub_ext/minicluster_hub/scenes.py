@@ -88,6 +88,7 @@ class Scene:
     lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
     data: how far the data sets are of a job that starts, None where it has none.
     apart: tasks of an attempt on its way that the others do not reach.
+    awaited: a job that lost a node waits to go on with these tasks: they hold its newest snapshots.
     """
 
     gang: GangRecord
@@ -100,6 +101,7 @@ class Scene:
     lighthouse: str = ""
     data: DataView | None = None
     apart: tuple[TaskRecord, ...] = field(default=())
+    awaited: bool = False
 
     @property
     def assembled(self) -> bool:
@@ -115,6 +117,13 @@ class Scene:
     def tolerates_loss(self) -> bool:
         """Whether the attempt runs, and goes on as long as it has one task."""
         return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
+
+    def warm_until(self, limits: Limits) -> float | None:
+        """Return when the gang is idle for too long; None: as long as nobody else needs its slots."""
+        if self.awaited:
+            return None
+        idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
+        return idle_since + limits.keep_warm_s
 
     def brings(self, task: TaskRecord) -> bool:
         """Whether a task's ranks have ended, so that its agent has only to bring what they left."""
@@ -142,6 +151,7 @@ class Scene:
 
 def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
     jobs = {job.id: job for job in world.jobs}
+    awaited = {job.gang_id for job in world.jobs if job.state is JobState.QUEUED}
     for gang in world.gangs:
         tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
@@ -155,7 +165,8 @@ def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
         data = sight.data.get(gang.id)
         starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
         parted = apart(tasks, sight.unreached) if starts else ()
-        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted)
+        waits = gang.id in awaited
+        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, waits)
 
 
 def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[int, float]) -> frozenset[str]:

@@ -1,5 +1,7 @@
 """What must happen next, from a world put together by hand: events in, actions out."""
 
+from dataclasses import replace
+
 import pytest
 
 from minicluster.runtime.artifacts import TIME_LEFT_S
@@ -145,6 +147,17 @@ def test_a_warm_gang_is_kept_for_its_time_and_not_when_it_is_broken():
     assert acts(world(None, READY, idle_since=NOW - 119)) == ()
     assert acts(world(None, READY, idle_since=NOW - 121)) == (EndGang(3, ""),)
     assert DropTasks(3, (31,), "") in acts(world(None, READY, idle_since=NOW), sight(31))
+
+
+def test_a_warm_gang_is_kept_as_long_as_its_job_waits_for_a_node_in_the_place_of_a_lost_one():
+    waits = replace(job(JobState.QUEUED), gang_id=3)
+    idle = world(None, READY, idle_since=NOW - 1000)
+    awaited = replace(idle, jobs=(waits,))
+    assert acts(idle) == (EndGang(3, ""),)
+    assert acts(awaited) == (), "its tasks have the newest snapshot in their memory"
+    assert next_deadline(awaited, sight(), LIMITS) > 1.0, "nothing to look at for that"
+    assert acts(awaited, sight(30)) == (DropTasks(3, (30,), ""),)
+    assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
 
 
 def test_a_time_limit_ends_the_job_and_sets_the_deadline():

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from minicluster.wire import ErrorKind, JobError, JobState, RankState
+from minicluster.wire import DataUse, ErrorKind, JobError, JobState, KeeperReport, RankState
 from minicluster_hub.actions import DropTasks, EndGang, EndLighthouse, StartLighthouse
 from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engines.base import TaskView
+from minicluster_hub.keepers import Keepers
 from minicluster_hub.models import GangTarget, RankRecord, SnapshotRecord, TaskState, World
 from minicluster_hub.orders import orders_for
 from minicluster_hub.scenes import Sight, silent_nodes
@@ -133,6 +134,20 @@ def test_a_task_joins_a_running_attempt_and_leaves_when_it_comes_too_late():
     assert orders_for(READY[1], ready).run.first_rank == 1
     late = world(job(spec=TOLERANT), joining, (RankState.EXITED, RankState.PENDING))
     assert acts(late, lit(sight())) == (DropTasks(3, (31,), ""),)
+
+
+def test_a_task_whose_data_will_not_come_does_not_join():
+    use = DataUse(name="pets", owner="ada", manifest_sha256="b" * 64, size_bytes=9)
+    reads = job(spec=TOLERANT.model_copy(update={"data": (use,)}), data_attempt_id=70)
+    here = world(reads, READY, (RankState.STARTED, RankState.PENDING))
+    keepers = Keepers()
+    failed = {"folder": keepers.folder(use), "standing": "failed", "attempt": 70, "detail": "disk full"}
+    for node in ("node-0", "node-1"):
+        keepers.hear(KeeperReport.model_validate({"nodes": [node], "sets": [failed]}))
+    seen = replace(lit(sight()), data=keepers.views(here))
+    (dropped,) = acts(here, seen)
+    assert isinstance(dropped, DropTasks) and dropped.task_ids == (31,), "the other trains already"
+    assert dropped.reason == "the data set pets did not come to node-1: disk full"
 
 
 def test_a_newcomer_does_not_train_on_alone_when_the_others_have_finished():

@@ -11,6 +11,8 @@ from ..cluster import Images, LabCluster
 from ..faults import Jobs, administrator, check_nothing_of_jobs_left, wait_idle
 from ..machines import Lab
 
+KEEP_WARM_S = 5
+
 
 class Four:
     """The cluster, lent to one test after the other; where one leaves it broken, the next gets a new one."""
@@ -43,7 +45,7 @@ class Four:
         self._say("four machines, and a cluster on them")
         lab = self._lab.enter_context(Lab.fresh(gpus=(2, 2, 2, 2), images=self._images))
         cluster = LabCluster(lab, Images(*(lab.load(image) for image in self._images)))
-        cluster.up("--service-option=--MiniclusterHub.keep_warm_s=5")
+        cluster.up(f"--service-option=--MiniclusterHub.keep_warm_s={KEEP_WARM_S}")
         cluster.join()
         self._cluster = cluster
         return cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ..faults import WITHIN_S, Jobs, wait_idle
 from ..machines.processes import wait_for
 from ..recovering import EVERY, FAULTS, recover, recover_live, steps, training
+from .conftest import KEEP_WARM_S
 
 TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
 """How often each node is struck in each way; with one time only, not in all of them."""
@@ -34,6 +36,7 @@ def test_a_job_that_needs_all_its_nodes_waits_for_one_in_the_lost_ones_place(job
         try:
             assert jobs.wait(job, "queued")["state"] == "queued"
             assert "2" in jobs.job(job)["reason"]
+            time.sleep(KEEP_WARM_S + 1)  # As long as it waits, the others stay there for it.
         finally:
             lost.power_on()
         wait_for(lambda: steps(jobs, job, 2) or jobs.job(job)["error"], "its next step", WITHIN_S, 0.2)
