@@ -9,7 +9,9 @@ from math import ceil
 
 from minicluster_hub.rules.in_force import Rules
 from minicluster_hub.rules.own import OwnPolicy
-from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
+from minicluster_hub.scheduling.base import Placement, Policy
+from minicluster_hub.scheduling.keeping import Kept
+from minicluster_hub.scheduling.placement.outside import kept_off
 
 PAUSE_S = 5.0
 """Between two forecasts: the queue may change a hundred times a second."""
@@ -29,12 +31,12 @@ class Foretelling:
         self._rules = rules
         self._told = told
         self._log = log
-        self._newest: Snapshot | None = None
+        self._newest: Kept | None = None
         self._work: asyncio.Task[None] | None = None
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Foretell from this snapshot, unless a newer one comes before its turn."""
-        self._newest = snapshot
+    def look(self, kept: Kept) -> None:
+        """Foretell from what claims leave now, unless something newer comes before its turn."""
+        self._newest = kept
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
 
@@ -44,28 +46,36 @@ class Foretelling:
 
     async def _run(self) -> None:
         while self._newest is not None:
-            snapshot, self._newest = self._newest, None
+            kept, self._newest = self._newest, None
             policy, placement = self._rules.policy, self._rules.placement
             if isinstance(policy, OwnPolicy):
                 starts, self.latest = {}, {}  # It answers one question at a time: those of the plans.
             else:
-                starts, self.latest = await asyncio.to_thread(self._foretell, snapshot, policy, placement)
+                starts, self.latest = await asyncio.to_thread(self._foretell, kept, policy, placement)
             if starts != self.starts:
                 self.starts = starts
                 self._told()
             await asyncio.sleep(PAUSE_S)
 
-    def _foretell(self, snapshot: Snapshot, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
-        """Return when waiting jobs are expected to start, and by when at the latest."""
+    def _foretell(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
+        """Return when waiting jobs are expected to start, and by when at the latest.
+
+        Of starts after the next claim begins nothing is said: the forecast does not know what it leaves.
+        """
         from minicluster_hub.scheduling.forecast import BOUNDED, forecast, latest_starts
 
+        snapshot, outside, known_until = kept.snapshot, kept_off(placement, kept.barred), kept.next_begins_at
         try:
-            found = forecast(snapshot, policy, placement)
+            found = forecast(snapshot, policy, outside)
             bounded = self._rules.in_force.choice.policy in BOUNDED
-            latest = latest_starts(snapshot, policy, placement) if bounded else {}
+            latest = latest_starts(snapshot, policy, outside) if bounded else {}
         except Exception:
             self._log.exception("no forecast of the queue")
             return {}, {}
-        starts = {job_id: _ROUNDED_TO_S * round(at / _ROUNDED_TO_S) for job_id, at in found.items()}
-        ends = {job_id: _ROUNDED_TO_S * ceil(at / _ROUNDED_TO_S) for job_id, at in latest.items()}
+        starts = {job_id: _rounded(round, at) for job_id, at in found.items() if at < known_until}
+        ends = {job_id: _rounded(ceil, at) for job_id, at in latest.items() if at < known_until}
         return starts, {job_id: max(at, starts.get(job_id, at)) for job_id, at in ends.items()}
+
+
+def _rounded(how: Callable[[float], int], at: float) -> float:
+    return _ROUNDED_TO_S * how(at / _ROUNDED_TO_S)

@@ -105,7 +105,7 @@ class Planner:
             self._explain()
             self._board.show_closed(self.bookings.closed(sight.now))
         if snapshot.waiting:
-            self._foretelling.look(snapshot)
+            self._foretelling.look(self._kept)
         return any(done)
 
     def close(self) -> None:
@@ -113,9 +113,10 @@ class Planner:
         self._rules.close()
 
     def _explain(self) -> None:
-        waits = explain(self._kept.shown(), self._foretelling.starts, self._held_out_until)
+        starts = self._foretelling.starts
+        waits = explain(self._kept.shown(), starts, self._held_out_until)
         self._board.planned = Planned(self.snapshot, self._foretelling.latest)
-        self._board.show_waits((*self._kept.explained(waits), *self._within.waits()))
+        self._board.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
 
     def _look(self, world: World, sight: Sight) -> tuple[Within, Kept]:
         """Return what quotas leave of what there is, and what claims leave of that."""

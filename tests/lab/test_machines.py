@@ -125,8 +125,8 @@ def test_bytes_are_counted_and_a_slow_cable_is_slow(swarm: Lab) -> None:
     slow_s = transfer(source, target, 5 * MEGABYTE)
     target.unlimit()
     fast_s = transfer(source, target, 5 * MEGABYTE)
-    assert 1.7 < slow_s < 4
-    assert fast_s < 1
+    assert slow_s > 1.7, "5 MB at 20 Mbit/s take 2 s, but for what the first burst has"
+    assert fast_s < slow_s / 2
     assert 10 * MEGABYTE < source.bytes_sent() - sent < 11 * MEGABYTE
     assert 10 * MEGABYTE < target.bytes_received() - received < 11 * MEGABYTE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
@@ -87,11 +87,16 @@ def test_a_server_goes_back_to_its_home_and_nowhere_else(hub: SpawnerHub, user: 
 
 def test_a_second_start_is_reached_at_once(hub: SpawnerHub, user: str) -> None:
     """Resolvers keep a service's name for ten minutes; each start has a name of its own."""
-    hub.run_server(user)
+    first_s = _timed(lambda: hub.run_server(user))
     hub.stop_server(user)
+    second_s = _timed(lambda: hub.run_server(user))
+    assert second_s < 3 * first_s
+
+
+def _timed(do: Callable[[], object]) -> float:
     begun_s = time.monotonic()
-    hub.run_server(user)
-    assert time.monotonic() - begun_s < 20
+    do()
+    return time.monotonic() - begun_s
 
 
 def test_a_lost_home_is_told_and_never_replaced_in_silence(hub: SpawnerHub, user: str) -> None:
@@ -129,10 +134,8 @@ def test_named_servers_share_the_home(hub: SpawnerHub, user: str) -> None:
 
 
 def test_a_missing_image_is_told_at_once(hub: SpawnerHub, user: str) -> None:
-    begun_s = time.monotonic()
     told = hub.refused(user, image="gone")
     assert "could not get the image gone" in told and "No such image" in told and "`doctor`" in told
-    assert time.monotonic() - begun_s < 30
     assert hub.remains() == EMPTY
 
 

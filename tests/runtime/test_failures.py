@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
@@ -29,10 +28,7 @@ async def test_an_exception_has_the_lines_of_the_cell_and_ends_the_others(cluste
         dist.all_reduce(torch.ones(1))
         """
     )
-    await run.started()
-    began = time.monotonic()
     error = await run.culprit()
-    assert time.monotonic() - began < 5
     assert (error.kind, error.rank, error.node) == (ErrorKind.EXCEPTION, 1, "node-1")
     assert error.message == "ZeroDivisionError: division by zero"
     assert f'File "{FILENAME}", line 9, in <module>\n    broken(3)\n' in error.traceback

@@ -58,9 +58,13 @@ def started(found, rule="fifo", placed="pack"):
     return {one.job_id: one.places for one in decisions if isinstance(one, Admit)}
 
 
+def wait_of(found, job_id, starts=None):
+    waits = found.explained(explain(found.shown(), starts or {}), starts or {})
+    return next(wait for wait in waits if wait.job_id == job_id)
+
+
 def told(found, job_id):
-    waits = found.explained(explain(found.shown()))
-    return next(wait.reason for wait in waits if wait.job_id == job_id)
+    return wait_of(found, job_id).reason
 
 
 def test_groups_have_members_and_users_are_themselves():
@@ -79,6 +83,11 @@ class TestReservations:
         assert started(found) == {}
         assert told(found, 2) == "4 slots are reserved for group vision until 04:46 UTC (demo)"
         assert "are free" in told(kept(reserved(1), runs(1, 9, owner="eve"), waits(2, 4, owner="eve")), 2)
+
+    def test_when_a_job_starts_that_waits_for_it_only_the_forecast_tells(self):
+        found = kept(reserved(4), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
+        assert wait_of(found, 2).expected_start_at is None, "what runs may end before, and does not help"
+        assert wait_of(found, 2, {2: NOW + 60}).expected_start_at == NOW + 60
 
     @pytest.mark.parametrize("owner", ["ada", "bob"])
     def test_its_holders_start_before_the_queue(self, owner):

@@ -100,6 +100,23 @@ def test_curves_stay_small_and_keep_their_last_value():
     assert metrics.curves["only_there"].last == 1.0
 
 
+def test_curves_and_progress_go_on_when_the_lowest_rank_is_lost_and_the_others_train_on():
+    def told(rank, steps):
+        for step in steps:
+            yield Record(kind="log", rank=rank, at=step, step=step, values={"loss": rank + step / 100})
+            yield Record(kind="progress", rank=rank, at=step, done=step, total=100, label="step")
+
+    streams = [list(told(0, range(20))), list(told(1, range(60))), list(told(2, range(60)))]
+    for order in (streams, reversed(streams)):
+        metrics = Metrics()
+        for stream in order:
+            metrics.add(stream)
+        curve, progress = metrics.curves["loss"], metrics.progress
+        assert [x for x, _ in curve.points] == list(range(60))
+        assert (curve.points[19][1], curve.points[20][1], curve.last) == (0.19, 1.2, 1 + 0.59)
+        assert progress is not None and progress.done == 59 and progress.left_s == pytest.approx(41.0)
+
+
 def test_progress_tells_the_time_left():
     metrics = Metrics()
     metrics.add(

@@ -105,12 +105,23 @@ class Kept:
         """Return the snapshot as those who wait are to see it: claimed slots belong to the cluster, too."""
         return replace(self.snapshot, topology=self.against.snapshot.topology)
 
-    def explained(self, waits: Iterable[Wait]) -> Iterator[Wait]:
-        """Yield why everybody waits: who would start but for a claim is told of it, then those held back."""
+    @property
+    def next_begins_at(self) -> float:
+        """When the next claim takes its slots; infinity: none is to come."""
+        now = self.snapshot.now
+        begins = (hold.claim.begins_at for hold in self.against.held if not hold.claim.due(now))
+        return min(begins, default=inf)
+
+    def explained(self, waits: Iterable[Wait], starts: Mapping[int, float]) -> Iterator[Wait]:
+        """Yield why everybody waits: who would start but for a claim is told of it, then those held back.
+
+        starts: what is foretold.
+        """
         jobs = {job.job_id: job for job in self.snapshot.waiting}
         for wait in waits:
             told = self._reason(jobs[wait.job_id])
-            yield replace(wait, reason=told) if told else wait
+            at = starts.get(wait.job_id)
+            yield replace(wait, reason=told, expected_start_at=at) if told else wait
         for position, (job_id, reason) in enumerate(sorted(self.reasons.items()), len(jobs) + 1):
             yield Wait(job_id, position, reason, None)
 

@@ -1,10 +1,15 @@
 """Jobs by REST: submit, list, look, stop, log, result, and how errors are told."""
 
+import asyncio
 import hashlib
+from uuid import uuid4
 
 import pytest
 
+from minicluster.client import Service
 from minicluster.wire import JobList, NodeList
+
+from .data import count
 
 SHA256 = "a" * 64
 
@@ -43,6 +48,15 @@ async def test_another_users_blob_is_not_a_payload(api):
     assert answer.json()["error"]["code"] == "payload_missing"
     assert (await api.ask("HEAD", f"api/blobs/{sha256}")).status_code == 404
     assert (await api.ask("HEAD", f"api/blobs/{sha256}", "bob-token")).status_code == 200
+
+
+async def test_the_client_does_not_send_a_large_blob_again_that_is_here(api):
+    data = uuid4().bytes * 10_000
+    client = Service(api.url, "ada-token", patience_s=5)
+    first, second = [await asyncio.to_thread(client.put_blob, data) for _ in range(2)]
+    client.close()
+    assert first == second and first.sha256 == hashlib.sha256(data).hexdigest()
+    assert count(api, "PUT", "api/blobs/{sha256}") == 1
 
 
 @pytest.mark.parametrize(

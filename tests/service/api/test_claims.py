@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from minicluster_hub import foretelling
 from minicluster_hub.scheduling.claims import LAPSE_S
 from minicluster_hub.scheduling.servers import ServerLimits
 
@@ -51,6 +52,33 @@ async def test_what_is_reserved_is_for_its_holders_and_others_are_told(api):
     await api.ask("POST", f"api/jobs/{mine.id}/stop", "bob-token")
     assert await api.agents(job.id)
     assert (await claims(api))[0]["over"] == "taken back by root"
+
+
+async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):
+    monkeypatch.setattr(foretelling, "PAUSE_S", 0.1)
+    now = time.time()
+    window = {"kind": "maintenance", "holder": "", "nodes": ["node-1"], "note": "new memory"}
+    assert (await make(api, **window, begins_at=now + 1000)).status_code == 201
+    await api.running("bob", nodes=3, timeout_s=600)
+    short = await api.submit("ada", nodes=3, timeout_s=60)
+    longer = await api.submit("ada", nodes=2, timeout_s=1400)
+    last = await api.submit("ada", nodes=2, timeout_s=200)
+    starts = await foretold(api, short.id, longer.id, last.id)
+    assert starts[short.id] == pytest.approx(now + 300, abs=61)
+    assert starts[longer.id] == pytest.approx(now + 330, abs=61), "beside the node"
+    assert starts[last.id] is None, "after the window has begun"
+
+
+async def foretold(api, first, *others):
+    """Return when jobs are expected to start, once that of the first is told."""
+    shown = {}
+    async with asyncio.timeout(10):
+        while not shown.get(first):
+            for job in (first, *others):
+                answer = (await api.ask("GET", f"api/jobs/{job}", "root-token")).json()
+                shown[job] = answer["expected_start_at"]
+            await asyncio.sleep(0.05)
+    return shown
 
 
 async def test_a_group_has_it_together_as_the_hub_names_its_members(api):
