@@ -105,7 +105,8 @@ class PasswordFile:
             users = self.users()
             if name in users:
                 raise UserNameRefused(
-                    f"The user {name!r} exists already. A new password: --reset-password {name}"
+                    f"The user {name!r} exists already. A new password: passwd {name} "
+                    f"(with ./run: --reset-password {name})"
                 )
             return self._set(users, name, admin)
 

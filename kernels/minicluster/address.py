@@ -64,6 +64,10 @@ def understand(text: str) -> Address:
         raise _wrong(text, f"{parts.scheme}:// is not how a hub is reached")
     if not parts.hostname:
         raise _wrong(text, "there is no host in it")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise _wrong(text, f"{parts.hostname} is no name of a machine") from None
     if parts.username is not None:
         raise _wrong(text, "it holds a user's name; the token says who you are")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname

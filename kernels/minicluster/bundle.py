@@ -61,7 +61,13 @@ def _named(name: str, folder: Path) -> list[Path]:
         )
     if path.exists():
         return [path]
-    if found := sorted(folder.glob(path.relative_to(folder).as_posix())):
+    try:
+        found = sorted(folder.glob(path.relative_to(folder).as_posix()))
+    except ValueError:
+        raise BundleNotSendable(
+            f"--with {name}: ** stands alone between slashes.", "Like this: --with '**/*.json'"
+        ) from None
+    if found:
         return found
     raise BundleNotSendable(f"--with {name}: there is no such file or folder in {folder}.")
 

@@ -39,16 +39,28 @@ def read_file(path: str) -> str:
     """Return the certificates of a file. Raises CertificateUnknown."""
     try:
         pem = Path(path).expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise CertificateUnknown(f"--ca {path}: {why}.", "Give the file's path, with .pem or .crt.") from None
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        told = f"--ca {path}: {_why_unread(error)}."
+        raise CertificateUnknown(told, "Give the file's path, with .pem or .crt.") from None
     context_for(pem)
     return pem
 
 
+def _why_unread(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else "there is no such user here"
+
+
 def by_fingerprint(address: Address, told: str) -> str:
     """Return the hub's certificate if its fingerprint is the one told. Raises CertificateUnknown."""
-    pem, shown = _shown_by(address)
+    try:
+        pem, shown = _shown_by(address)
+    except OSError as error:
+        raise CertificateUnknown(
+            f"{address.host}, port {address.port}, shows no certificate: {error.strerror or error}.",
+            "Look for a slip in the address; does the browser open it?",
+        ) from None
     wanted = told.lower().removeprefix("sha256:").replace(":", "").replace(" ", "")
     if wanted != shown.replace(":", "").lower():
         raise CertificateUnknown(

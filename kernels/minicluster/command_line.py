@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .options import OptionWrong, split_line, unknown_word
+from .options import OptionWrong, is_cell_option, split_line, unknown_word
 
 COMMANDS = {
     "status": "commands:status",
@@ -53,9 +53,13 @@ def parse_command_line(line: str) -> Command:
     words = split_line(line) or ["status"]
     usages = {_verb(usage): usage for usage in COMMANDS}
     verb = next((start for start in (" ".join(words[:2]), words[0]) if start in usages), None)
-    if verb is None:
+    if verb is None or (verb == "data" and words[1:]):
+        if is_cell_option(words[0]):
+            told = f"{words[0]} belongs to a cell, whose first line has two %."
+            raise OptionWrong(told, f"Like this: %%distribute {line.strip()}")
         two = any(known.startswith(f"{words[0]} ") for known in usages)
-        valid = "%distribute " + " | ".join(COMMANDS)
+        those = [usage for usage in COMMANDS if usage.startswith("data")] if words[0] == "data" else COMMANDS
+        valid = "%distribute " + " | ".join(those)
         raise unknown_word(" ".join(words[: 1 + two]), list(usages), valid)
     return _read(verb, words[len(verb.split()) :], usages[verb])
 

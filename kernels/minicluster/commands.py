@@ -70,4 +70,5 @@ def logs(magics: Distribute, command: Command) -> None:
     if left_out_bytes:
         url = service.url + log_path(command.job, rank)
         print(f"… the first {left_out_bytes} bytes are left out here; all of it: {url}")  # noqa: T201
+    text = text or f"Rank {rank} of job {command.job} has printed nothing so far."
     print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from .client import Service
 from .connection import ServiceError
 from .errors import MiniclusterError
+from .options import local_path
 from .pickling import readable_size
 from .tables import Table
 from .wire import Artifact, ArtifactList
@@ -57,7 +58,7 @@ def files(magics: Distribute, command: Command) -> Any:
     folder = command.options.get("--to", "")
     if not folder:
         return file_table(listed.model_copy(update={"artifacts": chosen}), job_id, service.browser_path())
-    return download(service, job_id, chosen, Path(folder).expanduser(), _show)
+    return download(service, job_id, chosen, local_path(folder), _show)
 
 
 def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
@@ -183,10 +184,10 @@ class _Part(BufferedWriter):
 
 
 def _bring(service: Service, path: str, file: Artifact, target: Path, taken: _Taken) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     mark = hashlib.sha256(f"{file.sha256} {target.name}".encode()).hexdigest()[:16]
     part = target.with_name(f".{mark}.part")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with _Part(part, taken) as opened:
             _fill(service, path, file, opened)
         if _digest(part) != file.sha256:

@@ -6,8 +6,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from .errors import MiniclusterError
+
 IGNORE_FILE = ".minicluster-ignore"
 _ALWAYS = (".git/", "__pycache__/", ".ipynb_checkpoints/", IGNORE_FILE)
+
+
+class IgnoreFileUnreadable(MiniclusterError):
+    """The ignore file is there, and what it says is not to be read."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,10 @@ class Ignored:
             return cls(tuple((folder / IGNORE_FILE).read_text("utf-8").splitlines()))
         except FileNotFoundError:
             return cls()
+        except UnicodeDecodeError:
+            raise IgnoreFileUnreadable(
+                f"{folder / IGNORE_FILE} is not in UTF-8.", "Save it again so."
+            ) from None
 
     def __call__(self, path: str, *, is_folder: bool) -> bool:
         ignored = False

@@ -6,16 +6,21 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from .errors import MiniclusterError
 
-_LATER = {
-    "up": "gangs that keep their variables come in a later version; a gang stays warm after a cell by itself",
-    "down": "gangs are given back by themselves some time after their last cell",
-    "doctor": "the doctor comes in a later version; `%distribute nodes` shows the nodes and their slots",
+_ELSEWHERE = {
+    "up": "is not there yet: gangs that keep their variables come in a later version; "
+    "a gang stays warm after a cell by itself",
+    "down": "is not needed: gangs are given back by themselves some time after their last cell",
+    "doctor": "is a command of the administrator's; `%distribute nodes` shows the nodes and their slots",
 }
+"""Words that people try here."""
+_MOST_DATA_SETS = 32
 _SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
@@ -83,10 +88,22 @@ def _check_shape(options: CellOptions) -> None:
         )
 
 
+def is_cell_option(word: str) -> bool:
+    return word in _CELL_OPTIONS
+
+
+def local_path(text: str) -> Path:
+    """Return a path of this machine, as people write it. Raises OptionWrong."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise OptionWrong(f"{text}: there is no such user here.", "~/ is your own home.") from None
+
+
 def split_line(line: str) -> list[str]:
     """Return the words of a line; `--name=value` is two. Raises OptionWrong."""
     try:
-        words = shlex.split(line, comments=True)
+        words = shlex.split(_without_comment(line))
     except ValueError as error:
         raise OptionWrong(f"The line cannot be read ({error}): {line}", "Close each quote.") from None
     return [
@@ -94,10 +111,19 @@ def split_line(line: str) -> list[str]:
     ]
 
 
+def _without_comment(line: str) -> str:
+    """Drop what follows a # that begins a word; shlex would take any # for the begin of a comment."""
+    for found in re.finditer(r"(?<!\S)#", line):
+        with suppress(ValueError):  # It is within quotes.
+            shlex.split(line[: found.start()])
+            return line[: found.start()]
+    return line
+
+
 def unknown_word(word: str, known: list[str], valid: str) -> OptionWrong:
     """Return the error that tells an unknown word, with the nearest one that is known."""
-    if word in _LATER:
-        return OptionWrong(f"{word} is not there yet: {_LATER[word]}.", valid)
+    if word in _ELSEWHERE:
+        return OptionWrong(f"{word} {_ELSEWHERE[word]}.", valid)
     near = difflib.get_close_matches(word, known, 1, 0.5)
     question = f" Did you mean {near[0]}?" if near else ""
     kind = "option" if word.startswith("-") else "word"
@@ -127,10 +153,14 @@ def _set(field_name: str, convert: Callable[[str], Any]) -> Callable[[CellOption
     return lambda options, value: replace(options, **{field_name: convert(value)})
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError("a number from 1 on is needed")
+def _count(text: str, most: int = 10_000) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise ValueError(f"a number from 1 to {most} is needed")
     return int(text)
+
+
+def _count_to(most: int) -> Callable[[str], int]:
+    return lambda text: _count(text, most)
 
 
 def _priority(text: str) -> int:
@@ -162,12 +192,15 @@ def _paths(options: CellOptions, text: str) -> tuple[str, ...]:
     return (*options.files, *paths)
 
 
-def _data_sets(text: str) -> tuple[str, ...]:
+def _data_sets(options: CellOptions, text: str) -> CellOptions:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     wrong = [name for name in names if not re.fullmatch(r"([^/\s]+/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name)]
     if wrong or not names:
         raise ValueError(f"{wrong[0] if wrong else text!r} is no name of a data set")
-    return names
+    data = tuple(dict.fromkeys((*options.data, *names)))
+    if len(data) > _MOST_DATA_SETS:
+        raise ValueError(f"at most {_MOST_DATA_SETS} data sets can be named")
+    return replace(options, data=data)
 
 
 def _name(text: str) -> str:
@@ -218,13 +251,13 @@ def _comm(options: CellOptions, text: str) -> CellOptions:
 
 _CELL_OPTIONS = {
     "--nodes": _Option("3 (or 1:3)", _set("nodes", _nodes)),
-    "--gpus-per-node": _Option("1", _set("slots_per_node", _count)),
+    "--gpus-per-node": _Option("1", _set("slots_per_node", _count_to(64))),
     "--gpus": _Option("4 (or 2:4)", _set("slots", _nodes)),
-    "--ranks-per-node": _Option("2", _set("ranks_per_node", _count)),
+    "--ranks-per-node": _Option("2", _set("ranks_per_node", _count_to(256))),
     "--name": _Option("my-run", _set("name", _name)),
     "--push": _Option("a,b", _set("push", lambda text: () if text == "none" else _names(text))),
     "--with": _Option("data.json,conf/", lambda options, text: replace(options, files=_paths(options, text))),
-    "--data": _Option("cinic10,OWNER/mnist", _set("data", _data_sets)),
+    "--data": _Option("cinic10,OWNER/mnist", _data_sets),
     "--pull": _Option("a,b (or none)", _set("pull", lambda text: () if text == "none" else _names(text))),
     "--detach": _Option("", lambda options, _: replace(options, detach=True)),
     "--env": _Option("NAME=VALUE", _add_env),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .address import Address, understand
 from .certificates import refusal
 from .errors import MiniclusterError
-from .wire import VERSION_HEADER, WIRE_VERSION, ErrorAnswer
+from .wire import VERSION_HEADER, WIRE_VERSION, ErrorAnswer, ErrorDetail
 
 if TYPE_CHECKING:
     import httpx
@@ -132,9 +132,17 @@ def _what_to_do(error: Exception) -> str:
     return "Does the browser open it? If not: does the hub run, is the port right, is a VPN needed?"
 
 
+def _error(answer: httpx.Response) -> ErrorDetail | None:
+    """Return what the job service says in its own form; others answer with errors of other forms."""
+    try:
+        return ErrorAnswer.model_validate_json(answer.content).error
+    except ValueError:
+        return None
+
+
 def _not_there(address: Address, answer: httpx.Response, tls: ssl.SSLContext | None) -> MiniclusterError:
     """Say what is at the address instead of the service."""
-    said = ErrorAnswer.model_validate(_json(answer)).error if "error" in _json(answer) else None
+    said = _error(answer)
     if said is not None:
         return HubNotFound(f"The cluster at {address.url} says: {said.message}.", said.hint)
     hub = _json(_get(address, "hub/api/", tls)).get("version")

@@ -18,8 +18,9 @@ from .client import Service
 from .connection import ServiceError
 from .failures import raise_unless_succeeded
 from .follow import Follower, Screen, StopRequests, interrupts_go_to
-from .options import CellOptions
+from .options import CellOptions, OptionWrong
 from .publishing import installed
+from .publishing.site import user_site
 from .results import Result, check_owner, not_written, open_result
 from .tables import JobHandle
 from .view import RunView
@@ -59,6 +60,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     bundle = _bundle(options, notebook)
     image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)
     if options.sync_env:
+        check_site(notebook.service)
         payload = replace(payload, packages=installed.travelling())
     elif image:
         installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
@@ -68,6 +70,15 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     if options.detach:
         return JobHandle(notebook.service, notebook.service.submit(spec, key))
     return _followed(notebook, lambda: notebook.service.submit(spec, key))
+
+
+def check_site(service: Service) -> None:
+    """Refuse what would do nothing: a virtual environment of a laptop has no packages of its own user's."""
+    if service.outside and user_site() is None:
+        raise OptionWrong(
+            "--sync-env takes along what pip put into ~/.local, and this Python does not use that.",
+            "Choose an image that has it: %distribute images shows them, --image NAME takes one.",
+        )
 
 
 def _bundle(options: CellOptions, notebook: Notebook) -> str | None:

@@ -122,6 +122,8 @@ def test_what_cannot_travel_is_refused_with_its_name(here):
         pack_here(here, "absent.json")
     with pytest.raises(BundleNotSendable, match="only what is beside the notebook"):
         pack_here(here, "../x")
+    with pytest.raises(BundleNotSendable, match=r"\*\* stands alone"):
+        pack_here(here, "**.json")
     (here / "conf/broken").symlink_to("nowhere")
     with pytest.raises(BundleNotSendable, match="conf/broken is no file"):
         pack_here(here, "conf")

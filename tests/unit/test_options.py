@@ -6,7 +6,7 @@ import pytest
 
 from minicluster import command_line
 from minicluster.command_line import Command, parse_command_line
-from minicluster.options import CellOptions, OptionWrong, parse_cell_line
+from minicluster.options import CellOptions, OptionWrong, local_path, parse_cell_line
 from minicluster.runs import job_spec
 from minicluster.wire import NodeRange
 
@@ -96,7 +96,7 @@ def test_pull_none_brings_nothing_back():
         ("--nodes", "--nodes needs a value", "--nodes 3 (or 1:3)"),
         ("--nodes --detach", "--nodes needs a value", "--nodes 3"),
         ("--nodes 3:1", "the least is above the most", "--nodes 3 (or 1:3)"),
-        ("--nodes many", "a number from 1 on", "--nodes 3"),
+        ("--nodes many", "a number from 1 to 10000", "--nodes 3"),
         ("--push a-b", "'a-b' is not a variable's name", "--push a,b"),
         ("--env A", "a name, =, and a value", "NAME=VALUE"),
         ("--timeout soon", "30m", "--timeout 30m"),
@@ -174,7 +174,7 @@ def test_every_command_has_its_function():
     [
         ("statsu", "Did you mean status?"),
         ("up --nodes 3", "up is not there yet"),
-        ("doctor", "doctor is not there yet"),
+        ("doctor", "doctor is a command of the administrator"),
         ("attach", "needs the number of a job"),
         ("stop last", "not 'last'"),
         ("logs 3 --rank", "--rank needs a number"),
@@ -188,6 +188,42 @@ def test_wrong_commands(line, message):
         parse_command_line(line)
     assert message in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("--nodes 3", "--nodes belongs to a cell, whose first line has two %", "%%distribute --nodes 3"),
+        ("data list", "Unknown word 'data list'", "data push DIR [--name NAME]"),
+        ("data pusj digits --name x", "Did you mean data push?", "data rm NAME"),
+        ("doctor", "doctor is a command of the administrator's", "%distribute status"),
+        ("data push ~nobody-here/x --name x", "there is no such user here", "~/ is your own home"),
+    ],
+)
+def test_slips_are_told_with_what_was_meant(line, message, hint):
+    with pytest.raises(OptionWrong) as told:
+        command = parse_command_line(line)
+        local_path(command.words[0])
+    assert message in told.value.message and hint in told.value.hint
+
+
+def test_only_a_mark_at_the_begin_of_a_word_begins_a_comment():
+    options = parse_cell_line("--env TOKEN=a#b --name 'run # 3' # not \"this")
+    assert (options.env, options.name) == ({"TOKEN": "a#b"}, "run # 3")
+
+
+def test_data_sets_may_be_named_more_than_once():
+    assert parse_cell_line("--data a,b --data bob/c --data a").data == ("a", "b", "bob/c")
+    with pytest.raises(OptionWrong, match="at most 32 data sets"):
+        parse_cell_line("--data " + ",".join(f"d{number}" for number in range(33)))
+
+
+@pytest.mark.parametrize(
+    ("line", "most"), [("--nodes 20000", 10000), ("--gpus-per-node 65", 64), ("--ranks-per-node 257", 256)]
+)
+def test_a_count_has_an_end(line, most):
+    with pytest.raises(OptionWrong, match=f"a number from 1 to {most} is needed"):
+        parse_cell_line(line)
 
 
 def test_a_cell_can_be_fault_tolerant():

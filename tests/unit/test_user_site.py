@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import site as python_site
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from minicluster.cell import CellSource
+from minicluster.options import OptionWrong
 from minicluster.publishing.installed import not_in, notice, used_additions
 from minicluster.publishing.pip import failing_line
 from minicluster.publishing.site import NotReplayable, additions, pins
+from minicluster.runs import check_site
 from minicluster.wire import Pin
 
 
@@ -112,3 +116,12 @@ def test_what_the_image_has_in_this_version_is_not_lacking(tmp_path: Path) -> No
 )
 def test_pips_own_line_is_the_first_that_says_error(lines: list[str], told: str) -> None:
     assert told in failing_line(lines)
+
+
+def test_a_virtual_environment_outside_of_the_cluster_has_nothing_for_sync_env(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(python_site, "ENABLE_USER_SITE", False)
+    with pytest.raises(OptionWrong, match=r"--sync-env takes along what pip put into ~/.local"):
+        check_site(SimpleNamespace(outside=True))  # type: ignore[arg-type]
+    check_site(SimpleNamespace(outside=False))  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def do(given: argparse.Namespace) -> int:
 def _doctor(daemon: Daemon, given: argparse.Namespace) -> int:
     from minicluster_hub.cluster.doctor.command import doctor
 
-    return doctor(daemon, json="--json" in given.rest)
+    return doctor(daemon, json=given.json)
 
 
 def _passwd(daemon: Daemon, given: argparse.Namespace) -> int:

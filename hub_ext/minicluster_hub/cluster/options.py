@@ -25,7 +25,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _upgrade(_command(commands, "upgrade", "go over to other images; data and choices are kept"))
     _down(_command(commands, "down", "end servers, jobs and the cluster's own services; data is kept"))
     _command(commands, "status", "nodes, services, images and jobs")
-    _command(commands, "doctor", "look for what is wrong, with a sentence of remedy for each", add_help=False)
+    _doctor(_command(commands, "doctor", "look for what is wrong, with a sentence of remedy for each"))
     _user(_command(commands, "passwd", "give a user a new password, and print it"))
     _admin(_user(_command(commands, "adduser", "make a user, and print the password")))
     _command(commands, "publisher", "print who may publish images in the cluster's registry, and how")
@@ -33,7 +33,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _command(commands, "policy", "what orders the jobs; put another policy in force", add_help=False)
     _command(commands, "run", "what the cluster's own services call", add_help=False)
     given, rest = parser.parse_known_args(arguments)
-    if rest and given.command not in ("run", "doctor"):
+    if rest and given.command != "run":
         parser.error(f"unknown: {' '.join(rest)}; see {given.command} --help")
     given.rest = rest
     _check(parser, given)
@@ -130,6 +130,10 @@ def _down(parser: argparse.ArgumentParser) -> None:
     )
     add("--leave", action="store_true", help="leave the Swarm as well")
     add("--yes", action="store_true", help="do not ask before data is removed")
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for another program")
 
 
 def _user(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import ssl
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from minicluster.certificates import CertificateUnknown, context_for, read_file
 from minicluster.wire import OptionValue, PolicyChoice, PolicyReport
 
 _LIMIT_S = 120.0
@@ -29,8 +32,9 @@ def run(arguments: Sequence[str]) -> int:
     """Do what the arguments ask for; return the exit code."""
     given = _parse(arguments)
     try:
-        report = _ask(given.url, None if given.policy is None else _choice(given))
-    except (PolicyRefused, OSError) as error:
+        hub = _Hub(given.url, None if given.ca is None else context_for(read_file(given.ca)))
+        report = hub.ask(None if given.policy is None else _choice(given, hub))
+    except (PolicyRefused, CertificateUnknown, OSError, ValueError) as error:
         sys.stderr.write(f"minicluster: {error}\n")
         return 1
     sys.stdout.write("".join(f"{line}\n" for line in _told(report)))
@@ -46,6 +50,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     add("policy", nargs="?", metavar="NAME or FILE.py", help="the policy to put in force; without: show")
     add("--url", required=True, help="the hub's, as in a browser, like https://lab.example.org")
+    add("--ca", metavar="FILE", help="the hub's certificate, where it made its own (PEM)")
     add("--placement", help="another placement than the one in force")
     add(
         "--option",
@@ -56,7 +61,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="of the policy; can be repeated",
     )
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if not given.url.startswith(("https://", "http://")):
+        parser.error(f"--url {given.url}: it begins with https://, as in a browser")
+    return given
 
 
 def _option(text: str) -> tuple[str, OptionValue]:
@@ -71,32 +79,52 @@ def _option(text: str) -> tuple[str, OptionValue]:
     return name, read if isinstance(read, bool | int | float) else value
 
 
-def _choice(given: argparse.Namespace) -> PolicyChoice:
-    placement = given.placement or _ask(given.url, None).in_force.choice.placement
+def _choice(given: argparse.Namespace, hub: _Hub) -> PolicyChoice:
+    """Return what is wanted. Raises OSError, ValueError."""
+    placement = given.placement or hub.ask().in_force.choice.placement
     source, name = None, given.policy
     if name.endswith(".py"):
-        source, name = Path(name).read_text(), Path(name).stem
+        source, name = _source(Path(name)), Path(name).stem
     return PolicyChoice(policy=name, placement=placement, options=dict(given.options), source=source)
 
 
-def _ask(url: str, choice: PolicyChoice | None) -> PolicyReport:
-    """Return what is in force, after a change if there is one. Raises PolicyRefused."""
-    token = os.environ.get("MINICLUSTER_TOKEN", "")
-    request = urllib.request.Request(  # noqa: S310 - an administrator's own URL
-        f"{url.rstrip('/')}{_PATH}",
-        data=None if choice is None else choice.model_dump_json().encode(),
-        method="GET" if choice is None else "PUT",
-        headers={"Authorization": f"token {token}"},
-    )
+def _source(path: Path) -> str:
     try:
-        with urllib.request.urlopen(request, timeout=_LIMIT_S) as answer:  # noqa: S310
-            return PolicyReport.model_validate_json(answer.read())
-    except urllib.error.HTTPError as error:
-        raise PolicyRefused(_refusal(error.read(), error.code)) from error
-    except urllib.error.URLError as error:
-        raise PolicyRefused(f"{url} cannot be reached: {error.reason}") from error
-    except ValueError as error:
-        raise PolicyRefused(f"{url} is no hub of Minicluster: its answer is no policy") from error
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not in UTF-8") from error
+
+
+@dataclass(frozen=True)
+class _Hub:
+    """Where to ask. tls: what its certificate is held against, None: the authorities that all know."""
+
+    url: str
+    tls: ssl.SSLContext | None
+
+    def ask(self, choice: PolicyChoice | None = None) -> PolicyReport:
+        """Return what is in force, after a change if there is one. Raises PolicyRefused."""
+        token = os.environ.get("MINICLUSTER_TOKEN", "")
+        request = urllib.request.Request(  # noqa: S310 - an administrator's own URL
+            f"{self.url.rstrip('/')}{_PATH}",
+            data=None if choice is None else choice.model_dump_json().encode(),
+            method="GET" if choice is None else "PUT",
+            headers={"Authorization": f"token {token}"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_LIMIT_S, context=self.tls) as answer:  # noqa: S310
+                return PolicyReport.model_validate_json(answer.read())
+        except urllib.error.HTTPError as error:
+            raise PolicyRefused(_refusal(error.read(), error.code)) from error
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise PolicyRefused(
+                    f"{self.url} cannot prove who it is: {error.reason.verify_message}. "
+                    "Where the cluster made its own certificate: --ca FILE"
+                ) from error
+            raise PolicyRefused(f"{self.url} cannot be reached: {error.reason}") from error
+        except ValueError as error:
+            raise PolicyRefused(f"{self.url} is no hub of Minicluster: its answer is no policy") from error
 
 
 def _refusal(body: bytes, status: int) -> str:

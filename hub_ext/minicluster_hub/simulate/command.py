@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from minicluster_hub.scheduling.own import PolicyFailed
 from minicluster_hub.scheduling.simulation.compare import compare, too_large
 from minicluster_hub.scheduling.simulation.work import Shape, TracedJob
 from minicluster_hub.scheduling.simulator import SimulationStuck
-from minicluster_hub.scheduling.traces import TraceUnknown, read
+from minicluster_hub.scheduling.traces import TraceDamaged, TraceUnknown, read
 from minicluster_hub.scheduling.traces.synthetic import Lab, draw
 from minicluster_hub.simulate.files import TraceFile
 from minicluster_hub.simulate.options import parse, setting
@@ -25,12 +26,14 @@ def run(arguments: Sequence[str]) -> int:
         chosen = setting(given)
         traces = _traces(given, chosen.shape)
         _say(*_described(traces, chosen.shape), "")
+        if any(len(jobs) == too_large(jobs, chosen.shape) for jobs in traces):
+            raise TraceDamaged("there is a trace without a job that these nodes have room for")
         rows = list(compare(traces, given.policies, given.placements, chosen))
         _say(*table(rows), "", *legend(), "", "Assumed:", *chosen.model.stated())
         if given.plot:
             plot(rows, given.plot)
             _say("", f"Drawn into {given.plot}")
-    except (OSError, TraceUnknown, SimulationStuck, PlotImpossible, PolicyFailed) as error:
+    except (OSError, TraceDamaged, SimulationStuck, PlotImpossible, PolicyFailed) as error:
         sys.stderr.write(f"minicluster: {error}\n")
         return 1
     return 0
@@ -38,9 +41,18 @@ def run(arguments: Sequence[str]) -> int:
 
 def _traces(given: argparse.Namespace, shape: Shape) -> list[list[TracedJob]]:
     if given.traces:
-        return [read(TraceFile(path)) for path in given.traces]
+        return [_read(path) for path in given.traces]
     lab = Lab(jobs=given.jobs, slots=shape.slots, load=given.load)
     return [draw(lab, seed) for seed in given.seeds]
+
+
+def _read(path: Path) -> list[TracedJob]:
+    try:
+        return read(TraceFile(path))
+    except (TraceUnknown, TraceDamaged) as error:
+        raise TraceDamaged(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise TraceDamaged(f"{path} is no text in UTF-8") from error
 
 
 def _described(traces: Sequence[Sequence[TracedJob]], shape: Shape) -> list[str]:

@@ -1,14 +1,10 @@
 // Reservations, maintenance and drained nodes: everybody sees them, admins make them and take them back.
 
-import { ask, element, tell } from "./service.js";
+import { ask, dayTime, element, tell } from "./service.js";
 
 const place = document.getElementById("claims");
 const form = document.getElementById("claim");
 const isAdmin = Boolean(place.dataset.admin);
-
-function clock(moment) {
-  return moment ? new Date(moment * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }) : "";
-}
 
 async function act(path, options) {
   try {
@@ -34,8 +30,8 @@ function row(claim) {
     "tr",
     { "data-claim": claim.id },
     element("td", { className: "mc-reason" }, claim.over ? `${claim.told.split(" until ")[0]}: ${claim.over}` : claim.told),
-    element("td", {}, clock(claim.begins_at)),
-    element("td", {}, clock(claim.ends_at)),
+    element("td", {}, dayTime(claim.begins_at)),
+    element("td", {}, dayTime(claim.ends_at)),
     element("td", {}, claim.by),
     element("td", {}, isAdmin && !claim.over ? remove : ""),
   );

@@ -1,6 +1,6 @@
 // Parts that show a job, on the list and on its own page.
 
-import { ask, element, tell, url } from "./service.js";
+import { ask, dayTime, element, tell, url } from "./service.js";
 
 const COLOURS = {
   queued: "text-bg-secondary",
@@ -28,7 +28,7 @@ export function reasonText(job) {
     parts.push(`place ${job.queue_position} in the queue`);
   }
   if (job.expected_start_at) {
-    parts.push(`about ${clockTime(job.expected_start_at)}`);
+    parts.push(`about ${dayTime(job.expected_start_at)}`);
   }
   return parts.filter(Boolean).join("; ");
 }

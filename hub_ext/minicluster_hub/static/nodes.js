@@ -1,14 +1,10 @@
 // The nodes and who holds their slots, live.
 
 import { drain, loadClaims } from "./claims.js";
-import { ask, element, listen, tell, url, user } from "./service.js";
+import { ask, dayTime, element, listen, tell, url, user } from "./service.js";
 
 const place = document.getElementById("nodes");
 const isAdmin = Boolean(place.dataset.admin);
-
-function clock(moment) {
-  return new Date(moment * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
-}
 
 function untilText(until) {
   if (until === null) {
@@ -17,18 +13,18 @@ function untilText(until) {
   if (until * 1000 <= Date.now()) {
     return ", whose time is over";
   }
-  return ` until ${clock(until)}`;
+  return ` until ${dayTime(until)}`;
 }
 
 function idleText(slot) {
   if (slot.idle_since === null) {
     return "";
   }
-  const since = `, idle since ${clock(slot.idle_since)}`;
+  const since = `, idle since ${dayTime(slot.idle_since)}`;
   if (slot.held_bytes > 0) {
     return `${since}, but holds ${(slot.held_bytes / 1e9).toFixed(1)} GB of its memory`;
   }
-  return slot.reclaim_at === null ? since : `${since}, for others from ${clock(slot.reclaim_at)}`;
+  return slot.reclaim_at === null ? since : `${since}, for others from ${dayTime(slot.reclaim_at)}`;
 }
 
 function slotText(slot) {

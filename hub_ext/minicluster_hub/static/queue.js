@@ -1,6 +1,6 @@
 // The rule that orders jobs, and who waits for what; admins put another rule in force.
 
-import { ask, element, listen, tell } from "./service.js";
+import { ask, dayTime, element, listen, tell } from "./service.js";
 import { jobLink } from "./job_parts.js";
 import { queueChanged } from "./queue_me.js";
 
@@ -12,16 +12,12 @@ const table = document.getElementById("waiting");
 const waiting = new Map();
 let report = null;
 
-function time(seconds) {
-  return seconds ? new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }) : "";
-}
-
 function showPolicy(told) {
   report = told;
   const { choice, by, since } = told.in_force;
   const known = told.policies.find((one) => one.name === choice.policy);
   document.getElementById("in-force").textContent = `${choice.policy}, ${choice.placement}`;
-  document.getElementById("chosen").textContent = by ? `by ${by}, ${time(since)}` : "by the cluster's settings";
+  document.getElementById("chosen").textContent = by ? `by ${by}, ${dayTime(since)}` : "by the cluster's settings";
   document.getElementById("summary").textContent = known?.summary ?? "This lab's own policy.";
   const trouble = document.getElementById("trouble");
   trouble.textContent = told.trouble;
@@ -94,7 +90,7 @@ function row(job) {
     element("td", {}, jobLink(job, `${job.id}`), ` ${job.name}`),
     element("td", {}, job.owner),
     element("td", { className: "mc-reason" }, job.reason),
-    element("td", {}, time(job.expected_start_at)),
+    element("td", {}, dayTime(job.expected_start_at)),
   );
 }
 

@@ -1,6 +1,6 @@
 // What users and groups may have: an admin's table, saved as a whole.
 
-import { ask, element, tell } from "./service.js";
+import { ask, dayTime, element, tell } from "./service.js";
 
 const table = document.getElementById("limits");
 let kinds = [];
@@ -29,8 +29,7 @@ function show(report) {
   const holders = [...new Set([...Object.keys(allowances.quotas), ...Object.keys(allowances.shares)])].sort();
   const rows = holders.map((name) => row(name, allowances.quotas[name] ?? {}, allowances.shares[name]));
   table.tBodies[0].replaceChildren(...rows);
-  const when = new Date(since * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
-  document.getElementById("limits-by").textContent = by ? `by ${by}, ${when}` : "by the cluster's settings";
+  document.getElementById("limits-by").textContent = by ? `by ${by}, ${dayTime(since)}` : "by the cluster's settings";
 }
 
 // What is not a number goes as it is: the service says what is wrong with it.

@@ -1,6 +1,6 @@
 // One's own share, and who is before one's first waiting job: asked anew when the queue changes, once in a while.
 
-import { ask, element, tell } from "./service.js";
+import { ask, dayTime, element, tell } from "./service.js";
 
 const PAUSE_MS = 2000;
 const section = document.getElementById("me");
@@ -8,10 +8,6 @@ let timer = null;
 
 function number(value) {
   return `${Number(Number(value.toFixed(2)).toPrecision(3))}`;
-}
-
-function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" });
 }
 
 function shareWords(told) {
@@ -28,8 +24,8 @@ function quotaWords({ kind, limit, used, summary }) {
 }
 
 function jobWords(job) {
-  const expected = job.expected_start_at ? ` Expected start: ${clock(job.expected_start_at)}` : "";
-  const latest = job.latest_start_at ? `, ${clock(job.latest_start_at)} at the latest.` : expected && ".";
+  const expected = job.expected_start_at ? ` Expected start: ${dayTime(job.expected_start_at)}` : "";
+  const latest = job.latest_start_at ? `, ${dayTime(job.latest_start_at)} at the latest.` : expected && ".";
   return element("li", {}, `Job ${job.id} (${job.name}): ${job.reason}.${expected}${latest}`);
 }
 
@@ -39,7 +35,7 @@ function aheadRow(one) {
     { "data-owner": one.owner },
     element("td", {}, one.owner),
     element("td", { className: "text-end" }, `${one.slots}`),
-    element("td", {}, clock(one.since)),
+    element("td", {}, dayTime(one.since)),
     element("td", {}, one.why),
   );
 }

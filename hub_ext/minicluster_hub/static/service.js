@@ -19,11 +19,13 @@ export async function ask(path, { method = "GET", query = {}, json } = {}) {
   if (answer.status === 401) {
     window.location.reload(); // logged out meanwhile: the page itself leads to the login
   }
-  const told = answer.status === 204 ? null : await answer.json();
-  if (!answer.ok) {
-    throw new Error([told.error.message, told.error.hint].filter(Boolean).join("; "));
+  // The proxy answers in the service's place while that starts anew, with a page.
+  const told = answer.status === 204 ? null : await answer.json().catch(() => undefined);
+  if (answer.ok && told !== undefined) {
+    return told;
   }
-  return told;
+  const away = `The job service does not answer (${answer.status}). Jobs go on; try again in a moment.`;
+  throw new Error(told?.error ? [told.error.message, told.error.hint].filter(Boolean).join("; ") : away);
 }
 
 export function tell(error) {
@@ -80,6 +82,11 @@ export function element(tag, properties = {}, ...children) {
   }
   made.append(...children.filter((child) => child !== null && child !== ""));
   return made;
+}
+
+// A day and a time of it, as people write them here; nothing for no moment.
+export function dayTime(seconds) {
+  return seconds ? new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }) : "";
 }
 
 export function size(bytes) {

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minicluster.client import Service
-from minicluster.options import OptionWrong
+from minicluster.options import OptionWrong, local_path
 from minicluster.tables import Table
 from minicluster.wire import DataSet
 
@@ -36,7 +35,7 @@ def push(magics: Distribute, command: Command) -> None:
             else "%distribute data push needs --name NAME.",
             "Like this: %distribute data push cinic-10/ --name cinic10",
         )
-    folder = scan(Path(command.words[0]).expanduser())
+    folder = scan(local_path(command.words[0]))
     progress = Progress(name, folder)
     work = Push(folder, magics.service(), progress.tell)
     try:

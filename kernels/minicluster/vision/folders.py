@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,6 @@ from torch.utils.data import Dataset
 
 from minicluster.errors import MiniclusterError
 
-from . import pixels
 from .decoding import decode
 
 SPLITS = ("train", "valid", "test")
@@ -55,15 +55,15 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
     once, by the first rank of a node that asks, into a file that the node's ranks share, of 3 kB for
     each image. cache: the folder of that file, False for none: then files are decoded when they are
     asked for, and num_workers of the loader says by how many processes. It travels as its arguments: a
-    rank looks into its own node's folder. Raises WrongLayout, DamagedImage.
+    rank looks into its own node's folder. Not on Linux there is none. Raises WrongLayout, DamagedImage.
     """
 
     def __init__(self, root: str | Path, split: str, cache: str | Path | bool = True) -> None:
         self._arguments = root, split, cache
         self._listing = listed(Path(root), split)
         self._pixels: torch.Tensor | None = None
-        if cache is not False:
-            self._keep(pixels.default_folder() if cache is True else Path(cache))
+        if cache is not False and sys.platform == "linux":
+            self._keep(None if cache is True else Path(cache))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -89,8 +89,10 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         names = [self._listing.names[index] for index in indexes]
         return torch.from_numpy(decode(self._listing.folder, names))
 
-    def _keep(self, cache: Path) -> None:
-        listing = self._listing
+    def _keep(self, asked: Path | None) -> None:
+        from . import pixels  # Made of Linux' own calls; a laptop may run something else.
+
+        listing, cache = self._listing, asked or pixels.default_folder()
         try:
             self._pixels = pixels.kept(cache, listing.digest, listing.folder, listing.names)
         except OSError as error:

@@ -164,13 +164,13 @@ async def test_what_is_wrong_with_an_installed_one_is_told(package, api, choice,
     assert "latest" in answer.json()["error"]["hint"] or answer.json()["error"]["code"] == "bad_policy"
 
 
-async def command(api, *words, token="root-token"):
+async def command(api, *words, token="root-token", url=""):
     """Run `minicluster policy` in a process of its own; return its code, and what it printed."""
     pipe = asyncio.subprocess.PIPE
     program = [sys.executable, "-P", "-m", "minicluster_hub.cluster", "policy"]
-    url = ("--url", api.url.removesuffix(PREFIX))
+    where = ("--url", url or api.url.removesuffix(PREFIX))
     known = {**os.environ, "MINICLUSTER_TOKEN": token}
-    ran = await asyncio.create_subprocess_exec(*program, *words, *url, env=known, stdout=pipe, stderr=pipe)
+    ran = await asyncio.create_subprocess_exec(*program, *words, *where, env=known, stdout=pipe, stderr=pipe)
     printed, errors = await ran.communicate()
     return ran.returncode, (printed + errors).decode()
 
@@ -211,3 +211,13 @@ async def test_hours_are_counted_and_each_sees_their_own(api):
     assert head == "owner,gpu_hours,slot_hours,server_gpu_hours,jobs" and row.startswith("ada,")
     answer = await api.ask("GET", "api/usage?from=100&to=50")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "empty_period")
+
+
+async def test_the_command_says_what_is_wrong_on_its_way(api, tmp_path):
+    (tmp_path / "latin.py").write_bytes(b"# \xe4\n")
+    code, told = await command(api, str(tmp_path / "latin.py"))
+    assert code == 1 and "latin.py is not in UTF-8" in told and "Traceback" not in told
+    code, told = await command(api, "--ca", str(tmp_path / "none.pem"))
+    assert code == 1 and "none.pem: No such file or directory" in told and "Traceback" not in told
+    code, told = await command(api, "fifo", url="lab.example.org")
+    assert code == 2 and "it begins with https://" in told
