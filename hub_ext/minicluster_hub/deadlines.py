@@ -20,9 +20,9 @@ def next_deadline(world: World, sight: Sight, limits: Limits) -> float | None:
 
 
 def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
-    warm_until = scene.warm_until(limits)
-    if scene.gang.job_id is None and warm_until is not None:
-        yield warm_until - sight.now
+    idle_s = scene.idle_until(limits) - sight.now
+    if scene.gang.job_id is None and (idle_s > 0 or not scene.awaited):
+        yield idle_s
     for task in scene.tasks:
         if task.state in (TaskState.STARTED, TaskState.READY):
             yield scene.patience_s[task.id] - sight.silence_s.get(task.id, 0.0) + 0.05

@@ -80,8 +80,8 @@ def _gang_actions(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Action
     if gang.target is GangTarget.END:
         return
     if gang.job_id is None:
-        until = scene.warm_until(limits)
-        if (until is not None and until <= sight.now) or any(task.failure for task in scene.tasks):
+        idle = scene.idle_until(limits) <= sight.now and not scene.awaited
+        if idle or any(task.failure for task in scene.tasks):
             yield EndGang(gang.id, "")
             return
     if scene.job is None or scene.job.state in ENDING or scene.tolerates_loss:

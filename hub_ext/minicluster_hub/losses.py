@@ -19,6 +19,7 @@ def without_unusable(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Dro
     if scene.tolerates_loss:
         bad = [task for task in scene.tasks if task.id in gone or _joins_in_vain(task, scene)]
     else:
+        gone |= {task.id for task in scene.tasks if _is_no_use(task, scene, sight, limits)}
         unready = [task for task in scene.tasks if task.state is not TaskState.READY]
         bad = [task for task in scene.tasks if task.id in gone or task in unready or task in late]
     reason = "an agent did not end its ranks" if late else _lacks_data(bad, scene)
@@ -83,6 +84,11 @@ def image_retired(job: JobRecord, world: World) -> Happened | None:
     hint = "Choose another one with --image: %distribute images lists them."
     error = JobError(kind=ErrorKind.START, message=words, hint=hint)
     return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
+
+
+def _is_no_use(task: TaskRecord, scene: Scene, sight: Sight, limits: Limits) -> bool:
+    """Tell whether a warm task that a job waits to go on with is on a node that takes nothing, for long."""
+    return scene.awaited and task.node in sight.down and scene.idle_until(limits) <= sight.now
 
 
 def _late(scene: Scene, sight: Sight, limits: Limits) -> list[TaskRecord]:

@@ -198,8 +198,8 @@ class Reconciler:
         silence_s = self._attention.silence_s(task.id for task in world.tasks)
         data = self.board.keepers.views(world)
         self._unreached = {task.id: self._unreached.get(task.id, ()) for task in world.tasks}
-        lighthouses = self._engine.lighthouses()
-        return Sight(views, silence_s, self._clock(), lighthouses, data, self._unreached)
+        down = frozenset(node.name for node in self._engine.nodes() if not node.up)
+        return Sight(views, silence_s, self._clock(), self._engine.lighthouses(), data, self._unreached, down)
 
     def _is_new(self, action: Action) -> bool:
         match action:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from minicluster.wire import JobState, OutputLimits, RankState
@@ -69,7 +69,7 @@ class Sight:
     """What is known beside the store: the engine's view, the silence of each agent in seconds.
 
     lighthouses: those of fault-tolerant jobs, by gang. data: how far the data sets are of jobs
-    that start, by gang. unreached: see meetings.
+    that start, by gang. unreached: see meetings. down: nodes that take nothing just now.
     """
 
     views: Mapping[int, TaskView]
@@ -78,6 +78,7 @@ class Sight:
     lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict)
     data: Mapping[int, DataView] = field(default_factory=dict)
     unreached: Unreached = field(default_factory=dict)
+    down: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,8 @@ class Scene:
         """Whether the attempt runs, and goes on as long as it has one task."""
         return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
 
-    def warm_until(self, limits: Limits) -> float | None:
-        """Return when the gang is idle for too long; None: as long as nobody else needs its slots."""
-        if self.awaited:
-            return None
+    def idle_until(self, limits: Limits) -> float:
+        """Return until when a gang without a job is kept warm; one that is awaited: as long as it is."""
         idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
         return idle_since + limits.keep_warm_s
 

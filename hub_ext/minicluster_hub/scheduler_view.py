@@ -18,7 +18,7 @@ from minicluster_hub.models import (
 )
 from minicluster_hub.scenes import ENDING
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
-from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.pace import MOVE_S
 
 COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
@@ -101,15 +101,24 @@ def _growing(world: World, not_growing: Collection[int]) -> Iterator[int]:
 
 def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstances) -> Iterator[JobView]:
     """Yield the jobs that wait and those that hold slots; others are about to be over."""
-    resumable = {snapshot.job_id for snapshot in world.snapshots}
+    kept = {(snapshot.job_id, snapshot.attempt_id) for snapshot in world.snapshots}
     for job in world.jobs:
         waits = job.state is JobState.QUEUED or job.state in COMES_BACK
         places = () if waits or job.state in ENDING else _places(tasks.get(job.gang_id or 0, []))
         if waits or places:
-            can_move = job.id in resumable or job.spec.fault_tolerant
+            # One of an earlier attempt is not enough: moved again and again, a job would never get on.
+            goes_on = (job.id, job.attempt_id) in kept
+            can_move = goes_on or _can_shrink(job, places)
             steady_s = about.min_run_s if can_move and job.state is JobState.RUNNING else inf
             view = _job(job, places, steady_s, settles=job.id in about.settling)
-            yield about.known(replace(view, attained_slot_s=about.attained(job.id)))
+            had = about.attained(job.id)
+            yield about.known(replace(view, attained_slot_s=had, only_shrinks=not goes_on))
+
+
+def _can_shrink(job: JobRecord, places: Places) -> bool:
+    """Whether it may lose nodes without having to start again."""
+    least = job.spec.chunks.min if job.spec.chunks else 1
+    return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
 def _job(job: JobRecord, places: Places, steady_s: float, *, settles: bool) -> JobView:

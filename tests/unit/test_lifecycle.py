@@ -157,6 +157,11 @@ def test_a_warm_gang_is_kept_as_long_as_its_job_waits_for_a_node_in_the_place_of
     assert acts(awaited) == (), "its tasks have the newest snapshot in their memory"
     assert next_deadline(awaited, sight(), LIMITS) > 1.0, "nothing to look at for that"
     assert acts(awaited, sight(30)) == (DropTasks(3, (30,), ""),)
+    paused = replace(sight(), down={"node-1"})
+    assert acts(awaited, paused) == (DropTasks(3, (31,), ""),), "it can start nowhere, and kept the slots"
+    gangs = (replace(awaited.gangs[0], idle_since=NOW - 20),)
+    assert acts(replace(awaited, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
+    assert next_deadline(replace(awaited, gangs=gangs), sight(), LIMITS) <= 100
     assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
 
 

@@ -29,6 +29,7 @@ class JobView:
     attained_slot_s: the slots that it had, times the seconds that it had them.
     remaining_s: what is left to do, in seconds on `min_chunks` chunks; None: nobody knows.
     time_limit_s: run time after which it is ended, from its last start on; None: never.
+    only_shrinks: it has no snapshot to go on from: it may lose places down to its minimum, not all or others.
     steady_until: before this moment its places must not change; inf: as long as it runs.
     rates: what it was seen to do, in steps per second, by chunks.
     gradient_bytes: what its ranks exchange in a step; 0: unknown.
@@ -62,6 +63,7 @@ class JobView:
     settles: bool = False
     starts_at_once: bool = True
     move_s: float = 30.0
+    only_shrinks: bool = False
 
     @property
     def runs(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from minicluster_hub.scheduling.assign import Assignment, assign
 from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
-from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots, largest_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ def _difference(snapshot: Snapshot, assignment: Assignment) -> Iterator[Decision
 def _changed(
     job: JobView, places: Places, cold: FreeSlots, snapshot: Snapshot, assignment: Assignment
 ) -> Iterator[Decision]:
+    places = _bearable(job, places)
     if set(places) == set(job.places):
         return
     added = tuple(place for place in places if place not in job.places)
@@ -116,6 +117,14 @@ def _changed(
         yield from in_the_way
     else:
         yield Resize(job.job_id, places, _why(job, places, assignment))
+
+
+def _bearable(job: JobView, places: Places) -> Places:
+    """Return what a job gets; one that may only shrink keeps its minimum where it was to lose all."""
+    grows, shrinks = set(job.places) <= set(places), places and set(places) <= set(job.places)
+    if grows or shrinks or not job.only_shrinks:
+        return places
+    return largest_parts(job.places, min(job.chunks, job.min_chunks) * job.chunk_slots)
 
 
 def _why(job: JobView, places: Places, assignment: Assignment) -> str:
