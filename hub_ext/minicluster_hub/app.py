@@ -118,6 +118,12 @@ class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
         help="Days that the files of a job's output folder are kept after its end; 0: for ever. More fills "
         "the disk of the job service.",
     ).tag(config=True)
+    jobs_keep_days = Float(
+        90.0,
+        min=0.0,
+        help="Days that a job's cell, result, snapshots and output are kept after its end; 0: for ever. Its "
+        "story stays. More fills the disk of the job service.",
+    ).tag(config=True)
     artifacts_limit_files = Integer(
         10_000, min=0, help="Most files that come back from the output folder of one task of a job."
     ).tag(config=True)

@@ -39,11 +39,16 @@ class Retention:
     log: logging.Logger
 
     async def run(self) -> None:
-        """Remove what is due until cancelled; with keep_days 0 nothing ever is."""
+        """Remove what is due until cancelled; with keep_days 0 nothing ever is.
+
+        It begins with a service that leads: agents that waited for it have their reports still to send.
+        """
+        heard_at = self.clock() + _UNTOLD_S
         while True:
             removed = 0
             try:
-                await self.remove_untold()
+                if self.clock() >= heard_at:
+                    await self.remove_untold()
                 removed = await self.sweep() if self.keep_days else 0
             except (StoreError, OSError) as error:
                 self.log.warning("old files of jobs were not removed: %s", error)
@@ -54,6 +59,9 @@ class Retention:
         for job_id in await asyncio.to_thread(self.blobs.outputs):
             known = self.store.artifacts.blobs(job_id)
             await asyncio.to_thread(self.blobs.output_of(job_id).remove_others, known, _UNTOLD_S)
+        for job_id in await asyncio.to_thread(self.blobs.jobs):
+            known = self.store.snapshots.blobs(job_id)
+            await asyncio.to_thread(self.blobs.of_job(job_id).remove_others, known, _UNTOLD_S)
 
     async def sweep(self) -> int:
         """Remove the files of some jobs; return of how many."""

@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -50,8 +51,9 @@ class BlobWriter:
     `size_bytes` is what was written so far.
     """
 
-    def __init__(self, target: Path, incoming: Path, sha256: str) -> None:
+    def __init__(self, target: Path, incoming: Path, sha256: str, naming: threading.Lock) -> None:
         self.size_bytes = 0
+        self._naming = naming
         self._target = target
         self._sha256 = sha256
         self._hash = hashlib.sha256()
@@ -84,7 +86,8 @@ class BlobWriter:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.replace(self._target)
+            with self._naming:
+                self._path.replace(self._target)
             _sync_folder(self._target.parent)
         except OSError as error:
             raise self._not_kept(error) from error
@@ -126,6 +129,8 @@ class BlobFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        # So that no blob that just came again is removed as an old one.
+        self._naming = threading.Lock()
 
     def path(self, sha256: str) -> Path:
         """Return where a blob is, or would be. Raises BlobNameWrong."""
@@ -136,6 +141,10 @@ class BlobFiles:
     def of_job(self, job_id: int) -> BlobFiles:
         """Return the files that one job alone has: its snapshots."""
         return BlobFiles(self._root / _JOBS / str(job_id))
+
+    def remove_own(self, job_id: int) -> None:
+        """Delete the files that one job alone has."""
+        shutil.rmtree(self._root / _JOBS / str(job_id), ignore_errors=True)
 
     def output_of(self, job_id: int) -> BlobFiles:
         """Return the files that a job left in its output folder."""
@@ -156,6 +165,20 @@ class BlobFiles:
         """Delete a blob. Who reads it meanwhile reads on."""
         self.path(sha256).unlink(missing_ok=True)
 
+    def older_than(self, age_s: float) -> list[str]:
+        """Return the blobs that came before that."""
+        before = time.time() - age_s
+        there = (path for path in self._root.glob("??/*") if _SHA256.fullmatch(path.name))
+        return [path.name for path in there if path.stat().st_mtime < before]
+
+    def remove_old(self, blobs: Iterable[str], age_s: float) -> None:
+        """Delete these blobs, but those that have come again since."""
+        before = time.time() - age_s
+        for path in map(self.path, blobs):
+            with self._naming, suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
     def remove_others(self, kept: Collection[str], older_than_s: float) -> None:
         """Delete all blobs but these, unless they came a moment ago and are still to be told of."""
         before = time.time() - older_than_s
@@ -172,7 +195,7 @@ class BlobFiles:
 
     def writer(self, sha256: str) -> BlobWriter:
         """Return a writer for this blob. Several for the same one do not disturb each other."""
-        return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256)
+        return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming)
 
     def keep(self, data: bytes) -> None:
         """Keep a small blob. Waits for the disk. Raises BlobNotKept."""

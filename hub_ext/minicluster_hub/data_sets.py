@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
 from minicluster.wire import BlobInfo, DataManifest, DataUse, JobSpec
+from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.models import DataSetRecord
 from minicluster_hub.store import Store, StoreError
@@ -35,6 +37,7 @@ class DataSetFiles:
     """files: of the pieces. limit_bytes: what one user may bring; 0: as much as the disk takes.
 
     grace_s: how long a piece stays that no data set has, since a push last asked for it.
+    coming: bytes that owners send now. reading: held while a manifest is read, which takes memory.
     """
 
     store: Store
@@ -43,6 +46,8 @@ class DataSetFiles:
     log: logging.Logger
     limit_bytes: int = 0
     grace_s: float = 86_400.0
+    coming: Counter[str] = field(default_factory=Counter[str])
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     # --- pushed -------------------------------------------------------------------------------
 
@@ -54,31 +59,48 @@ class DataSetFiles:
             for piece in dict.fromkeys(pieces)
             if piece.sha256 in lacking or self.files.size(piece.sha256) != piece.size_bytes
         )
-        self._check_room(owner, sum(piece.size_bytes for piece in missing))
+        if missing:
+            self._check_room(owner, sum(piece.size_bytes for piece in missing))
         return missing
 
-    def _check_room(self, owner: str, more_bytes: int) -> None:
-        if not self.limit_bytes or not more_bytes:
+    @contextmanager
+    def room(self, owner: str, piece: BlobInfo) -> Iterator[None]:
+        """Keep room for a piece while it comes. Raises DataSetRefused where it is too much for its owner."""
+        if not self.limit_bytes:
+            yield
             return
-        used = self.store.datasets.size_bytes(owner)
+        new = self.store.datasets.lacking(owner, (piece,), self.clock())
+        self._check_room(owner, piece.size_bytes if new else 0)
+        self.coming[owner] += piece.size_bytes
+        try:
+            yield
+        finally:
+            self.coming[owner] -= piece.size_bytes
+
+    def _check_room(self, owner: str, more_bytes: int) -> None:
+        if not self.limit_bytes:
+            return
+        used = self.store.datasets.size_bytes(owner) + self.coming[owner]
         if used + more_bytes > self.limit_bytes:
+            more = f" and {more_bytes:,} more" if more_bytes else ""
             raise DataSetRefused(
                 413,
                 "data_limit",
-                f"your data sets have {used:,} bytes, and {more_bytes:,} more are over this cluster's "
-                f"limit of {self.limit_bytes:,}",
+                f"your data sets' {used:,} bytes{more} are over this cluster's limit of {self.limit_bytes:,}",
                 "Remove some with `%distribute data rm NAME` (their room is free after "
                 f"{self.grace_s / 3600:.0f} h), or ask an admin for a higher data_limit_bytes.",
             )
 
     async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
-        manifest = await asyncio.to_thread(self._read, manifest_sha256)
+        async with self.reading:
+            manifest = await asyncio.to_thread(self._read, manifest_sha256)
         info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
         pieces = (info, *manifest.pieces)
         if missing := self.missing(owner, pieces):
             message = f"{len(missing)} pieces of {name} are not here"
             raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
+        self._check_room(owner, 0)
         before = self.store.datasets.find(owner, name)
         record = DataSetRecord(
             owner=owner,
@@ -94,14 +116,19 @@ class DataSetFiles:
         return record
 
     def _read(self, sha256: str) -> DataManifest:
-        path: Path = self.files.path(sha256)
+        if (size := self.files.size(sha256) or 0) > MANIFEST_BYTES:
+            raise _manifest_too_large(f"{size:,} bytes, and {MANIFEST_BYTES:,} are the most")
         try:
-            return DataManifest.model_validate_json(path.read_bytes())
+            text = self.files.path(sha256).read_bytes()
+            if max(text.count(b"{"), text.count(b"[") // 2) > FILES_MOST:  # names may have some, too
+                raise _manifest_too_large(f"more than {FILES_MOST:,} entries")
+            return DataManifest.model_validate_json(text)
         except FileNotFoundError:
             raise DataSetRefused(409, "pieces_missing", "the manifest is not here", "Push again.") from None
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
-            raise DataSetRefused(422, "manifest_wrong", f"this is no manifest: {problem}") from error
+            message, hint = f"{sha256} is no manifest: {problem}", "%distribute data push makes one."
+            raise DataSetRefused(422, "manifest_wrong", message, hint) from error
 
     def damaged(self, sha256: str) -> bool:
         """Tell whether a piece is not what its name says; such a one is removed, so that a push sends it."""
@@ -159,6 +186,11 @@ class DataSetFiles:
         if gone:
             self.log.info("removed %s pieces that no data set has", len(gone))
         return len(gone)
+
+
+def _manifest_too_large(why: str) -> DataSetRefused:
+    hint = "Pack small files into larger ones (tar), or push its folders one by one."
+    return DataSetRefused(413, "manifest_too_large", f"the data set's list of files has {why}", hint)
 
 
 def _called(record: DataSetRecord, user: str) -> str:

@@ -60,11 +60,12 @@ class Foretelling:
     def _foretell(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
         """Return when waiting jobs are expected to start, and by when at the latest.
 
-        Of starts after the next claim begins nothing is said: the forecast does not know what it leaves.
+        Of starts after a claim begins, or too late for a claim to come, nothing is said: the forecast knows
+        only what claims leave now.
         """
         from minicluster_hub.scheduling.forecast import BOUNDED, forecast, latest_starts
 
-        snapshot, outside, known_until = kept.snapshot, kept_off(placement, kept.barred), kept.next_begins_at
+        snapshot, outside = kept.snapshot, kept_off(placement, kept.barred)
         try:
             found = forecast(snapshot, policy, outside)
             bounded = self._rules.in_force.choice.policy in BOUNDED
@@ -72,8 +73,9 @@ class Foretelling:
         except Exception:
             self._log.exception("no forecast of the queue")
             return {}, {}
-        starts = {job_id: _rounded(round, at) for job_id, at in found.items() if at < known_until}
-        ends = {job_id: _rounded(ceil, at) for job_id, at in latest.items() if at < known_until}
+        known_until = {job.job_id: kept.known_until(job) for job in snapshot.waiting}
+        starts = {job_id: _rounded(round, at) for job_id, at in found.items() if at < known_until[job_id]}
+        ends = {job_id: _rounded(ceil, at) for job_id, at in latest.items() if at < known_until[job_id]}
         return starts, {job_id: max(at, starts.get(job_id, at)) for job_id, at in ends.items()}
 
 

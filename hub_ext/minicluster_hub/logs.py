@@ -105,6 +105,10 @@ class JobLogs:
         """
         return self.changes.listen(job_id, into=into)
 
+    def jobs(self) -> list[int]:
+        """Return the ids of the jobs that have output."""
+        return sorted(int(path.name) for path in self._root.glob("*") if path.name.isdecimal())
+
     def remove(self, job_id: int) -> None:
         """Delete all output of a job."""
         shutil.rmtree(self._root / str(int(job_id)), ignore_errors=True)

@@ -35,6 +35,7 @@ class JobRecord:
 
     losses: attempts in a row that ended with a lost task and got no further than the one before.
     data_attempt_id: the attempt for which the data sets are on all nodes.
+    removed_at: when what is large of it was removed: blobs, snapshots, logs.
     """
 
     id: int
@@ -54,6 +55,7 @@ class JobRecord:
     result: BlobInfo | None
     losses: int = 0
     data_attempt_id: int | None = None
+    removed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

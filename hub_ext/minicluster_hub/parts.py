@@ -130,6 +130,7 @@ def _context(
         payload_bytes=app.payload_limit_bytes,
         result_bytes=app.result_limit_bytes,
         artifacts_keep_days=app.artifacts_keep_days,
+        jobs_keep_days=app.jobs_keep_days,
     )
     return Context(
         store=store,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,11 +16,13 @@ from minicluster_hub.engines.base import Engine
 from minicluster_hub.foretelling import Foretelling
 from minicluster_hub.models import GangTarget, World
 from minicluster_hub.rules.in_force import Rules
+from minicluster_hub.rules.own import OwnPolicy
 from minicluster_hub.scenes import Limits, Sight, silent_nodes
 from minicluster_hub.scheduler_view import Circumstances, snapshot_of
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.free import FreeSlots, Places
-from minicluster_hub.scheduling.keeping import Against, Kept, first, keep
+from minicluster_hub.scheduling.held_slots import Against
+from minicluster_hub.scheduling.keeping import Kept, first, keep, meanwhile
 from minicluster_hub.scheduling.quotas import Within
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import (
@@ -30,6 +33,7 @@ from minicluster_hub.scheduling.scheduler import (
     Reclaim,
     Resize,
     Reuse,
+    Schedule,
     Trim,
 )
 from minicluster_hub.scheduling.standing import Planned
@@ -135,13 +139,32 @@ class Planner:
         if not self._undecided(snapshot):
             self._rules.drop_answer()
             return ()
-        schedule = self._rules.schedule(replace(snapshot, held_out=self._held_out), self._kept.barred)
+        schedules = self._schedules(replace(snapshot, held_out=self._held_out))
+        if schedules is None:
+            return None
+        self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)
+        found = [one.assignment for one in schedules]
+        self._held_out = dict(ChainMap(*(one.held_out for one in found)))
+        self._held_out_until = dict(ChainMap(*(one.held_out_until for one in found)))
+        return tuple(decision for one in schedules for decision in one.decisions)
+
+    def _schedules(self, snapshot: Snapshot) -> list[Schedule] | None:
+        """Return what the policy wants, and if that is nothing, what it wants until the next claims begin.
+
+        A lab's own policy answers one question at a time: the first one.
+        """
+        rules, kept = self._rules, self._kept
+        own = isinstance(rules.policy, OwnPolicy)
+        schedule = rules.schedule(snapshot, kept.barred)
         if schedule is None:
             return None
-        self.again_at = min(self._moments(schedule.again_at), default=None)
-        self._held_out = schedule.assignment.held_out
-        self._held_out_until = schedule.assignment.held_out_until
-        return schedule.decisions
+        if schedule.decisions or own:
+            return [schedule]
+        left = meanwhile(kept, schedule.assignment, elastic=rules.policy.elastic)
+        if left is None:
+            return [schedule]
+        more = rules.schedule(replace(left, held_out=snapshot.held_out), kept.barred)
+        return None if more is None else [schedule, more]
 
     def _moments(self, *more: float | None) -> list[float]:
         moments = (self._within.again_at, self._kept.again_at, *more)

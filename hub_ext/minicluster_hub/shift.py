@@ -10,10 +10,8 @@ from minicluster_hub.artifacts import Retention
 from minicluster_hub.duty import Duty
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.idle_watch import IdleWatch
+from minicluster_hub.old_jobs import OldJobsRemoval
 from minicluster_hub.standby import Standby
-
-_UNTOLD_S = 3600.0
-"""How long a snapshot's file may wait for the report that tells of it."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,7 @@ class Shift:
         await _while_all_run(
             *acting,
             self._retention().run(),
+            self._old_jobs().run(),
             self._offer_images(),
             self.context.data_sets.run(),
             self._idle_watch().run(),
@@ -65,6 +64,11 @@ class Shift:
         days = context.limits.artifacts_keep_days
         return Retention(context.store, context.blobs, days, context.clock, context.log)
 
+    def _old_jobs(self) -> OldJobsRemoval:
+        context = self.context
+        days = context.limits.jobs_keep_days
+        return OldJobsRemoval(context.store, context.blobs, context.logs, days, context.clock, context.log)
+
     def _idle_watch(self) -> IdleWatch:
         context = self.context
         return IdleWatch(context.store, context.reconciler, context.idle_limits, context.clock, context.log)
@@ -77,11 +81,8 @@ class Shift:
         self.context.reconciler.accounts.allowed.forget_known()
 
     def _sweep(self) -> None:
-        blobs, store = self.context.blobs, self.context.store
-        blobs.sweep()
+        self.context.blobs.sweep()
         self.context.data_sets.files.sweep()
-        for job_id in blobs.jobs():
-            blobs.of_job(job_id).remove_others(store.snapshots.blobs(job_id), _UNTOLD_S)
 
 
 async def _while_all_run(*works: Any) -> None:

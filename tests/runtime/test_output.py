@@ -203,3 +203,29 @@ async def test_an_attempt_that_fails_with_a_lost_node_leaves_its_files_to_the_ne
     again = await cluster.run("pass", nodes=1, job_id=run.attempt.id)
     await again.over()
     assert brought(again) == {(0, "a"): b"x" * LARGE}
+
+
+class Robbed(TaskService):
+    """Has lost the files of which it is told first, and says so."""
+
+    robbed = False
+
+    async def answer(self, task: Task, report: TaskReport) -> ReportAnswer:
+        if self.robbed or not report.artifacts:
+            return await super().answer(task, report)
+        self.robbed = True
+        lost = tuple({one.blob.sha256 for one in report.artifacts})
+        for sha256 in lost:
+            del self.blobs[sha256]
+        answer = await super().answer(task, report.model_copy(update={"artifacts": ()}))
+        return answer.model_copy(update={"missing": lost})
+
+
+async def test_files_that_the_service_has_lost_are_sent_again(start: Start) -> None:
+    service = Robbed()
+    cluster = await start(1, service)
+    run = await cluster.run(f"{WRITE}(mc.output() / 'a').write_text('x' * {LARGE})", nodes=1)
+    assert (await run.over()).succeeded
+    assert service.robbed
+    assert {path for _, path in brought(run)} == {"empty", "a folder/ünïcode ☃/rank.txt", "a"}
+    assert not run.attempt.notes

@@ -59,6 +59,20 @@ def test_a_job_under_way_goes_on_in_the_new_tables(old, database_url):
     store.close()
 
 
+def test_the_blobs_of_earlier_jobs_are_known_as_theirs(old, database_url):
+    with old.write() as connection:
+        connection.execute(text("UPDATE attempts SET result_sha256 = :sha256"), {"sha256": "b" * 64})
+        for sha256 in ("a" * 64, "b" * 64, "c" * 64):
+            values = {"sha256": sha256}
+            connection.execute(text("INSERT INTO blobs VALUES ('ada', :sha256, 1, 1.0)"), values)
+    store = Store.open(database_url)
+    assert [store.old_jobs.name_blobs(9), store.old_jobs.name_blobs(9)] == [1, 0]
+    assert store.blobs.drop_loose(0.5) == 0
+    assert store.blobs.drop_loose(9.0) == 1
+    assert store.blobs.unknown(("a" * 64, "b" * 64, "c" * 64)) == {"c" * 64}
+    store.close()
+
+
 def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):
     store = Store.open(database_url)
     store.place_server("bob", "", ("node-1", (1,)), until=9.0, shared_home=False, now=3.0)

@@ -7,7 +7,7 @@ import pytest
 
 from minicluster_hub.scheduling.assign import assign
 from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot, Topology, WarmGang
-from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.placement.locality import Locality
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.placement.spread import Spread
@@ -197,6 +197,11 @@ def test_a_gang_shrinks_where_it_has_least():
     assert places_of(here, (1, 2)) == {1: (("b", (0, 1)),)}
 
 
+def test_a_gang_does_not_grow_beyond_what_a_quota_leaves_it():
+    lost_some = replace(job(1, 2, ("a", 0)), max_chunks=1)
+    assert places_of(lab(lost_some), (1, 2)) == {1: lost_some.places}
+
+
 def test_a_gang_grows_where_it_is():
     here = lab(job(1, 1, ("b", 0), most=4), job(2, 3, ("c", 0, 1, 2)))
     assert places_of(here, (1, 3), (2, 3), placed=Locality())[1] == (("b", (0, 1, 2)),)
@@ -238,6 +243,16 @@ def test_a_warm_gang_is_ended_rather_than_a_gang_taken_apart():
     assignment = assign(here, Given(((4, 2),)), Locality())
     assert assignment.places[4] == (("c", (0, 3)),)
     assert assignment.again_at is None and assignment.held_out == {}
+
+
+def test_those_that_are_left_of_a_gang_are_no_more_than_the_job_may_have():
+    left = WarmGang(7, "ada", (("a", (0,)), ("b", (0,)), ("c", (0,))), 1, 0.0)
+    whole = job(1, 1, most=2, scatter=True, goes_on=7)
+    found = assign(lab(whole, warm=[left]), Given(((1, 2),)), Pack())
+    assert (found.places, found.warm) == ({1: left.places[:2]}, {1: left})
+    loose = job(1, 2, goes_on=7)
+    found = assign(lab(loose, warm=[left]), Given(((1, 2),)), Pack())
+    assert count_slots(found.places[1]) == 2 and not found.warm, "a part of a task is none"
 
 
 def test_a_running_gang_moves_together_when_that_pays_and_only_under_a_policy_that_moves_jobs():

@@ -3,9 +3,12 @@
 import hashlib
 import os
 import random
+import tracemalloc
 
 import pytest
+from pydantic import ValidationError
 
+from minicluster.datasets import folder as folders
 from minicluster.datasets.folder import FolderUnusable, cut, scan
 from minicluster.runtime.keeper_stream import DataTree
 from minicluster.wire import PIECE_BYTES, BlobInfo, DataFile, DataManifest
@@ -107,3 +110,59 @@ def test_links_to_files_are_files_and_those_to_folders_are_left_out(tmp_path):
 def test_a_manifest_that_cannot_be_is_refused(files, words):
     with pytest.raises(ValueError, match=words):
         DataManifest(files=files, pieces=(BlobInfo(sha256="a" * 64, size_bytes=2),))
+
+
+DEEP = "/".join("a" * 500)
+
+
+def paths_only(*paths):
+    return DataManifest(files=[(path, 0) for path in paths], pieces=())
+
+
+@pytest.mark.parametrize("path", ["/".join("a" * 600), "é" * 600])
+def test_a_path_that_is_too_long_is_told_by_name(path):
+    with pytest.raises(ValueError, match="more than 1024 bytes") as refused:
+        paths_only(path)
+    assert repr(path[:80]) in refused.value.errors()[0]["msg"]
+
+
+def test_folders_of_folders_take_no_more_memory_than_their_paths():
+    files = [(f"{number}/{DEEP}", 0) for number in range(200)]
+    tracemalloc.start()
+    DataManifest(files=files, pieces=())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 << 20
+
+
+@pytest.mark.parametrize("between", ["a-b", "a.txt", "a b", "a!"])
+def test_a_file_that_is_a_folder_is_seen_whatever_sorts_between(between):
+    paths_only("a/b", between)
+    with pytest.raises(ValueError, match="'a' is a file and a folder"):
+        paths_only("a/b/c", between, "a")
+
+
+def test_a_manifest_of_anything_else_is_read_to_its_first_mistake():
+    with pytest.raises(ValidationError) as refused:
+        DataManifest.model_validate_json(b'{"files":[' + b"[]," * 10_000 + b'[]],"pieces":[]}')
+    assert refused.value.error_count() < 10
+
+
+def test_a_path_that_is_too_long_is_told_before_anything_is_read(tmp_path):
+    path = tmp_path
+    for _ in range(6):
+        path /= "a" * 200
+    path.mkdir(parents=True)
+    (path / "b").touch()
+    with pytest.raises(FolderUnusable, match="more than 1024 bytes"):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("FILES_MOST", 2), ("MANIFEST_BYTES", 70)])
+def test_files_that_are_too_many_are_told_before_they_are_read(tmp_path, monkeypatch, limit, value):
+    for name in "abc":
+        (tmp_path / name).touch()
+    scan(tmp_path)
+    monkeypatch.setattr(folders, limit, value)
+    with pytest.raises(FolderUnusable, match="holds 3 files"):
+        scan(tmp_path)

@@ -29,7 +29,7 @@ LAYERS = [
     ["lifecycle", "deadlines", "views", "scheduler_view", "my_queue"],
     ["losses"],
     ["actions", "scenes"],
-    ["root_cause", "duty", "artifacts", "data_sets", "catalogue", "meetings"],
+    ["root_cause", "duty", "artifacts", "old_jobs", "data_sets", "catalogue", "meetings"],
     ["notices", "bookings", "entitlements"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states"],

@@ -59,6 +59,18 @@ def test_of_jobs_that_are_gone_by_then_nothing_is_left_in_the_plan():
     assert fitted(plan, later).grants == (STAYS, Grant(4, 4))
 
 
+def test_one_that_lost_a_node_may_keep_what_it_has_whatever_a_quota_leaves():
+    def taken(chunks, most):
+        here = snapshot(runs(1, 1, least=2, most=most))
+        return sound(here, Plan((Grant(1, chunks),))).grants[0].chunks
+
+    assert [taken(1, 3), taken(2, 3), taken(3, 3)] == [1, 2, 3]
+    assert [taken(1, 1), taken(2, 1)] == [1, 2]
+    for chunks, most in ((0, 3), (4, 3), (3, 1)):
+        with pytest.raises(PolicyFailed, match="which may have"):
+            taken(chunks, most)
+
+
 class WithOptions:
     moves_running = True
 

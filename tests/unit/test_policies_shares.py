@@ -15,6 +15,11 @@ from .small_lab import NOW, again_in_s, planned, runs, waits
 class TestLas:
     rule = Las(thresholds_slot_s=(1200.0, 120_000.0), promoted_after=8.0)
 
+    @pytest.mark.parametrize("least", [2, 9, 12])
+    def test_one_that_lost_nodes_has_its_moments_or_none(self, least):
+        again_s = again_in_s(Las(promoted_after=16.0), runs(1, 1, least=least, most=least), waits(2, 12))
+        assert again_s is None or again_s > 0
+
     def test_a_newcomer_takes_slots_from_who_has_had_its_first_portion(self):
         """Twelve slots for 100 s are 1,200 slot-seconds."""
         jobs = [runs(1, 12, since=NOW - 100.0), waits(2, 12)]

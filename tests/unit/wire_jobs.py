@@ -220,7 +220,7 @@ MESSAGES = {
         "gpus": [{"gpu": "GPU-ab-1", "idle_s": 12.5, "held_bytes": 512}],
     },
     wire.SmallFiles: {"contents": ["AP8K"]},
-    wire.ReportAnswer: {"sizes": {"rank-2": 3}},
+    wire.ReportAnswer: {"sizes": {"rank-2": 3}, "missing": [SHA]},
     wire.PlaceServer: {
         "image": "lab/notebook:2",
         "node": "node-1",

@@ -5,15 +5,20 @@ from __future__ import annotations
 import gzip
 import hashlib
 import tarfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Set
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from minicluster.wire import LAYER_ROOT, Recipe
+from minicluster.wire import LAYER_ROOT, Recipe, relative_path
+from minicluster_hub.catalogue.archive import ArchiveRefused, Read, entries
 
 _WHITEOUT = ".wh."
 _SPECIAL_BITS = 0o7000
-_PIECE_BYTES = 1 << 20
+_FOLDER_MODE = 0o755
+_MOST_ENTRIES = 1_000_000
+_MOST_LINKS = 10_000
 
 
 class LayerRefused(Exception):
@@ -46,49 +51,61 @@ def check_layer(path: Path, recipe: Recipe, limit_bytes: int) -> None:
     try:
         with gzip.open(path) as unpacked:
             counted = _Counted(cast(BinaryIO, unpacked), limit_bytes)
-            _check_members(counted)
-            while counted.read(_PIECE_BYTES):
-                pass
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+            _check_entries(counted.read)
+    except ArchiveRefused as refused:
+        raise LayerRefused(f"the layer's archive {refused}") from refused
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise LayerRefused(f"the layer is no archive that can be read ({error})") from error
     if counted.sha256.hexdigest() != recipe.diff_sha256:
         raise LayerRefused("the layer unpacked is not what its recipe tells of")
 
 
-def _check_members(file: _Counted) -> None:
-    with tarfile.open(fileobj=cast(BinaryIO, file), mode="r|") as archive:
-        for member in archive:
-            why = _why_not(member)
-            if why:
-                raise LayerRefused(f"the layer's {member.name[:200]!r} {why}")
+def _check_entries(read: Read) -> None:
+    links: set[str] = set()
+    for count, entry in enumerate(entries(read), 1):
+        if why := _why_not(entry, links):
+            raise LayerRefused(f"the layer's {entry.name[:200]!r} {why}")
+        if entry.issym():
+            links.add(entry.name)
+        if count > _MOST_ENTRIES or len(links) > _MOST_LINKS:
+            raise LayerRefused(f"the layer has more than {_MOST_ENTRIES:,} files or {_MOST_LINKS:,} links")
 
 
-def _why_not(member: tarfile.TarInfo) -> str:
-    """Return why an entry may not be in a layer, or nothing."""
+def _why_not(entry: tarfile.TarInfo, links: Set[str]) -> str:
+    """Return why an entry may not be in a layer, or nothing. links: the names of those before it."""
     checks: tuple[tuple[bool, Callable[[], str]], ...] = (
-        (not _inside(member.name), lambda: f"is not below {LAYER_ROOT}"),
-        (PurePosixPath(member.name).name.startswith(_WHITEOUT), lambda: "would remove a file of the base"),
-        (not (member.isreg() or member.isdir() or member.issym()), lambda: "is no file, folder or link"),
-        (bool(member.mode & _SPECIAL_BITS), lambda: f"has the mode {member.mode:o}"),
-        ((member.uid, member.gid) != (0, 0), lambda: "does not belong to root"),
-        (member.issym() and not _leads_inside(member), lambda: f"leads to {member.linkname[:200]!r}"),
+        (not _inside(entry), lambda: f"is not below {LAYER_ROOT}"),
+        (f"/{_WHITEOUT}" in entry.name, lambda: "would remove a file of the base"),
+        (bool(entry.mode & _SPECIAL_BITS), lambda: f"has the mode {entry.mode:o}"),
+        (_above(entry) and entry.mode != _FOLDER_MODE, lambda: f"has the mode {entry.mode:o}"),
+        ((entry.uid, entry.gid) != (0, 0), lambda: "does not belong to root"),
+        (entry.issym() and not _leads_down(entry), lambda: f"leads to {entry.linkname[:200]!r}"),
+        (bool(links) and _through(entry, links), lambda: "lies below a link, or comes after one of its name"),
     )
     return next((why() for bad, why in checks if bad), "")
 
 
-def _inside(name: str) -> bool:
-    path, root = PurePosixPath(name), PurePosixPath(LAYER_ROOT)
-    above = path in root.parents and str(path) != "."
-    return ".." not in path.parts and not path.is_absolute() and (path.is_relative_to(root) or above)
-
-
-def _leads_inside(member: tarfile.TarInfo) -> bool:
-    """Tell whether a link stays in the environment, wherever it is read from."""
-    if member.linkname.startswith("/"):
+def _inside(entry: tarfile.TarInfo) -> bool:
+    """Tell whether an entry is the environment's, or a folder on the way there."""
+    try:
+        return _above(entry) or relative_path(entry.name).startswith(f"{LAYER_ROOT}/")
+    except ValueError:
         return False
-    depth = len(PurePosixPath(member.name).relative_to(LAYER_ROOT).parent.parts)
-    for part in PurePosixPath(member.linkname).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return False
-    return True
+
+
+def _above(entry: tarfile.TarInfo) -> bool:
+    return entry.isdir() and f"{LAYER_ROOT}/".startswith(f"{entry.name}/")
+
+
+def _leads_down(entry: tarfile.TarInfo) -> bool:
+    """Tell whether a link leads to its own folder or below.
+
+    So chains of links never lead out of the environment, not even by those of layers underneath.
+    """
+    target = PurePosixPath(entry.linkname)
+    return not target.is_absolute() and ".." not in target.parts
+
+
+def _through(entry: tarfile.TarInfo, links: Set[str]) -> bool:
+    """Tell whether an entry's place is one of these links, or below one."""
+    return any(path in links for path in accumulate(entry.name.split("/"), "{}/{}".format))

@@ -90,7 +90,9 @@ class UserBlobHandler(UserHandler, Upload):
         await self.keep(self.user.name)
 
     def head(self, sha256: str) -> None:
-        if not self.context.store.blobs.has(self.user.name, sha256) or not self.context.blobs.size(sha256):
+        store, now = self.context.store, self.context.clock()
+        # Who is told that it is here sends it no more, and names it in a moment.
+        if not self.context.blobs.size(sha256) or not store.blobs.renew(self.user.name, sha256, now):
             raise ApiError(404, "unknown_blob", f"there is no blob {sha256} of yours")
         self.finish()
 

@@ -34,6 +34,7 @@ class ApiLimits:
     request_bytes: of a JSON body. payload_bytes, result_bytes: of blobs up and down.
     lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
         `tail_bytes`. artifacts_keep_days: how long files of a job are kept after its end, 0: for ever.
+        jobs_keep_days: the same of its cell, its result, its snapshots and its output.
         push_interval_s: least time between two pushes of log text to a reader.
     """
 
@@ -42,6 +43,7 @@ class ApiLimits:
     result_bytes: int = 16 * KIB * KIB * KIB
     snapshot_bytes: int = 64 * KIB * KIB * KIB
     artifacts_keep_days: float = 0.0
+    jobs_keep_days: float = 0.0
     piece_bytes: int = 256 * KIB * KIB
     lag_bytes: int = 256 * KIB
     tail_bytes: int = 64 * KIB

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Mapping
+from contextlib import ExitStack
 
 from minicluster.wire import (
     BlobInfo,
@@ -20,6 +22,7 @@ from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.blobs import Upload
+from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.held import HeldHandler
@@ -93,7 +96,33 @@ class MissingHandler(UserHandler):
 
 
 class PieceHandler(UserHandler, Upload):
-    """Pieces. Whoever sends the bytes has them; a hash alone opens nothing."""
+    """Pieces. Whoever sends the bytes has them; a hash alone opens nothing.
+
+    Room is kept for one from before its body comes until it counts as its owner's, or is lost.
+    """
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        super().initialize(context, routes)
+        self._room = ExitStack()
+
+    async def _admit(self) -> None:
+        await super()._admit()
+        if not self._finished:
+            self._keep_room()
+
+    def _keep_room(self) -> None:
+        """Raise ApiError where the owner may bring no more. A chunked body counts as the largest."""
+        told = self.request.headers.get("Content-Length", "")
+        size_bytes = int(told) if told.isdigit() else self.body_limit_bytes
+        piece = BlobInfo(sha256=self.path_kwargs["sha256"], size_bytes=size_bytes)
+        try:
+            self._room.enter_context(self.context.data_sets.room(self.user.name, piece))
+        except DataSetRefused as error:
+            raise refused(error) from error
+
+    def _discard(self) -> None:
+        super()._discard()
+        self._room.close()
 
     @property
     def files(self) -> BlobFiles:
@@ -108,8 +137,9 @@ class PieceHandler(UserHandler, Upload):
         return "the piece"
 
     async def put(self, sha256: str) -> None:
-        info = await self.take()
-        self.context.store.datasets.add_piece(self.user.name, info, self.context.clock())
+        with self._room.pop_all():  # whoever hangs up now keeps the room until the piece counts
+            info = await self.take()
+            self.context.store.datasets.add_piece(self.user.name, info, self.context.clock())
         if self.files.size(sha256) is None:
             raise ApiError(503, "piece_swept", "the piece was removed while it came", "send it again")
         self.reply(info)

@@ -10,6 +10,7 @@ from minicluster_hub.handlers.data import refused as data_refused
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.messages import JobStory, StoryLine
+from minicluster_hub.handlers.removed import check_kept
 from minicluster_hub.handlers.route import Scope
 from minicluster_hub.models import JobRecord, NodeView
 from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
@@ -118,6 +119,7 @@ class LogHandler(UserHandler, FileReply):
 
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
+        check_kept(record, "the output")
         rank = self.query_int("rank", 0, high=99_999)
         attempt = self.query_int("attempt", record.attempts, high=1_000_000)
         offset = self.query_int("offset", 0)
@@ -139,6 +141,7 @@ class ResultHandler(UserHandler, FileReply):
 
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id, admins=False)
+        check_kept(record, "the result")
         if record.result is None:
             message = f"job {record.id} is {record.state} and has no result"
             raise ApiError(404, "no_result", message, "it comes when the job has succeeded")

@@ -1,18 +1,30 @@
-"""What a report says of snapshots, held against the files that came."""
+"""What a report says of snapshots and of files of the output folder, held against the files that came."""
 
 from __future__ import annotations
 
-from minicluster.wire import RunOrder, TaskReport
+from minicluster.wire import BlobInfo, RunOrder, TaskReport
+from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.handlers.context import Context
 
 
 def only_those_here(context: Context, run: RunOrder | None, report: TaskReport) -> TaskReport:
     """Leave out of a report what did not come, so that what is stored can be fetched."""
-    if run is None or not report.snapshots:
+    if run is None or not (report.snapshots or report.artifacts):
         return report
-    files = context.blobs.of_job(run.job_id)
-    here = tuple(one for one in report.snapshots if files.size(one.blob.sha256) == one.blob.size_bytes)
-    return report.model_copy(update={"snapshots": here})
+    own, output = context.blobs.of_job(run.job_id), context.blobs.output_of(run.job_id)
+    snapshots = tuple(one for one in report.snapshots if _is_here(own, one.blob))
+    artifacts = tuple(one for one in report.artifacts if _is_here(output, one.blob))
+    return report.model_copy(update={"snapshots": snapshots, "artifacts": artifacts})
+
+
+def missing(told: TaskReport, kept: TaskReport) -> tuple[str, ...]:
+    """Return the files of the output folder that were left out of a report: the agent has them still."""
+    here = {one.blob.sha256 for one in kept.artifacts}
+    return tuple({one.blob.sha256 for one in told.artifacts} - here)
+
+
+def _is_here(files: BlobFiles, blob: BlobInfo) -> bool:
+    return files.size(blob.sha256) == blob.size_bytes
 
 
 def drop_surplus(context: Context, run: RunOrder, report: TaskReport) -> None:

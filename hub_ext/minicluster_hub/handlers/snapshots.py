@@ -8,6 +8,7 @@ from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.blobs import Upload
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
+from minicluster_hub.handlers.removed import check_kept
 from minicluster_hub.handlers.tasks import TaskHandler
 
 
@@ -24,6 +25,7 @@ class SnapshotHandler(UserHandler, FileReply):
 
     async def get(self, job_id: str, step: str) -> None:
         record = self.job_record(job_id, admins=False)
+        check_kept(record, "the snapshot")
         number = self.query_int("part", 0, high=9_999)
         found = {one.step: one for one in self.context.store.snapshots.records(record.id)}.get(int(step))
         if found is None or number >= len(found.parts):

@@ -87,14 +87,14 @@ class ReportHandler(TaskHandler):
             own = range(on_it.first_rank, on_it.first_rank + on_it.local_world_size)
             self.context.board.looks.hear(self.task.id, on_it.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.
-        report = snapshot_files.only_those_here(self.context, run, report)
-        if self.context.store.report(self.task, report, self.context.clock()):
-            if run is not None and report.snapshots:
-                snapshot_files.drop_surplus(self.context, run, report)
+        kept = snapshot_files.only_those_here(self.context, on_it, report)
+        if self.context.store.report(self.task, kept, self.context.clock()):
+            if run is not None and kept.snapshots:
+                snapshot_files.drop_surplus(self.context, run, kept)
             self.context.reconciler.wake()
             if run is not None and report.notes:
                 self.context.board.changes.ring(run.job_id)
-        self.reply(ReportAnswer(sizes=sizes))
+        self.reply(ReportAnswer(sizes=sizes, missing=snapshot_files.missing(report, kept)))
 
     def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
         """Take what the ranks logged of their progress, for the scheduler."""
@@ -111,7 +111,9 @@ class ReportHandler(TaskHandler):
         except LogNotKept as error:
             board.annotate(run.job_id, _WAITS_FOR_ROOM if error.full else _WAITS, _OUTPUT)
             if self.context.store.report(
-                self.task, report.model_copy(update={"cleared": 0, "snapshots": ()}), self.context.clock()
+                self.task,
+                report.model_copy(update={"cleared": 0, "snapshots": (), "artifacts": ()}),
+                self.context.clock(),
             ):
                 self.context.reconciler.wake()
             raise

@@ -11,9 +11,13 @@ from email.message import EmailMessage
 
 from minicluster.wire import Notice
 from minicluster_hub.notices.errors import AddressRefused, NotSent
+from minicluster_hub.notices.words import headline
 
 TIMEOUT_S = 20.0
-_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,253}")
+_WORDS = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+_HOST = r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*"
+# Not with =?, by which an encoded word begins: the header would name another address.
+_ADDRESS = re.compile(rf"(?!.*=\?)(?=.{{1,64}}@.{{1,253}}$){_WORDS}@{_HOST}")
 
 
 class Emails:
@@ -44,11 +48,13 @@ class Emails:
             raise NotSent(f"the mail server {self.host}:{self._port} did not take it: {error}") from None
 
     def message(self, address: str, notice: Notice) -> EmailMessage:
-        """Return the mail. A second one of the same notice has the same Message-ID."""
+        """Return the mail. A second one of the same notice has the same Message-ID.
+
+        What users named is in the body alone: in a header, an encoded word of theirs would be decoded.
+        """
         mail = EmailMessage()
         mail["From"], mail["To"] = self._sender, address
-        subject = notice.text.partition(": ")[0].rstrip(".")
-        mail["Subject"] = f"Minicluster: {' '.join(subject.split())}"
+        mail["Subject"] = f"Minicluster: {headline(notice)}"
         mail["Message-ID"] = f"<{notice.id}@minicluster>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(f"{notice.text}\n\n{notice.url}\n" if notice.url else f"{notice.text}\n")

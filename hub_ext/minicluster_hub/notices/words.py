@@ -11,6 +11,11 @@ def sentence(notice: Notice) -> str:
     return f"{told}: {notice.reason}." if notice.reason else f"{told}."
 
 
+def headline(notice: Notice) -> str:
+    """Return what happened without a word that a user chose."""
+    return _happened(notice.model_copy(update={"name": "cell", "server": ""}))
+
+
 def _happened(notice: Notice) -> str:
     if notice.job_id is None:
         server = f"notebook server {notice.server!r}" if notice.server else "notebook server"

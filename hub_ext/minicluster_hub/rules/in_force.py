@@ -19,7 +19,10 @@ from minicluster_hub.scheduling.own import PolicyFailed, fitted
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.scheduler import Schedule, schedule
 from minicluster_hub.store import Store
+from minicluster_hub.store.policies import Chosen
 
+LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
+"""In force while what the cluster's settings say cannot be."""
 _HINT = (
     "nothing was changed; try the file with `simulate --policy FILE.py`, mend it, and put it in force again"
 )
@@ -48,14 +51,16 @@ class _Answer:
 class Rules:
     """`default`: what the cluster's settings say. What an admin chooses goes before it.
 
-    A lab's own policy plans beside the event loop: `ask` first, then `schedule`.
+    A lab's own policy plans beside the event loop: `ask` first, then `schedule`. One that fails is taken
+    back: an admin's choice for good, that of the settings until the service starts again.
     """
 
     def __init__(
         self, store: Store, default: PolicyChoice, clock: Callable[[], float], log: logging.Logger
     ) -> None:
         self._store = store
-        self._default = PolicyInForce(choice=default)
+        self._default = self._chosen = Chosen(None, PolicyInForce(choice=default))
+        self._trouble = ""
         self._clock = clock
         self._log = log
         self._policy, self._placement = build(default)
@@ -63,7 +68,10 @@ class Rules:
         self._answer: _Answer | None = None
         self._choosing = asyncio.Lock()
         self._tried: Policy | None = None
-        self.in_force = self._default
+
+    @property
+    def in_force(self) -> PolicyInForce:
+        return self._chosen.told
 
     @property
     def policy(self) -> Policy:
@@ -98,7 +106,7 @@ class Rules:
             told = await asyncio.to_thread(policy.plan, snapshot)
         except PolicyFailed as failed:
             if policy is self._policy:
-                self._take_back(self.in_force, str(failed))
+                self._take_back(self._chosen, str(failed))
             return
         if policy is self._policy:
             self._answer = _Answer(policy, told)
@@ -112,8 +120,7 @@ class Rules:
             self._tried, placement = policy, placement = build(choice)
             try:
                 await asyncio.to_thread(try_out, policy, placement, snapshot)
-                now = self._clock()
-                self._store.policies.choose(choice, by, now)
+                chosen = self._store.policies.choose(choice, by, self._clock())
             except PolicyFailed as failed:
                 _close(policy)
                 message = f"{choice.policy} cannot be put in force: {failed}"
@@ -123,7 +130,7 @@ class Rules:
                 raise
             finally:
                 self._tried = None
-            self._put(PolicyInForce(choice=choice, by=by, since=now), policy, placement)
+            self._put(chosen, policy, placement)
         self._log.info("policy %s with placement %s, by %s", choice.policy, choice.placement, by)
 
     def schedule(self, snapshot: Snapshot, barred: Mapping[int, Places] = _NOTHING) -> Schedule | None:
@@ -135,9 +142,9 @@ class Rules:
         try:
             return schedule(snapshot, policy, kept_off(self._placement, barred))
         except Exception as error:
-            if self.in_force is self._default:
+            if self._chosen.id is None and self.in_force.choice == LAST_RESORT:
                 raise
-            self._take_back(self.in_force, in_words(error))
+            self._take_back(self._chosen, in_words(error))
             return None
 
     def drop_answer(self) -> None:
@@ -147,7 +154,7 @@ class Rules:
     def report(self) -> PolicyReport:
         return PolicyReport(
             in_force=self.in_force,
-            trouble=self._store.policies.trouble(),
+            trouble=self._told_trouble(),
             policies=offered_policies(),
             placements=offered_placements(),
         )
@@ -162,27 +169,49 @@ class Rules:
         while not self._loaded:
             wanted = self._store.policies.in_force() or self._default
             try:
-                policy, placement = build(wanted.choice)
-                if isinstance(policy, OwnPolicy):
-                    await asyncio.to_thread(policy.load)
+                policy, placement = await _built(wanted.told.choice)
             except (ChoiceRefused, PolicyFailed) as refused:
-                self._take_back(wanted, str(refused))
+                if not self._loaded:
+                    self._take_back(wanted, str(refused))
                 continue
             if self._loaded:
                 _close(policy)
             else:
                 self._put(wanted, policy, placement)
 
-    def _put(self, wanted: PolicyInForce, policy: Policy, placement: Placement) -> None:
+    def _put(self, chosen: Chosen, policy: Policy, placement: Placement) -> None:
         before = self._policy
-        self.in_force, self._policy, self._placement, self._loaded = wanted, policy, placement, True
+        self._chosen, self._policy, self._placement, self._loaded = chosen, policy, placement, True
         self._answer = None
         _close(before)
 
-    def _take_back(self, failed: PolicyInForce, why: str) -> None:
-        self._log.error("the policy %s is taken back: %s", failed.choice.policy, why)
-        self._store.policies.take_back(f"{failed.choice.policy} was taken back: {why}")
+    def _take_back(self, failed: Chosen, why: str) -> None:
+        """Have the one before it loaded; of the settings' there is none, and LAST_RESORT takes its place."""
+        name = failed.told.choice.policy
+        self._log.error("the policy %s is taken back: %s", name, why)
+        if failed.id is not None:
+            self._store.policies.take_back(failed.id, f"{name} was taken back: {why}")
+        elif failed is self._default:
+            self._default = Chosen(None, PolicyInForce(choice=LAST_RESORT))
+            self._trouble = f"{name}, which the cluster's settings name, was taken back: {why}"
         self._loaded = False
+
+    def _told_trouble(self) -> str:
+        """Return why not the newest choice, and not what the settings say, is in force."""
+        of_settings = self._trouble if self._chosen.id is None else ""
+        return "; ".join(filter(None, (self._store.policies.trouble(), of_settings)))
+
+
+async def _built(choice: PolicyChoice) -> tuple[Policy, Placement]:
+    """Return what a choice means, loaded. Raises ChoiceRefused, PolicyFailed, with no process left."""
+    policy, placement = build(choice)
+    if isinstance(policy, OwnPolicy):
+        try:
+            await asyncio.to_thread(policy.load)
+        except BaseException:
+            _close(policy)
+            raise
+    return policy, placement
 
 
 def _close(policy: Policy | None) -> None:

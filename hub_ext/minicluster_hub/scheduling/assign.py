@@ -141,8 +141,9 @@ class _Table:
                 continue
             grant = self.grants.get(job.job_id)
             has = count_slots(places) // job.chunk_slots
-            if grant is not None and not self._stays(job) and grant.chunks > has:
-                self._add(job, places, grant.chunks - has, self._with_warm())
+            planned = 0 if grant is None or self._stays(job) else min(grant.chunks, job.max_chunks)
+            if planned > has:
+                self._add(job, places, planned - has, self._with_warm())
             elif nobody_waits and job.job_id in self.snapshot.growing and job.max_chunks > has:
                 self._add(job, places, job.max_chunks - has, self.reserve.outside)
 
@@ -217,8 +218,10 @@ class _Table:
         A job that lost a node goes on with the others at once where they are enough for it.
         """
         left = next((gang for gang in self.warm if gang.gang_id == job.goes_on), None)
-        if left is not None and _chunks(left) >= job.min_chunks:
+        if left is not None and job.min_chunks <= _chunks(left) <= job.max_chunks:
             return self._use(job, left, ())
+        if left is not None and _chunks(left) > job.max_chunks and job.scatter:
+            return self._use_largest(job, left, job.max_chunks)
         suiting = [gang for gang in self.warm if gang.suits(job) and _chunks(gang) <= chunks]
         for gang in sorted(suiting, key=lambda gang: (_chunks(gang), gang.idle_since), reverse=True):
             others = self.free.without(node for node, _ in gang.places)
@@ -235,6 +238,9 @@ class _Table:
         if not larger or self.placement.place(job, chunks, self.free, self.snapshot.topology):
             return False
         gang = min(larger, key=lambda gang: (_chunks(gang), -gang.idle_since))
+        return self._use_largest(job, gang, chunks)
+
+    def _use_largest(self, job: JobView, gang: WarmGang, chunks: int) -> bool:
         self._give(job.job_id, largest_parts(gang.places, chunks * job.chunk_slots))
         self.used_warm[job.job_id] = gang
         return True

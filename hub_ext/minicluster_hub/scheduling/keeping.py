@@ -3,86 +3,37 @@
 A reservation that is due is a small cluster of its own: its holders' jobs that it has room for are planned
 first, among themselves. Then all jobs are planned on the slots that no claim holds by now, by the same
 policy. Slots of a claim that has not begun are there for jobs that end before it; all others are kept off
-them, whatever the placement. Running jobs that may be moved leave what is claimed when it begins; others are
-waited for.
+them, whatever the placement, and are not waited for there: who ends before has the slots, though it comes
+after them. Running jobs that may be moved leave what is claimed when it begins; others are waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 
+from minicluster_hub.scheduling.assign import Assignment
 from minicluster_hub.scheduling.base import JobView, Placement, Snapshot, Topology, WarmGang
 from minicluster_hub.scheduling.claims import Claim, GroupsOf, belongs
 from minicluster_hub.scheduling.free import FreeSlots, Places, common
-from minicluster_hub.scheduling.held_slots import Hold, Slot, as_places, as_slots, holds, without
+from minicluster_hub.scheduling.held_slots import (
+    Against,
+    Hold,
+    Slot,
+    as_places,
+    as_slots,
+    holds,
+    room_for,
+    slots_of,
+    without,
+)
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.policies.moments import soonest
 from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.scheduling.scheduler import Decision, Reclaim, Resize, schedule
-
-
-@dataclass(frozen=True, slots=True)
-class Against:
-    """Which claims keep which jobs off their slots. The same claims for thousands of jobs: asked once."""
-
-    snapshot: Snapshot
-    held: tuple[Hold, ...] = ()
-    by_job: Mapping[int, tuple[Hold, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, held: tuple[Hold, ...], groups_of: GroupsOf) -> Against:
-        now = snapshot.now
-        found = (
-            (job.job_id, tuple(hold for hold in held if hold.claim.keeps_off(job, now, groups_of)))
-            for job in snapshot.jobs
-        )
-        return cls(snapshot, held, {job_id: against for job_id, against in found if against})
-
-    def barred(self) -> dict[int, Places]:
-        """Return what each job may not have."""
-        known: dict[tuple[Hold, ...], Places] = {}
-        for against in self.by_job.values():
-            if against not in known:
-                known[against] = as_places(frozenset().union(*(hold.slots for hold in against)))
-        return {job_id: known[against] for job_id, against in self.by_job.items()}
-
-    def hopeless(self) -> dict[int, str]:
-        """Return why jobs wait for which there is no room outside the claims, though all else were free."""
-        all_slots = FreeSlots({node: range(count) for node, count in self.snapshot.topology.slots.items()})
-        known: dict[tuple[Hold, ...], FreeSlots] = {}
-        found: dict[int, str] = {}
-        for job in self.snapshot.waiting:
-            against = self.by_job.get(job.job_id, ())
-            if against and against not in known:
-                known[against] = _beside(all_slots, against)
-            if against and _room(job, known[against]) < job.min_chunks <= _room(job, all_slots):
-                found[job.job_id] = self.told(job)
-        return found
-
-    def told(self, job: JobView) -> str:
-        against = self.by_job.get(job.job_id, ())
-        return "; ".join(dict.fromkeys(hold.claim.told(self.snapshot.now) for hold in against))
-
-    def kept_from(self, owner: str, ends_at: float, groups_of: GroupsOf) -> tuple[frozenset[Slot], str]:
-        """Return the slots that a notebook server, which may hold some until then, does not get, and why."""
-        now = self.snapshot.now
-        found = [
-            hold
-            for hold in self.held
-            if hold.claim.begins_at < max(ends_at, now)
-            and not (hold.claim.holder and belongs(owner, hold.claim.holder, groups_of))
-        ]
-        told = "; ".join(hold.claim.told(now).partition("; with a --timeout")[0] for hold in found)
-        return frozenset().union(*(hold.slots for hold in found)), told
-
-    def opened(self, job: JobView) -> Iterator[Places]:
-        """Yield what of the claimed slots nobody has."""
-        busy = {slot for other in self.snapshot.running for slot in as_slots(other.places)}
-        busy |= {(server.node, slot) for server in self.snapshot.servers for slot in server.slots}
-        return (as_places(hold.slots - busy) for hold in self.by_job.get(job.job_id, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +63,25 @@ class Kept:
         begins = (hold.claim.begins_at for hold in self.against.held if not hold.claim.due(now))
         return min(begins, default=inf)
 
+    def known_until(self, job: JobView) -> float:
+        """Return until when one can tell whether a waiting job starts.
+
+        Then a claim begins, and nobody knows what it leaves; or the job would run into one.
+        """
+        return min(self.next_begins_at, self.against.runs_into(job))
+
     def explained(self, waits: Iterable[Wait], starts: Mapping[int, float]) -> Iterator[Wait]:
         """Yield why everybody waits: who would start but for a claim is told of it, then those held back.
 
-        starts: what is foretold.
+        starts: what is foretold. Of starts from `known_until` on nothing is said.
         """
         jobs = {job.job_id: job for job in self.snapshot.waiting}
         for wait in waits:
-            told = self._reason(jobs[wait.job_id])
-            at = starts.get(wait.job_id)
-            yield replace(wait, reason=told, expected_start_at=at) if told else wait
+            job = jobs[wait.job_id]
+            told = self._reason(job)
+            at = starts.get(wait.job_id) if told else wait.expected_start_at
+            known = at is not None and at < self.known_until(job)
+            yield replace(wait, reason=told or wait.reason, expected_start_at=at if known else None)
         for position, (job_id, reason) in enumerate(sorted(self.reasons.items()), len(jobs) + 1):
             yield Wait(job_id, position, reason, None)
 
@@ -130,11 +90,11 @@ class Kept:
             return ""
         free = self.snapshot.free.copy()
         free.take(common(self.barred[job.job_id], free))
-        if _room(job, free) >= job.min_chunks:
+        if room_for(job, free) >= job.min_chunks:
             return ""
         for places in self.against.opened(job):
             free.give(places)
-        return self.against.told(job) if _room(job, free) >= job.min_chunks else ""
+        return self.against.told(job) if room_for(job, free) >= job.min_chunks else ""
 
 
 def keep(snapshot: Snapshot, claims: Iterable[Claim], groups_of: GroupsOf) -> Kept:
@@ -151,7 +111,7 @@ def keep(snapshot: Snapshot, claims: Iterable[Claim], groups_of: GroupsOf) -> Ke
     return Kept(
         replace(everybodys, jobs=tuple(job for job in snapshot.jobs if job.job_id not in reasons)),
         against,
-        tuple(_inner(stays, held, groups_of)),
+        tuple(_inner(stays, held, reasons, groups_of)),
         (*_evictions(snapshot, held), *(Reclaim(gang.gang_id) for gang in ending)),
         barred,
         reasons,
@@ -210,16 +170,22 @@ def _left(snapshot: Snapshot, holds: Iterable[Hold], nodes: tuple[str, ...] = ()
     return replace(snapshot, free=free, leaving=leaving, topology=topology, warm=warm)
 
 
-def _inner(snapshot: Snapshot, held: tuple[Hold, ...], groups_of: GroupsOf) -> Iterator[Snapshot]:
+def _inner(
+    snapshot: Snapshot, held: tuple[Hold, ...], hopeless: Mapping[int, str], groups_of: GroupsOf
+) -> Iterator[Snapshot]:
+    here = [job for job in snapshot.waiting if job.job_id not in hopeless]
     due = [hold for hold in held if hold.claim.due(snapshot.now)]
     for hold in due:
         claim = hold.claim
-        mine = (job for job in snapshot.waiting if belongs(job.owner, claim.holder, groups_of))
+        mine = (job for job in here if belongs(job.owner, claim.holder, groups_of))
         waiting = _fitting(hold, mine)
         if waiting:
             left = _left(snapshot, (other for other in due if other is not hold), claim.nodes)
-            fixed = (replace(job, steady_until=inf) for job in snapshot.running)
-            yield replace(left, jobs=(*fixed, *waiting), growing=frozenset())
+            yield replace(left, jobs=(*_fixed(snapshot), *waiting), growing=frozenset())
+
+
+def _fixed(snapshot: Snapshot) -> Iterator[JobView]:
+    return (replace(job, steady_until=inf) for job in snapshot.running)
 
 
 def _fitting(hold: Hold, waiting: Iterable[JobView]) -> tuple[JobView, ...]:
@@ -254,17 +220,6 @@ def _moments(snapshot: Snapshot, held: Iterable[Hold]) -> Iterator[float]:
                     yield job.steady_until
 
 
-def _beside(all_slots: FreeSlots, against: Iterable[Hold]) -> FreeSlots:
-    room = all_slots.copy()
-    for hold in against:
-        room.take(hold.places)
-    return room
-
-
-def _room(job: JobView, free: FreeSlots) -> int:
-    return free.most_chunks(job.chunk_slots, scatter=job.scatter)
-
-
 def first(kept: Kept, placement: Placement) -> Iterator[tuple[Decision, ...]]:
     """Yield what is done before the policy is asked: room for claims, then what starts in reservations.
 
@@ -274,3 +229,48 @@ def first(kept: Kept, placement: Placement) -> Iterator[tuple[Decision, ...]]:
         yield kept.clearing
     for snapshot in kept.inner:
         yield schedule(snapshot, policy("fifo"), kept_off(placement, kept.barred)).decisions
+
+
+def meanwhile(kept: Kept, assignment: Assignment, *, elastic: bool) -> Snapshot | None:
+    """Return what there is until the next claims begin, for those who end before; None if there is nothing.
+
+    That is what all are kept off who are kept off anything, so that nobody else could start there, whatever
+    the plan says. elastic: whether the policy changes ranges of running jobs: it would take back what it did
+    not give itself, so that jobs of a range wait, and those after them.
+    """
+    if kept.next_begins_at == inf:
+        return None
+    here = [job for job in kept.snapshot.waiting if job.job_id not in assignment.places]
+    coming = {job.job_id: kept.against.coming(job) for job in here}
+    kept_off_by = {holds for holds in coming.values() if holds}
+    ending = [job for job in sorted(here, key=lambda job: job.turn) if not coming[job.job_id]]
+    jobs = tuple(takewhile(lambda job: _simple(job, elastic), ending))
+    if not kept_off_by or not jobs:
+        return None
+    theirs = frozenset.intersection(*(slots_of(holds) for holds in kept_off_by))
+    return _only(kept.snapshot, theirs, assignment, jobs)
+
+
+def _simple(job: JobView, elastic: bool) -> bool:
+    return job.goes_on is None and (not elastic or job.max_chunks == job.min_chunks)
+
+
+def _only(
+    snapshot: Snapshot, slots: frozenset[Slot], assignment: Assignment, jobs: tuple[JobView, ...]
+) -> Snapshot | None:
+    """Return the snapshot with those of these slots that nobody has or was assigned, for these jobs."""
+    free = FreeSlots(dict.fromkeys(snapshot.free.names, ()))
+    free.give(common(as_places(slots), snapshot.free))
+    for places in assignment.places.values():
+        free.take(common(places, free))
+    used = {gang.gang_id for gang in assignment.warm.values()}
+    warm = tuple(gang for gang in snapshot.warm if gang.gang_id not in used and free.has(gang.places))
+    for gang in snapshot.warm:
+        if gang not in warm:
+            free.take(common(gang.places, free))
+    if not free.count:
+        return None
+    none = FreeSlots(dict.fromkeys(free.names, ()))
+    return replace(
+        snapshot, jobs=(*_fixed(snapshot), *jobs), free=free, warm=warm, leaving=none, growing=frozenset()
+    )

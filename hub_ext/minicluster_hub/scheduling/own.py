@@ -84,13 +84,24 @@ def _granted(grant: object, jobs: Mapping[int, JobView], now: float) -> int:
     if type(grant.job_id) is not int or grant.job_id not in jobs:
         raise PolicyFailed(f"it planned job {_shown(grant.job_id)}, which neither waits nor runs")
     job = jobs[grant.job_id]
-    least, most = (job.chunks, job.chunks) if job.fixed(now) else (job.min_chunks, job.max_chunks)
-    if type(grant.chunks) is not int or not least <= grant.chunks <= most:
+    least, most = _range(job, now)
+    as_it_is = job.runs and grant.chunks == job.chunks
+    if type(grant.chunks) is not int or not (as_it_is or least <= grant.chunks <= most):
         asked = f"{least}" if least == most else f"{least} to {most}"
         raise PolicyFailed(
             f"it gave {_shown(grant.chunks)} chunks to job {job.job_id}, which may have {asked}"
         )
     return job.job_id
+
+
+def _range(job: JobView, now: float) -> tuple[int, int]:
+    """Return how many chunks a job may be given: the fewest and the most.
+
+    One that lost a node may be given its minimum though a quota has less left for it: it does not grow then.
+    """
+    if job.fixed(now):
+        return job.chunks, job.chunks
+    return job.min_chunks, max(job.min_chunks, job.max_chunks)
 
 
 def _again_at(told: object, now: float) -> float | None:

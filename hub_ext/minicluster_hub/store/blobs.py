@@ -1,14 +1,22 @@
-"""Which owner has which blob. The bytes are files; see minicluster_hub.blobs."""
+"""Which owner has which blob, which jobs take it along. The bytes are files; see minicluster_hub.blobs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from minicluster_hub.store.blob_tables import BLOBS, JOB_BLOBS
 from minicluster_hub.store.database import Database
-from minicluster_hub.store.tables import BLOBS
+from minicluster_hub.store.tables import ATTEMPTS, JOBS
+
+_RESULTS = (
+    select(ATTEMPTS.c.result_sha256)
+    .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
+    .where(ATTEMPTS.c.result_sha256.is_not(None), JOBS.c.removed_at.is_(None))
+)
 
 
 class OwnedBlobs:
@@ -18,13 +26,19 @@ class OwnedBlobs:
         self._database = database
 
     def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
-        """Keep that the owner has this blob. Again is no change."""
-        if self.has(owner, sha256):
+        """Keep that the owner has this blob. Again it only stays for some time from now on."""
+        if self.renew(owner, sha256, now):
             return
-        values = {"owner": owner, "sha256": sha256, "size_bytes": size_bytes, "created_at": now}
+        values = {"owner": owner, "sha256": sha256, "size_bytes": size_bytes}
         # The same blob may come twice at once.
         with suppress(IntegrityError), self._database.write() as connection:
-            connection.execute(insert(BLOBS).values(values))
+            connection.execute(insert(BLOBS).values(**values, created_at=now, asked_at=now))
+
+    def renew(self, owner: str, sha256: str, now: float) -> bool:
+        """Have a blob stay for some time from now on; return whether the owner has it."""
+        mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256 == sha256)
+        with self._database.write() as connection:
+            return connection.execute(mine.values(asked_at=now)).rowcount > 0
 
     def has(self, owner: str, sha256: str) -> bool:
         return self.size(owner, sha256) is not None
@@ -34,3 +48,23 @@ class OwnedBlobs:
         query = select(BLOBS.c.size_bytes).where(BLOBS.c.owner == owner, BLOBS.c.sha256 == sha256)
         with self._database.read() as connection:
             return connection.execute(query).scalar_one_or_none()
+
+    def drop_loose(self, before: float) -> int:
+        """Forget those that no job names and that nobody sent or asked for since; return how many."""
+        old = (BLOBS.c.created_at < before, BLOBS.c.asked_at < before)
+        named = exists().where(JOB_BLOBS.c.sha256 == BLOBS.c.sha256)
+        with self._database.write() as connection:
+            loose = delete(BLOBS).where(*old, ~named, BLOBS.c.sha256.not_in(_RESULTS))
+            return connection.execute(loose).rowcount
+
+    def unknown(self, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these blobs (as many as a statement takes) that nobody has."""
+        query = select(BLOBS.c.sha256).where(BLOBS.c.sha256.in_(blobs))
+        with self._database.read() as connection:
+            return frozenset(blobs) - set(connection.execute(query).scalars())
+
+
+def name(connection: Connection, job_id: int, blobs: Iterable[str | None]) -> None:
+    """Keep that a job takes these blobs along."""
+    named = [{"job_id": job_id, "sha256": sha256} for sha256 in set(filter(None, blobs))]
+    connection.execute(insert(JOB_BLOBS), named)

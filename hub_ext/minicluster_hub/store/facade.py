@@ -25,6 +25,7 @@ from minicluster_hub.store.idle import IdleServers
 from minicluster_hub.store.images import Images
 from minicluster_hub.store.leadership import Competing
 from minicluster_hub.store.notices import Notices
+from minicluster_hub.store.old_jobs import OldJobs
 from minicluster_hub.store.owners import Owners
 from minicluster_hub.store.policies import Policies
 from minicluster_hub.store.schema import upgrade
@@ -47,6 +48,7 @@ class Store(Competing):
         self.images = Images(database)
         self.environments = Environments(database)
         self.blobs = OwnedBlobs(database)
+        self.old_jobs = OldJobs(database)
         self.policies = Policies(database)
         self.owners = Owners(database)
         self.allowances = AllowanceRows(database)

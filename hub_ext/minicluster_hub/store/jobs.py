@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from minicluster.wire import JobError, JobState, JobSubmit
 from minicluster_hub.models import EventRecord, JobRecord
 from minicluster_hub.states import JobEvent, TransitionImpossible, next_state
-from minicluster_hub.store import notices
+from minicluster_hub.store import blobs, notices
 from minicluster_hub.store.errors import JobUnknown
 from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
 from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
@@ -32,6 +32,7 @@ def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -
         "attempts": 0,
     }
     job_id = add_row(connection, JOBS, values)
+    blobs.name(connection, job_id, (request.spec.payload_sha256, request.spec.bundle_sha256))
     add_event(connection, job_id, "submitted", request.spec.name, now)
     return find_known(connection, job_id)
 

@@ -66,6 +66,7 @@ def to_job(row: AnyRow) -> JobRecord:
         result=_blob(row.result_sha256, row.result_size_bytes),
         losses=row.losses,
         data_attempt_id=row.data_attempt_id,
+        removed_at=row.removed_at,
     )
 
 

@@ -58,6 +58,8 @@ JOBS = Table(
     Column("result_size_bytes", BigInteger),
     # The attempt for which the data sets are on all nodes.
     Column("data_attempt_id", Integer),
+    # When what is large of it was removed: blobs, snapshots, logs.
+    Column("removed_at", Float),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state"),
     Index(None, "owner", "id"),
@@ -182,15 +184,6 @@ EVENTS = Table(
     Column("text", Text, nullable=False),
     Index(None, "job_id", "id"),
     sqlite_autoincrement=True,
-)
-
-BLOBS = Table(
-    "blobs",
-    METADATA,
-    Column("owner", Text, primary_key=True),
-    Column("sha256", String(64), primary_key=True),
-    Column("size_bytes", BigInteger, nullable=False),
-    Column("created_at", Float, nullable=False),
 )
 
 # What a job can go on from. A step's snapshot is complete when all its parts are here.

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire import PIECE_BYTES, DataFile
+from minicluster.wire import PIECE_BYTES, DataFile, relative_path
+from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
 
 _PACK_BYTES = PIECE_BYTES // 2
 _ENDS_ONE_OF = 16
 """A pack of enough bytes ends at one of so many files."""
+_LISTED_BYTES = 24
+"""What a file takes in the manifest beside its path."""
 
 
 class FolderUnusable(MiniclusterError):
@@ -87,6 +90,7 @@ def scan(root: Path) -> Folder:
         raise FolderUnusable(f"{error.filename or root} cannot be read: {error.strerror}.") from error
     if not files:
         raise FolderUnusable(f"{root} holds no files.")
+    _check_count(root, files)
     return Folder(root, tuple(sorted(files, key=lambda file: file.path)), tuple(left_out))
 
 
@@ -105,12 +109,26 @@ def _walk(folder: Path, prefix: str, files: list[DataFile], left_out: list[str])
 
 def _checked(path: str) -> str:
     try:
-        path.encode()
+        return relative_path(path)
     except UnicodeEncodeError:
         raise FolderUnusable(
             f"The name of {os.fsencode(path)!r} is not in UTF-8.", "Rename it, then push again."
         ) from None
-    return path
+    except ValueError as error:
+        raise FolderUnusable(
+            f"{path[:80]!r}... cannot be pushed: {error}.", "Give its folders shorter names, then push again."
+        ) from None
+
+
+def _check_count(root: Path, files: list[DataFile]) -> None:
+    """Raise FolderUnusable where the manifest would be one that the job service refuses."""
+    listed_bytes = sum(len(file.path.encode()) + _LISTED_BYTES for file in files)
+    if len(files) > FILES_MOST or listed_bytes > MANIFEST_BYTES:
+        raise FolderUnusable(
+            f"{root} holds {len(files):,} files, and the list of them is {listed_bytes:,} bytes: a data set "
+            f"has at most {FILES_MOST:,} files and {MANIFEST_BYTES:,} bytes of that.",
+            "Pack small files into larger ones (tar), or push its folders one by one.",
+        )
 
 
 def cut(files: tuple[DataFile, ...]) -> Iterator[Piece]:

@@ -160,7 +160,7 @@ class Agent:
         attempt.lookout.told(report.look)
         if attempt.unsent:
             self._reporter.output_came()
-        kept = self._snapshots.told_all(report), self._outputs.told(report)
+        kept = self._snapshots.told_all(report), self._outputs.told(report, answer.missing)
         all_told = attempt.told_all(report) and all(kept)
         if all_told and self._cleared < attempt.id:
             self._cleared = attempt.id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,10 @@ class OutputKeeper:
         self._changed = changed
         self._order: RunOrder | None = None
         self._sent: set[str] = set()
+        self._brought: dict[str, OutputFile] = {}
+        self._lost: list[OutputFile] = []
+        self._bringing_again: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._untold: list[ArtifactReport] = []
         self._notes: list[str] = []
         self._until: float | None = None
@@ -46,9 +50,11 @@ class OutputKeeper:
 
     def begin(self, order: RunOrder) -> None:
         """Have an empty folder for a new job; an attempt more of the same one finds what it left."""
+        self._stop_work()
         output.forget_other_jobs(self._scratch, order.job_id)
         self._order, self._until, self._because = order, None, ""
         self._sent, self._untold, self._notes = set(), [], []
+        self._brought, self._lost = {}, []
         with suppress(OSError):  # A full disk: who writes there is told so.
             self._folder(order).mkdir(parents=True, exist_ok=True)
 
@@ -58,12 +64,19 @@ class OutputKeeper:
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
 
-    def told(self, report: TaskReport) -> bool:
-        """Take it that the service knows what a report said; return whether it knows all."""
+    def told(self, report: TaskReport, missing: Collection[str]) -> bool:
+        """Take it that the service knows what a report said; return whether it knows and has all.
+
+        missing: of the files that the report named, those that have to be brought again.
+        """
         del self._untold[: len(report.artifacts)]  # One report at a time, with the first of them.
+        self._lost += [self._brought[one.path] for one in report.artifacts if one.blob.sha256 in missing]
+        self._sent.difference_update(missing)
+        if self._lost and self._bringing_again is None:
+            self._bringing_again = asyncio.create_task(self._bring_again())
         if self._untold and report.artifacts:
             self._changed()
-        return not self._untold
+        return not self._untold and self._bringing_again is None
 
     @property
     def hurried(self) -> bool:
@@ -87,24 +100,45 @@ class OutputKeeper:
         if self._until is not None and not self._because:
             # The clearing away took its own time.
             self._until = asyncio.get_running_loop().time() + TIME_LEFT_S[StopMode.KILL]
-        found = await asyncio.to_thread(output.look, self._folder(order), order.output)
-        waiting = list(reversed(found.files))
-        coming: dict[str, OutputFile] = {file.name: file for file in found.files}
-        try:
-            async with asyncio.timeout_at(self._until) as self._limit:
-                async with asyncio.TaskGroup() as workers:
-                    for _ in range(AT_ONCE):
-                        workers.create_task(self._work(waiting, coming, found))
-        except TimeoutError:
-            for name in coming if self._because else ():
-                found.leave_out(name, f"there was no time: {self._because}")
-        finally:
-            self._limit = None
-        self._notes = [self._sentence(reason, names) for reason, names in found.left_out.items()]
+        await self._bring_all(await asyncio.to_thread(output.look, self._folder(order), order.output))
 
     def close(self) -> None:
         """Remove everything: the task is over."""
+        self._stop_work()
         output.forget_other_jobs(self._scratch, 0)
+
+    def _stop_work(self) -> None:
+        if self._bringing_again:
+            self._bringing_again.cancel()
+            self._bringing_again = None
+
+    async def _bring_again(self) -> None:
+        """Bring what the service has lost, or never had."""
+        while self._lost:
+            lost, self._lost = self._lost, []
+            await self._bring_all(Found(lost))
+        self._bringing_again = None
+        self._changed()
+
+    async def _bring_all(self, found: Found) -> None:
+        waiting = list(reversed(found.files))
+        coming: dict[str, OutputFile] = {file.name: file for file in found.files}
+        try:
+            await self._in_time(self._work(waiting, coming, found) for _ in range(AT_ONCE))
+        except TimeoutError:
+            for name in coming if self._because else ():
+                found.leave_out(name, f"there was no time: {self._because}")
+        self._notes += [self._sentence(reason, names) for reason, names in found.left_out.items()]
+
+    async def _in_time(self, works: Iterable[Coroutine[object, object, None]]) -> None:
+        """Run these at once. Raises TimeoutError when what has not come is to stay here."""
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout_at(self._until) as self._limit, asyncio.TaskGroup() as workers:
+                    for work in works:
+                        workers.create_task(work)
+            finally:
+                self._limit = None
 
     def _folder(self, order: RunOrder) -> Path:
         return output.folder_of(self._scratch, order.job_id)
@@ -136,7 +170,7 @@ class OutputKeeper:
             except (ServiceRefused, OSError):
                 return False
         for file, data in zip(batch, contents, strict=True):
-            self._tell(file.name, hashlib.sha256(data).hexdigest(), len(data))
+            self._tell(file, hashlib.sha256(data).hexdigest(), len(data))
         return True
 
     async def _bring(self, file: OutputFile) -> None:
@@ -147,12 +181,13 @@ class OutputKeeper:
                 self._sent.add(sha256)
             except ServiceAway:
                 await asyncio.sleep(backoff.next_s())
-        self._tell(file.name, sha256, file.size_bytes)
+        self._tell(file, sha256, file.size_bytes)
 
-    def _tell(self, path: str, sha256: str, size_bytes: int) -> None:
+    def _tell(self, file: OutputFile, sha256: str, size_bytes: int) -> None:
         part = self._order.group_rank if self._order else 0
         blob = BlobInfo(sha256=sha256, size_bytes=size_bytes)
-        self._untold.append(ArtifactReport(path=path, part=part, blob=blob))
+        self._brought[file.name] = file
+        self._untold.append(ArtifactReport(path=file.name, part=part, blob=blob))
 
     def _sentence(self, reason: str, names: list[str]) -> str:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

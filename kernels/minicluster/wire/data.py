@@ -7,17 +7,23 @@ and 20,000 small files are some dozens of requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import FailFast, Field, model_validator
 
+from .artifacts import relative_path
 from .base import Message, Sha256
 from .jobs import BlobInfo
 
 PIECE_BYTES = 16 << 20
 """The largest piece."""
+MANIFEST_BYTES = 128 << 20
+"""The largest manifest."""
+FILES_MOST = 2_000_000
+"""So many files a data set has at most."""
 
 DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -33,8 +39,8 @@ class DataFile(NamedTuple):
 class DataManifest(Message):
     """What a data set consists of; its own SHA-256 names a version. `pieces`: of the stream, in order."""
 
-    files: tuple[DataFile, ...]
-    pieces: tuple[BlobInfo, ...]
+    files: Annotated[tuple[DataFile, ...], Field(max_length=FILES_MOST), FailFast()]
+    pieces: Annotated[tuple[BlobInfo, ...], FailFast()]
 
     @property
     def size_bytes(self) -> int:
@@ -46,23 +52,29 @@ class DataManifest(Message):
             raise ValueError(f"a piece has 1 to {PIECE_BYTES} bytes")
         if sum(file.size_bytes for file in self.files) != self.size_bytes:
             raise ValueError("the files and the pieces differ in size")
-        paths = {file.path for file in self.files}
-        if len(paths) != len(self.files):
-            raise ValueError("a path stands there twice")
-        folders: set[str] = set()
-        for path in paths:
-            folders |= set(_folders(path))
-        if folders & paths:
-            raise ValueError(f"{min(folders & paths)!r} is a file and a folder")
+        _check_paths([file.path for file in self.files])
         return self
 
 
-def _folders(path: str) -> Iterator[str]:
-    """Return the folders of a path below the data set's. Raises ValueError where it leads out of it."""
-    parts = path.split("/")
-    if "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"{path!r} is no path of a file below a folder")
-    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+def _check_paths(paths: Sequence[str]) -> None:
+    """Raise ValueError unless each is a file of its own below the data set's folder.
+
+    A folder sorts right before what is in it, so that this needs no more memory than the paths.
+    """
+    for path in paths:
+        try:
+            relative_path(path)
+        except ValueError as error:
+            raise ValueError(f"{path[:80]!r} is no path of a file below a folder: {error}") from error
+    for one, other in pairwise(sorted(path.replace("/", "\0") for path in paths)):
+        if one == other:
+            raise ValueError(f"the path {_told(one)} stands there twice")
+        if other.startswith(f"{one}\0"):
+            raise ValueError(f"{_told(one)} is a file and a folder")
+
+
+def _told(sorted_by: str) -> str:
+    return repr(sorted_by[:80].replace("\0", "/"))
 
 
 class MissingPieces(Message):

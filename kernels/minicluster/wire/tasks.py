@@ -74,9 +74,13 @@ class TaskReport(Message):
 
 
 class ReportAnswer(Message):
-    """`sizes`: bytes that the service holds of each stream of the reported attempt."""
+    """`sizes`: bytes that the service holds of each stream of the reported attempt.
+
+    missing: the reported files of the output folder that it does not have; they are to be sent again.
+    """
 
     sizes: dict[str, int] = Field(default_factory=dict)
+    missing: tuple[Sha256, ...] = ()
 
 
 class RunOrder(Message):

@@ -1,5 +1,6 @@
 """Files of output folders over the API: from an agent into the job's storage, to its owner, and away."""
 
+import asyncio
 import hashlib
 import os
 import time
@@ -35,7 +36,7 @@ async def bring(agent, run, path, data):
 async def tell(agent, run, path, sha256, size_bytes, **more):
     blob = BlobInfo(sha256=sha256, size_bytes=size_bytes)
     told = ArtifactReport.model_construct(path=path, part=run.group_rank, blob=blob)
-    await agent.report(attempt=run.attempt, artifacts=(told,), **more)
+    return await agent.report(attempt=run.attempt, artifacts=(told,), **more)
 
 
 async def listed(api, job, token="ada-token"):
@@ -227,6 +228,44 @@ async def test_what_was_never_told_of_is_removed_and_the_rest_stays(api):
     await retention.remove_untold()
     assert files.size(untold) is None
     assert (await get(api, job, "model")).content == b"told"
+
+
+async def test_a_service_that_comes_back_leaves_agents_the_time_to_tell_of_their_files(api):
+    job, (agent,), (run,) = await api.running()
+    _, untold = await put(agent, b"untold")
+    files = api.context.blobs.output_of(job.id)
+    snapshots = api.context.blobs.of_job(job.id)
+    snapshots.keep(b"snapshot")
+    old = time.time() - 2 * 3600
+    for path in (*files._root.glob("??/*"), *snapshots._root.glob("??/*")):
+        os.utime(path, (old, old))
+    looked = asyncio.Event()
+
+    class Looks(Retention):
+        async def sweep(self):
+            looked.set()
+            return await super().sweep()
+
+    parts = api.context.store, api.context.blobs, 1.0, time.time, api.context.log
+    running = asyncio.create_task(Looks(*parts).run())
+    await looked.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert files.size(untold) == 6
+    assert (await tell(agent, run, "model", untold, 6)).missing == ()
+    assert (await get(api, job, "model")).content == b"untold"
+    await Retention(*parts).remove_untold()
+    assert files.size(untold) == 6
+    assert snapshots.size(hashlib.sha256(b"snapshot").hexdigest()) is None
+
+
+async def test_a_file_that_is_not_here_is_asked_for_and_not_listed(api):
+    job, (agent,), (run,) = await api.running()
+    sha256 = hashlib.sha256(b"model").hexdigest()
+    assert (await tell(agent, run, "model", sha256, 5)).missing == (sha256,)
+    assert (await listed(api, job)).artifacts == ()
+    await bring(agent, run, "model", b"model")
+    assert (await get(api, job, "model")).content == b"model"
 
 
 async def test_a_service_that_was_killed_in_the_middle_of_removing_goes_on(start_api):

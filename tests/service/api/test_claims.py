@@ -63,22 +63,43 @@ async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):
     short = await api.submit("ada", nodes=3, timeout_s=60)
     longer = await api.submit("ada", nodes=2, timeout_s=1400)
     last = await api.submit("ada", nodes=2, timeout_s=200)
-    starts = await foretold(api, short.id, longer.id, last.id)
-    assert starts[short.id] == pytest.approx(now + 300, abs=61)
-    assert starts[longer.id] == pytest.approx(now + 330, abs=61), "beside the node"
-    assert starts[last.id] is None, "after the window has begun"
+    beside_the_node = {longer.id: now + 330}
+    after_it_has_begun = await foretold(api, {short.id: now + 300} | beside_the_node, last.id)
+    assert after_it_has_begun == [None]
 
 
-async def foretold(api, first, *others):
-    """Return when jobs are expected to start, once that of the first is told."""
-    shown = {}
+async def test_no_start_is_foretold_from_which_a_job_would_run_into_a_claim(api, monkeypatch):
+    monkeypatch.setattr(foretelling, "PAUSE_S", 0.1)
+    now = time.time()
+    window = {"kind": "maintenance", "holder": "", "nodes": ["node-1", "node-2", "node-3"]}
+    assert (await make(api, **window, begins_at=now + 3000)).status_code == 201
+    await api.running("bob", nodes=3, timeout_s=1200)
+    first = await api.submit("ada", nodes=3, timeout_s=120)
+    last = await api.submit("ada", nodes=3, timeout_s=2600)
+    assert await foretold(api, {first.id: now + 600}, last.id) == [None], "it would start at 660 s"
+
+
+async def test_who_ends_before_a_claim_begins_does_not_wait_for_one_that_it_keeps_off(api):
+    tomorrow = {"begins_at": time.time() + 86_400, "ends_at": time.time() + 90_000}
+    assert (await make(api, slots=1, **tomorrow)).status_code == 201
+    await api.running("ada", nodes=2)
+    kept_off = await api.submit("ada")
+    await waits_for(api, kept_off, "1 slot is reserved for bob from ")
+    assert await api.agents((await api.submit("ada", timeout_s=600)).id)
+    assert (await api.ask("GET", f"api/jobs/{kept_off.id}")).json()["state"] == "queued"
+
+
+async def foretold(api, told, *others):
+    """Wait until jobs are told their starts, within a minute; return what the others are told then."""
+
+    async def start(job_id):
+        return (await api.ask("GET", f"api/jobs/{job_id}", "root-token")).json()["expected_start_at"]
+
     async with asyncio.timeout(10):
-        while not shown.get(first):
-            for job in (first, *others):
-                answer = (await api.ask("GET", f"api/jobs/{job}", "root-token")).json()
-                shown[job] = answer["expected_start_at"]
+        while [await start(job_id) for job_id in told] != [pytest.approx(at, abs=61) for at in told.values()]:
             await asyncio.sleep(0.05)
-    return shown
+    await asyncio.sleep(3 * foretelling.PAUSE_S)
+    return [await start(job_id) for job_id in others]
 
 
 async def test_a_group_has_it_together_as_the_hub_names_its_members(api):

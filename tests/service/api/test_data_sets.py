@@ -1,5 +1,6 @@
 """Data sets over the API: pushed once, seen by whom they are for, removed with what nobody needs."""
 
+import asyncio
 import hashlib
 import time
 from dataclasses import replace
@@ -8,8 +9,10 @@ import pytest
 
 from minicluster.datasets.folder import FolderUnusable
 from minicluster.wire import PIECE_BYTES, BlobInfo, DataSetList
+from minicluster_hub import data_sets
 from minicluster_hub.data_sets import DataSetRefused
 
+from ...patience import eventually
 from .data import count, make_folder, push
 
 MANY = {f"train/{number % 10}/{number:05}.png": 12_000 + number % 7 for number in range(2_000)}
@@ -81,7 +84,7 @@ async def test_what_came_damaged_or_is_missing_makes_no_data_set(api):
     assert (await api.ask("PUT", "api/data/sets/x", json={"manifest_sha256": name})).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", ""])
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "a//b", "./a", "", "a/" * 600 + "x"])
 async def test_a_manifest_that_leads_out_of_its_folder_is_refused(api, path):
     sha256 = hashlib.sha256(b"sent").hexdigest()
     manifest = f'{{"files":[["{path}",4]],"pieces":[{{"sha256":"{sha256}","size_bytes":4}}]}}'.encode()
@@ -181,6 +184,92 @@ async def test_a_user_brings_no_more_than_the_cluster_allows(api, tmp_path):
     with pytest.raises(DataSetRefused, match="are over this cluster's limit of 3,000"):
         limited.missing("ada", (new,))
     assert limited.missing("bob", (new,)) == (new,)
+
+
+def limit(api, limit_bytes):
+    """Limit what one user may bring, from now on."""
+    object.__setattr__(api.context.data_sets, "limit_bytes", limit_bytes)
+
+
+async def send(api, content, token="ada-token", sha256=None):
+    sha256 = sha256 or hashlib.sha256(content if isinstance(content, bytes) else b"").hexdigest()
+    answer = await api.ask("PUT", f"api/data/pieces/{sha256}", token, content=content)
+    return answer.status_code, answer.json().get("error", {}).get("code")
+
+
+async def chunked(body):
+    yield body
+
+
+async def slowly(first, rest, go_on):
+    yield first
+    await go_on.wait()
+    yield rest
+
+
+async def test_who_sends_without_asking_brings_no_more_either(api):
+    limit(api, 3_000)
+    first, second = b"a" * 2_000, b"b" * 2_000
+    assert await send(api, first) == (200, None)
+    assert await send(api, second) == (413, "data_limit")
+    assert await send(api, chunked(second)) == (413, "data_limit")
+    assert files(api) == {hashlib.sha256(first).hexdigest()}
+    assert await send(api, first) == (200, None)  # the owner's already
+    assert await send(api, second, "bob-token") == (200, None)
+    assert api.context.store.datasets.size_bytes("ada") == 2_000
+    assert not +api.context.data_sets.coming
+
+
+async def test_pieces_that_come_at_a_time_count_together(api):
+    limit(api, 3_000)
+    body, go_on = b"a" * 2_000, asyncio.Event()
+    sha256, coming = hashlib.sha256(body).hexdigest(), api.context.data_sets.coming
+    client = api.client("ada-token", **{"Content-Length": "2000"})
+    path = f"api/data/pieces/{sha256}"
+    sending = asyncio.create_task(client.put(path, content=slowly(body[:1_000], body[1_000:], go_on)))
+    await eventually(lambda: coming["ada"] == 2_000)
+    assert await send(api, b"b" * 2_000) == (413, "data_limit")
+    assert await send(api, b"b" * 1_000) == (200, None)
+    go_on.set()
+    assert (await sending).status_code == 200
+    assert await send(api, b"c") == (413, "data_limit")
+    assert not +coming
+
+
+async def test_a_piece_that_was_cut_gives_its_room_back(api):
+    limit(api, 3_000)
+    body, coming = b"a" * 2_000, api.context.data_sets.coming
+    client = api.client("ada-token", **{"Content-Length": "2000"})
+    path = f"api/data/pieces/{hashlib.sha256(body).hexdigest()}"
+    sending = asyncio.create_task(client.put(path, content=slowly(body[:1_000], b"", asyncio.Event())))
+    await eventually(lambda: coming["ada"] == 2_000)
+    sending.cancel()
+    await eventually(lambda: not coming["ada"])
+    assert await send(api, body, sha256="0" * 64) == (422, "blob_damaged")
+    assert await send(api, b"b" * 3_000) == (200, None)
+
+
+async def test_what_is_over_the_limit_makes_no_data_set(api, tmp_path):
+    made, _ = await push(api, make_folder(tmp_path / "own", {"a": 2_000}), "own")
+    limit(api, 1_000)
+    answer = await api.ask("PUT", "api/data/sets/x", json={"manifest_sha256": made.manifest_sha256})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "data_limit")
+
+
+@pytest.mark.parametrize(
+    ("most", "text"),
+    [
+        ("MANIFEST_BYTES", b'{"files":[["a",0],["b",0]],"pieces":[]}'),
+        ("FILES_MOST", b"{" * 31),
+        ("FILES_MOST", b"[" * 62),
+    ],
+)
+async def test_a_manifest_that_is_too_large_is_not_read(api, monkeypatch, most, text):
+    monkeypatch.setattr(data_sets, most, 30)
+    await send(api, text)
+    name = hashlib.sha256(text).hexdigest()
+    answer = await api.ask("PUT", "api/data/sets/x", json={"manifest_sha256": name})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "manifest_too_large")
 
 
 async def test_what_is_no_data_set_is_said_before_anything_is_sent(tmp_path, api):

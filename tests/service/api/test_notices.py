@@ -3,14 +3,16 @@
 import asyncio
 import json
 import time
+from email import message_from_bytes, policy
 
 import pytest
 
-from minicluster.wire import NoticeEvent
+from minicluster.wire import Notice, NoticeEvent
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.errors import AddressRefused
 from minicluster_hub.notices.post import Post
 from minicluster_hub.notices.webhooks import Webhooks
+from minicluster_hub.notices.words import sentence
 
 from .receivers import Hooks, MailServer
 
@@ -156,13 +158,62 @@ async def test_an_e_mail_tells_the_same_and_an_owner_of_a_notebook_server_gets_o
         job = await finished(api, name="train\u00e9")
         mail = await mails.next()
         assert (mail["To"], mail["From"]) == ("ada@lab.org", "cluster@lab.org")
-        assert mail["Subject"] == f"Minicluster: Job {job.id} (train\u00e9) has started"
+        assert mail["Subject"] == f"Minicluster: Job {job.id} has started"
+        assert f"Job {job.id} (train\u00e9) has started." in mail.get_content()
         assert f"https://lab.org/services/minicluster/jobs/{job.id}" in mail.get_content()
         await mails.next()
         told = {"server": "", "reason": "unused for 15 minutes"}
         api.context.board.notify("ada", NoticeEvent.GPU_WARNED, time.time(), **told)
         text = (await mails.next()).get_content()
         assert "The GPUs of your notebook server are idle: unused for 15 minutes." in text
+
+
+WORD = "=?utf-8?q?x=0D=0AReply-To=3Ae=40x.y=0D=0A=0D=0A<b>hello</b>?="
+
+
+@pytest.mark.parametrize("told", [{"job_id": 7, "name": WORD}, {"server": WORD}, {"reason": WORD}])
+def test_what_users_name_makes_no_headers(told):
+    notice = Notice(id="1", event=NoticeEvent.GPU_WARNED, at=1.0, **told)
+    text = sentence(notice)
+    mail = Emails("mail.lab", 25, "cluster@lab.org").message(
+        "ada@lab.org", notice.model_copy(update={"text": text})
+    )
+    come = message_from_bytes(mail.as_bytes(policy=policy.SMTP), policy=policy.default)
+    assert set(come.keys()) == {"From", "To", "Subject", "Message-ID", "Auto-Submitted"} | {
+        "Content-Type",
+        "Content-Transfer-Encoding",
+        "MIME-Version",
+    }
+    assert come["Subject"].startswith("Minicluster: ") and "hello" not in come["Subject"]
+    assert come.get_content().strip() == text
+
+
+@pytest.mark.parametrize("local", ["ada", "ada.l+notices=all?", "a" * 64])
+def test_an_e_mail_goes_to_the_address_that_was_given(local):
+    emails, notice = Emails("mail.lab", 25, "cluster@lab.org"), Notice(id="1", event="started", at=1.0)
+    emails.check(f"{local}@lab.org")
+    (found,) = emails.message(f"{local}@lab.org", notice)["To"].addresses
+    assert found.addr_spec == f"{local}@lab.org"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "=?utf-8?q?a=2Cb?=@lab.org",
+        "a..b@lab.org",
+        ".a@lab.org",
+        "a@lab..org",
+        "a@lab.",
+        "a,b@lab.org",
+        "a@lab.org\nx",
+        "a@lab.org\n",
+        "a@b@lab.org",
+        "a" * 65 + "@lab.org",
+    ],
+)
+def test_an_address_that_could_be_another_is_refused(address):
+    with pytest.raises(AddressRefused, match="is no e-mail address"):
+        Emails("mail.lab").check(address)
 
 
 async def test_there_are_none_until_an_admin_says_where_they_may_go(api):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from minicluster.publishing.layer import cell_source
+from minicluster.publishing.layer import cell_source, write_layer
 from minicluster.wire import LAYER_FILE, LAYER_ROOT, RECIPE_FILE, Pin, Recipe
 from minicluster_hub.catalogue.layer import LayerRefused, check_layer
 
@@ -67,22 +69,29 @@ def entry(name: str, **more: object) -> tarfile.TarInfo:
     return made
 
 
-def layer_of(path: Path, *entries: tarfile.TarInfo) -> Recipe:
-    import hashlib
-
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w") as archive:
-        for one in entries:
-            archive.addfile(one, io.BytesIO(bytes(one.size)) if one.isreg() else None)
-    path.write_bytes(gzip.compress(plain.getvalue()))
+def recipe_of(path: Path, plain: bytes) -> Recipe:
+    """Pack an archive as a layer, and return its recipe."""
+    path.write_bytes(gzip.compress(plain))
     return Recipe(
         packages=PINS,
         python="3.12",
         machine="x86_64",
         layer_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         layer_bytes=path.stat().st_size,
-        diff_sha256=hashlib.sha256(plain.getvalue()).hexdigest(),
+        diff_sha256=hashlib.sha256(plain).hexdigest(),
     )
+
+
+def archive_of(*entries: tarfile.TarInfo) -> bytes:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as archive:
+        for one in entries:
+            archive.addfile(one, io.BytesIO(bytes(one.size)) if one.isreg() else None)
+    return plain.getvalue()
+
+
+def layer_of(path: Path, *entries: tarfile.TarInfo) -> Recipe:
+    return recipe_of(path, archive_of(*entries))
 
 
 GOOD = entry(f"{LAYER_ROOT}/lib/a.py", size=10)
@@ -101,6 +110,11 @@ GOOD = entry(f"{LAYER_ROOT}/lib/a.py", size=10)
         entry(f"{LAYER_ROOT}/lib/null", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
         entry(f"{LAYER_ROOT}/lib/pipe", type=tarfile.FIFOTYPE),
         entry(f"{LAYER_ROOT}/lib/hard", type=tarfile.LNKTYPE, linkname="etc/shadow"),
+        entry("opt", type=tarfile.SYMTYPE, linkname="home"),
+        entry(LAYER_ROOT, type=tarfile.SYMTYPE, linkname="lib"),
+        entry(LAYER_ROOT, size=1),
+        entry("opt", type=tarfile.DIRTYPE, mode=0o777),
+        entry(f"{LAYER_ROOT}/x/x/y", type=tarfile.SYMTYPE, linkname="x/x/x/../../../.."),
         entry(f"{LAYER_ROOT}/lib/out", type=tarfile.SYMTYPE, linkname="../../../etc/shadow"),
         entry(f"{LAYER_ROOT}/lib/abs", type=tarfile.SYMTYPE, linkname="/etc/shadow"),
     ],
@@ -113,10 +127,103 @@ def test_a_layer_that_does_more_than_add_is_refused(tmp_path: Path, bad: tarfile
         check_layer(path, layer_of(path, GOOD, bad), 1 << 20)
 
 
-def test_a_link_inside_is_taken(tmp_path: Path) -> None:
+def link(name: str, target: str) -> tarfile.TarInfo:
+    return entry(f"{LAYER_ROOT}/{name}", type=tarfile.SYMTYPE, linkname=target)
+
+
+def test_what_publishing_writes_is_taken(tmp_path: Path) -> None:
+    long = "/".join(["lib", *(f"{'folder' * 8}{depth}" for depth in range(8))])
+    for name in ("lib/a.py", "lib/näme.py", f"{long}/b.py"):
+        (tmp_path / "base" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "base" / name).write_bytes(b"x" * 1000)
+    (tmp_path / "base/lib64").symlink_to("lib")
+    (tmp_path / "base/lib/libx.so").symlink_to("libx.so.1")
+    (tmp_path / "base/lib/far").symlink_to(long.removeprefix("lib/"))
+    write_layer(tmp_path / "base", tmp_path / LAYER_FILE)
+    plain = gzip.decompress((tmp_path / LAYER_FILE).read_bytes())
+    check_layer(tmp_path / LAYER_FILE, recipe_of(tmp_path / LAYER_FILE, plain), 1 << 20)
+
+
+def test_nothing_comes_through_a_link_of_the_layer(tmp_path: Path) -> None:
     path = tmp_path / LAYER_FILE
-    link = entry(f"{LAYER_ROOT}/bin/b", type=tarfile.SYMTYPE, linkname="../lib/a.py")
-    check_layer(path, layer_of(path, GOOD, link), 1 << 20)
+    for name in ("lib64/a.py", "lib64"):
+        bad = entry(f"{LAYER_ROOT}/{name}", size=1)
+        with pytest.raises(LayerRefused, match="lies below a link"):
+            check_layer(path, layer_of(path, GOOD, link("lib64", "lib"), bad), 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (tarfile.XHDTYPE, "extended header of"),
+        (tarfile.XGLTYPE, "no file, folder or link"),
+        (tarfile.SOLARIS_XHDTYPE, "no file, folder or link"),
+        (tarfile.GNUTYPE_LONGNAME, "no file, folder or link"),
+        (tarfile.GNUTYPE_LONGLINK, "no file, folder or link"),
+        (tarfile.GNUTYPE_SPARSE, "no file, folder or link"),
+    ],
+)
+def test_a_header_that_takes_memory_is_not_read(tmp_path: Path, kind: bytes, words: str) -> None:
+    path = tmp_path / LAYER_FILE
+    header = entry("x", type=kind, size=4 << 30).tobuf(tarfile.USTAR_FORMAT)
+    recipe = recipe_of(path, header + bytes(4 << 20))
+    with pytest.raises(LayerRefused, match=words):
+        check_layer(path, recipe, 1 << 30)
+
+
+def sealed(header: bytearray) -> bytes:
+    """Return a header with the checksum that it should have."""
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def changed(place: int, data: bytes) -> bytes:
+    """Return the archive of one file with something else in its header."""
+    plain = bytearray(archive_of(GOOD))
+    plain[place : place + len(data)] = data
+    plain[:512] = sealed(plain[:512])
+    return bytes(plain)
+
+
+def with_records(records: bytes) -> bytes:
+    header = entry("x", type=tarfile.XHDTYPE, size=len(records)).tobuf(tarfile.USTAR_FORMAT)
+    return header + records.ljust(512, b"\0") + archive_of(GOOD)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pytest.param(changed(257, b"\0" * 8), id="no POSIX header"),
+        pytest.param(changed(257, b"ustar  \0"), id="GNU's header"),
+        pytest.param(changed(345, b"a"), id="a prefix"),
+        pytest.param(changed(100, b"\0" + b"004755\0"), id="a mode behind a zero"),
+        pytest.param(changed(124, b"\0" + b"0000001000\0"), id="a size behind a zero"),
+        pytest.param(changed(124, b"\x80" + bytes(9) + b"\2\0"), id="a binary size"),
+        pytest.param(with_records(b"42 SCHILY.xattr.security.capability=12345\n"), id="rights"),
+        pytest.param(with_records(b"25 GNU.sparse.realsize=1\n"), id="a sparse file"),
+        pytest.param(with_records(b"12 path=a/b\n" * 2), id="two names"),
+        pytest.param(with_records(b"99 path=a/b\n"), id="a record that is too short"),
+        pytest.param(with_records(b"14 path=/etc/x\n"), id="a record that is too long"),
+        pytest.param(archive_of(GOOD)[:1024], id="no end"),
+        pytest.param(archive_of(GOOD) + archive_of(GOOD), id="two archives"),
+    ],
+)
+def test_what_two_readers_may_understand_in_two_ways_is_refused(tmp_path: Path, plain: bytes) -> None:
+    path = tmp_path / LAYER_FILE
+    recipe = recipe_of(path, plain)
+    with pytest.raises(LayerRefused, match="the layer's archive"):
+        check_layer(path, recipe, 1 << 20)
+
+
+def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
+    path = tmp_path / LAYER_FILE
+    recipe = layer_of(path, *(entry(f"{LAYER_ROOT}/lib/{number}") for number in range(20_000)))
+    tracemalloc.start()
+    check_layer(path, recipe, 1 << 30)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 6 << 20
 
 
 def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
