@@ -243,3 +243,22 @@ def test_a_running_job_grows_only_when_nobody_waits():
     assert grown(request(2, 3, owner="bob")) == ()
     more, admitted = grown(request(2, 1, owner="bob"))
     assert {node for node, _ in admitted.places} | {node for node, _ in more.places} == {"node-2", "node-3"}
+
+
+def test_a_job_that_lost_a_node_keeps_the_others_and_takes_who_is_free_or_will_be_in_a_moment():
+    left = gang(9, "node-3")
+    lost = request(1, 2, most=3, goes_on=9)
+
+    def decided(*leaving, waiting=(lost,), **more):
+        here = snapshot(waiting, warm=[left], **more)
+        for node in leaving:
+            here.free.take(((node, (0,)),))
+            here.leaving.give(((node, (0,)),))
+        return schedule(here, Fifo(), Pack()).decisions
+
+    assert decided() == (Extend(1, 9, (("node-1", (0,)), ("node-2", (0,)))),)
+    assert decided("node-1") == (Extend(1, 9, (("node-2", (0,)),)),), "one is enough for its least"
+    assert decided("node-1", "node-2") == (), "the next one to be freed joins it: its gang is not given up"
+    idle = gang(8, "node-1", owner="bob")
+    held_out = snapshot([lost], warm=[left, idle], running=[held(7, "node-2")])
+    assert schedule(held_out, Fifo(), Pack()).decisions == (Reclaim(8),), "that of others"

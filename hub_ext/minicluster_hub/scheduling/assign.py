@@ -23,6 +23,7 @@ from minicluster_hub.scheduling.base import (
 from minicluster_hub.scheduling.defragment import make_room
 from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots, joined, largest_parts
 from minicluster_hub.scheduling.reserve import Leaving, Reserve
+from minicluster_hub.scheduling.takeover import Offer, left_of, take_over
 
 _MOST_MADE_ROOM = 16
 """For so many gangs it is tried in one plan to move others: it takes long, and each move is a restart."""
@@ -208,46 +209,18 @@ class _Table:
                 self.warm.remove(holder)
 
     def _must_settle(self, job: JobView) -> bool:
-        left = next((gang for gang in self.warm if gang.gang_id == job.goes_on), None)
-        return job.settles and left is not None and _chunks(left) < job.min_chunks
+        left = left_of(job, self.warm)
+        return job.settles and left is not None and left.chunks < job.min_chunks
 
     def _place_warm(self, job: JobView, chunks: int) -> bool:
-        """Use the owner's warm gang of that size, or the largest smaller one with more nodes added; or a part
-        of a larger one, if there is nothing free.
+        def place(count: int, free: FreeSlots) -> Places | None:
+            return self.placement.place(job, count, free, self.snapshot.topology)
 
-        A job that lost a node goes on with the others at once where they are enough for it.
-        """
-        left = next((gang for gang in self.warm if gang.gang_id == job.goes_on), None)
-        if left is not None and job.min_chunks <= _chunks(left) <= job.max_chunks:
-            return self._use(job, left, ())
-        if left is not None and _chunks(left) > job.max_chunks and job.scatter:
-            return self._use_largest(job, left, job.max_chunks)
-        suiting = [gang for gang in self.warm if gang.suits(job) and _chunks(gang) <= chunks]
-        for gang in sorted(suiting, key=lambda gang: (_chunks(gang), gang.idle_since), reverse=True):
-            others = self.free.without(node for node, _ in gang.places)
-            missing = chunks - _chunks(gang)
-            more = self.placement.place(job, missing, others, self.snapshot.topology) if missing else ()
-            if more is not None:
-                return self._use(job, gang, more)
-        return self._use_part(job, chunks)
-
-    def _use_part(self, job: JobView, chunks: int) -> bool:
-        if not job.scatter:
-            return False  # A part of a task is none.
-        larger = [gang for gang in self.warm if gang.suits(job) and _chunks(gang) > chunks]
-        if not larger or self.placement.place(job, chunks, self.free, self.snapshot.topology):
+        found = take_over(job, chunks, Offer(self.warm, self.free, self.reserve), place)
+        if found is None:
             return False
-        gang = min(larger, key=lambda gang: (_chunks(gang), -gang.idle_since))
-        return self._use_largest(job, gang, chunks)
-
-    def _use_largest(self, job: JobView, gang: WarmGang, chunks: int) -> bool:
-        self._give(job.job_id, largest_parts(gang.places, chunks * job.chunk_slots))
-        self.used_warm[job.job_id] = gang
-        return True
-
-    def _use(self, job: JobView, gang: WarmGang, more: Places) -> bool:
-        self._give(job.job_id, (*gang.places, *more))
-        self.used_warm[job.job_id] = gang
+        self.used_warm[job.job_id], places = found
+        self._give(job.job_id, places)
         return True
 
     def _place_new(self, job: JobView, chunks: int) -> bool:
@@ -292,7 +265,3 @@ class _Table:
             self.reserve.give(self.places[job_id])
         for job_id, places in ((job.job_id, moves.places), *moves.moved.items()):
             self._give(job_id, places)
-
-
-def _chunks(gang: WarmGang) -> int:
-    return count_slots(gang.places) // gang.chunk_slots

@@ -108,6 +108,10 @@ class WarmGang:
     image: str | None = None
     shm_bytes: int | None = None
 
+    @property
+    def chunks(self) -> int:
+        return count_slots(self.places) // self.chunk_slots
+
     def suits(self, job: JobView) -> bool:
         """Whether its tasks are what this job would start."""
         mine = (self.owner, self.chunk_slots, self.image, self.shm_bytes)

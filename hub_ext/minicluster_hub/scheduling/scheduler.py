@@ -153,6 +153,8 @@ def _started(
             yield Trim(gang.gang_id, parting)
         elif cold.has(more):
             yield Extend(job.job_id, gang.gang_id, more) if more else Reuse(job.job_id, gang.gang_id)
+        else:
+            yield from _warm_in_the_way(more, snapshot, assignment)
     elif cold.has(places):
         yield Admit(job.job_id, places)
     else:
