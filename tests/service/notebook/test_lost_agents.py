@@ -74,7 +74,7 @@ def test_the_others_wait_for_one_in_its_place_and_give_it_their_snapshot(cluster
     try:
         before[task].kill()
         until(lambda: service.job(job).attempt == 2)
-        until(lambda: service.job(job).state.terminal or has_said(service, job, "on 3")())
+        until(lambda: service.job(job).state.terminal or has_said(service, job, "\nstep ")())
         assert service.job(job).state is JobState.RUNNING, service.job(job).error
         steps = [line for line in service.log(job, 0, 1 << 20)[0].splitlines() if line.startswith("step ")]
         assert int(steps[0].split()[1]) > 20, "it went on"
