@@ -188,12 +188,14 @@ def wait_idle(jobs: Jobs) -> None:
 
 
 def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
-    wait_for(lambda: not any(cluster.remains().values()), f"the Swarm to lose {cluster.remains()}", 60, 0.5)
+    wait_for(
+        lambda: not any(cluster.remains().values()), f"the Swarm to lose {cluster.remains()}", WITHIN_S, 0.5
+    )
     for node in cluster.lab.nodes:
         wait_for(
             lambda node=node: not on_node(cluster, node),
             f"{node.name} to lose {on_node(cluster, node)}",
-            60,
+            WITHIN_S,
             0.5,
         )
 
