@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from minicluster_hub.scheduling.base import (
     ChoosyPlacement,
@@ -159,7 +160,7 @@ class _Table:
         room = min(missing, others.most_chunks(job.chunk_slots, scatter=job.scatter))
         here = sum(len(others.on(node)) // job.chunk_slots for node, _ in places)
         for chunks in dict.fromkeys((room, min(room, here))):
-            more = self.placement.place(job, chunks, others, self.snapshot.topology) if chunks else None
+            more = self._fit(job, chunks, others) if chunks else None
             if more:
                 self._give(job.job_id, more)
                 self.places[job.job_id] = joined(places, more)
@@ -208,15 +209,15 @@ class _Table:
             if isinstance(holder, WarmGang):
                 self.warm.remove(holder)
 
+    def _fit(self, job: JobView, chunks: int, free: FreeSlots) -> Places | None:
+        return self.placement.place(job, chunks, free, self.snapshot.topology)
+
     def _must_settle(self, job: JobView) -> bool:
         left = left_of(job, self.warm)
         return job.settles and left is not None and left.chunks < job.min_chunks
 
     def _place_warm(self, job: JobView, chunks: int) -> bool:
-        def place(count: int, free: FreeSlots) -> Places | None:
-            return self.placement.place(job, count, free, self.snapshot.topology)
-
-        found = take_over(job, chunks, Offer(self.warm, self.free, self.reserve), place)
+        found = take_over(job, chunks, Offer(self.warm, self.free, self.reserve), partial(self._fit, job))
         if found is None:
             return False
         self.used_warm[job.job_id], places = found
@@ -241,10 +242,9 @@ class _Table:
 
     def _good_places(self, job: JobView, chunks: int, free: FreeSlots) -> Places | None:
         """Return places, None as well if the job should rather wait for better ones."""
-        topology = self.snapshot.topology
-        places = self.placement.place(job, chunks, free, topology)
+        places = self._fit(job, chunks, free)
         if places is not None and self.choosy is not None:
-            patience_s = self.choosy.patience_s(job, places, topology)
+            patience_s = self.choosy.patience_s(job, places, self.snapshot.topology)
             until = self.snapshot.held_out.get(job.job_id, self.snapshot.now) + patience_s
             if until > self.snapshot.now:
                 self.holding_out[job.job_id] = until
@@ -253,12 +253,8 @@ class _Table:
 
     def _place_by_moves(self, job: JobView, chunks: int) -> None:
         """Place a gang where running jobs move out of its way, if that helps."""
-
-        def place(job: JobView, chunks: int, free: FreeSlots) -> Places | None:
-            return self.placement.place(job, chunks, free, self.snapshot.topology)
-
         movable = [(other, self.places[other.job_id]) for other, _ in self._changeable()]
-        moves = make_room(job, chunks, movable, self.reserve.all, place)
+        moves = make_room(job, chunks, movable, self.reserve.all, self._fit)
         if moves is None:
             return
         for job_id in moves.moved:
