@@ -1,13 +1,32 @@
-// The live panel of a distributed cell. It is told changes; what it cannot put together it waits for,
-// since everything is sent again from time to time.
+// The panel of one job: the same drawing for every front end. Who brings the messages differs: in JupyterLab its
+// extension (lab/index.js) from the job service, elsewhere a widget (panel.py) from the kernel.
+//
+// A message is a change of what is shown, made by RunView (view.py):
+//   number   counts up by one for each change. One was missed: wait for the next `full` message.
+//   full     true: this is everything, in place of all that came before.
+//   head     {id, name, state, title, detail, nodes, log, elapsed_s, ticking, terminal, stopping}
+//   ranks    {"0": {first, start, entries, skipped}}: what a rank shows, as entries with absolute numbers. Those
+//            before `first` are gone, `entries` stand from `start` on. skipped: bytes of the log left out.
+//   metrics  {plot, progress: null | {share, text, left}}; plot: SVG and a legend as HTML
+// An entry is a line of text, or something rich in its place between the lines: {mime: data}, see RICH.
 
+const QUIET_MS = 25_000; // Something is heard each 10 s, else nobody sends any more.
+const ANSWER_MS = 6_000; // So long a Stop may go unanswered.
+const NO_ANSWER = "nobody answered. Its page, behind Full log, has a Stop, too";
 const STOP_GRACE_MS = 250;
+
+// --- small things ---------------------------------------------------------------------------------------------
 
 function make(tag, className, text) {
   const node = document.createElement(tag);
   if (className) node.className = className;
   if (text !== undefined) node.textContent = text;
   return node;
+}
+
+function setText(node, text) {
+  // Only real changes, so that a screen reader is not told the same again.
+  if (node.textContent !== text) node.textContent = text;
 }
 
 function clock(seconds) {
@@ -18,7 +37,31 @@ function clock(seconds) {
   return hours ? `${hours}:${minutes}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 }
 
-class RunState {
+const TAGS = new Set("div span b svg g line text polyline circle".split(" "));
+const ATTRIBUTES = new Set(
+  ("class style title viewbox width height role aria-label x y x1 x2 y1 y2 cx cy r points fill stroke stroke-width " +
+    "stroke-linejoin text-anchor font-size font-family").split(" "),
+);
+
+// Copies a drawing; whatever is no drawing (scripts, handlers, links to elsewhere) stays behind.
+function drawing(html) {
+  const copied = (node) => {
+    if (node.nodeType === Node.TEXT_NODE) return document.createTextNode(node.data);
+    if (node.nodeType !== Node.ELEMENT_NODE || !TAGS.has(node.localName)) return "";
+    const copy = document.createElementNS(node.namespaceURI, node.localName);
+    for (const { name, value } of node.attributes) {
+      if (ATTRIBUTES.has(name.toLowerCase()) && !/url\s*\(/i.test(value)) copy.setAttribute(name, value);
+    }
+    copy.append(...[...node.childNodes].map(copied));
+    return copy;
+  };
+  const parsed = new DOMParser().parseFromString(html, "text/html");
+  return [...parsed.body.childNodes].map(copied);
+}
+
+// --- what is known of the job ---------------------------------------------------------------------------------
+
+class JobState {
   constructor() {
     this.number = -1;
     this.head = null;
@@ -42,31 +85,28 @@ class RunState {
     return true;
   }
 
-  applyRank(rank, part) {
-    const old = this.ranks.get(rank) ?? { first: part.start, lines: [] };
-    const kept = old.lines.slice(Math.max(0, part.first - old.first), Math.max(0, part.start - old.first));
-    this.ranks.set(rank, { first: part.first, lines: kept.concat(part.lines), skipped: part.skipped });
+  // Forgets the numbers, for a sender that counts anew.
+  startAnew() {
+    this.number = -1;
   }
 
-  elapsed() {
-    const since = this.head.ticking ? (performance.now() - this.headAt) / 1000 : 0;
+  applyRank(rank, part) {
+    const old = this.ranks.get(rank) ?? { first: part.start, entries: [] };
+    const kept = old.entries.slice(Math.max(0, part.first - old.first), Math.max(0, part.start - old.first));
+    this.ranks.set(rank, { first: part.first, entries: kept.concat(part.entries), skipped: part.skipped });
+  }
+
+  elapsed(until) {
+    const since = this.head.ticking ? (until - this.headAt) / 1000 : 0;
     return clock(this.head.elapsed_s + since);
   }
 }
 
-class PanelView {
-  constructor(root, onStop) {
-    this.root = root;
-    this.picked = null;
-    this.chosen = 0;
-    this.shownTabs = "";
-    this.asked = false;
-    this.build(onStop);
-  }
+// --- the headline: state, where, how long, Stop ---------------------------------------------------------------
 
-  build(onStop) {
-    this.root.classList.add("mc-panel");
-    this.root.setAttribute("role", "group");
+class Headline {
+  constructor(onStop) {
+    this.node = make("div", "mc-head");
     this.badge = make("span", "mc-badge");
     this.title = make("span", "mc-title");
     this.title.setAttribute("aria-live", "polite");
@@ -79,75 +119,58 @@ class PanelView {
     this.stop = make("button", "mc-stop", "Stop");
     this.stop.type = "button";
     this.stop.setAttribute("aria-label", "Stop this job on all ranks");
-    this.stop.addEventListener("click", () => {
-      this.asked = true;
-      this.stop.disabled = true;
-      this.stop.textContent = "Stopping…";
-      onStop();
-    });
-    const top = make("div", "mc-top");
-    const right = make("span", "mc-right");
-    right.append(this.time, this.log, this.stop);
-    top.append(this.badge, this.title, this.where, right);
+    this.stop.addEventListener("click", onStop);
     this.detail = make("div", "mc-detail");
     this.detail.setAttribute("aria-live", "polite");
-    this.buildProgress();
-    this.tabs = make("div", "mc-tabs");
-    this.tabs.setAttribute("role", "tablist");
-    this.tabs.setAttribute("aria-label", "Ranks");
-    this.output = make("pre", "mc-output");
-    this.output.tabIndex = 0;
-    this.output.setAttribute("role", "tabpanel");
-    const text = make("div", "mc-text");
-    text.append(this.tabs, this.output);
-    this.plot = make("div", "mc-plotbox");
-    const body = make("div", "mc-body");
-    body.append(text, this.plot);
-    this.root.append(top, this.detail, this.progress, body);
+    const right = make("span", "mc-right");
+    right.append(this.time, this.log, this.stop);
+    const top = make("div", "mc-top");
+    top.append(this.badge, this.title, this.where, right);
+    this.node.append(top, this.detail);
   }
 
-  buildProgress() {
-    this.progress = make("div", "mc-progress");
+  // silent: why the state may be old, "" while news come in. asked: whether somebody pressed Stop.
+  draw(head, silent, asked, trouble) {
+    this.badge.className = `mc-badge mc-${silent ? "silent" : head.state}`;
+    setText(this.title, silent ? `Last seen: ${head.title}` : head.title);
+    const name = head.name === "cell" ? "" : head.name;
+    setText(this.where, [`job ${head.id}`, name, head.nodes].filter(Boolean).join(" · "));
+    this.log.href = /^(https?:|\/)/.test(head.log) ? head.log : "";
+    const detail = [trouble, silent, head.detail].filter(Boolean).join(" · ");
+    setText(this.detail, detail);
+    this.detail.hidden = !detail;
+    this.stop.hidden = head.terminal || Boolean(silent);
+    this.stop.disabled = asked || isEnding(head);
+    setText(this.stop, this.stop.disabled ? "Stopping…" : "Stop");
+  }
+
+  tick(elapsed) {
+    setText(this.time, elapsed);
+  }
+}
+
+function isEnding(head) {
+  return head.terminal || head.stopping || head.state === "stopping" || head.state === "failing";
+}
+
+// --- how far it is --------------------------------------------------------------------------------------------
+
+class ProgressBar {
+  constructor() {
+    this.node = make("div", "mc-progress");
     this.bar = make("div", "mc-bar");
     this.bar.setAttribute("role", "progressbar");
     this.bar.setAttribute("aria-valuemin", "0");
     this.bar.setAttribute("aria-valuemax", "100");
     this.fill = make("div", "mc-fill");
     this.bar.append(this.fill);
-    this.progressText = make("span", "mc-progresstext");
+    this.text = make("span", "mc-progresstext");
     this.left = make("span", "mc-left");
-    this.progress.append(this.progressText, this.bar, this.left);
+    this.node.append(this.text, this.bar, this.left);
   }
 
-  draw(state) {
-    const head = state.head;
-    if (!head) return;
-    this.badge.className = `mc-badge mc-${head.state}`;
-    setText(this.title, head.title);
-    setText(this.where, [`job ${head.id}`, head.name === "cell" ? "" : head.name, head.nodes].filter(Boolean).join(" · "));
-    this.log.href = head.log;
-    setText(this.detail, head.detail);
-    this.detail.hidden = !head.detail;
-    const over = head.terminal || head.stopping || head.state === "stopping" || head.state === "failing";
-    this.stop.hidden = head.terminal;
-    this.stop.disabled = over || this.asked;
-    this.tick(state);
-    this.drawProgress(state.metrics.progress);
-    this.drawTabs([...state.ranks.keys()].sort((a, b) => a - b));
-    this.drawOutput(state.ranks.get(this.chosen));
-    if (this.plotShown !== state.metrics.plot) {
-      this.plotShown = state.metrics.plot;
-      this.plot.innerHTML = state.metrics.plot;
-      this.plot.hidden = !state.metrics.plot;
-    }
-  }
-
-  tick(state) {
-    if (state.head) setText(this.time, state.elapsed());
-  }
-
-  drawProgress(progress) {
-    this.progress.hidden = !progress;
+  draw(progress) {
+    this.node.hidden = !progress;
     if (!progress) return;
     const percent = progress.share === null ? null : Math.round(progress.share * 100);
     this.bar.classList.toggle("mc-unknown", percent === null);
@@ -155,18 +178,32 @@ class PanelView {
     if (percent === null) this.bar.removeAttribute("aria-valuenow");
     else this.bar.setAttribute("aria-valuenow", String(percent));
     this.bar.setAttribute("aria-label", progress.text);
-    setText(this.progressText, progress.text);
+    setText(this.text, progress.text);
     setText(this.left, progress.left);
   }
+}
 
-  drawTabs(ranks) {
+// --- one tab for each rank ------------------------------------------------------------------------------------
+
+class RankTabs {
+  constructor(onChoose) {
+    this.node = make("div", "mc-tabs");
+    this.node.setAttribute("role", "tablist");
+    this.node.setAttribute("aria-label", "Ranks");
+    this.onChoose = onChoose;
+    this.picked = null;
+    this.chosen = 0;
+    this.shown = "";
+  }
+
+  draw(ranks) {
     // Whichever rank prints first, the lowest is shown, until somebody picks another.
     this.chosen = this.picked ?? ranks[0] ?? 0;
     const wanted = `${ranks.join()};${this.chosen}`;
-    if (wanted === this.shownTabs) return;
-    this.shownTabs = wanted;
-    this.tabs.hidden = ranks.length < 2;
-    this.tabs.replaceChildren(...ranks.map((rank) => this.tab(rank, ranks)));
+    if (wanted === this.shown) return;
+    this.shown = wanted;
+    this.node.hidden = ranks.length < 2;
+    this.node.replaceChildren(...ranks.map((rank) => this.tab(rank, ranks)));
   }
 
   tab(rank, ranks) {
@@ -183,7 +220,7 @@ class PanelView {
       event.stopPropagation();
       const at = ranks.indexOf(rank) + step + ranks.length;
       this.choose(ranks[at % ranks.length]);
-      this.tabs.querySelector('[aria-selected="true"]').focus();
+      this.node.querySelector('[aria-selected="true"]').focus();
     });
     return tab;
   }
@@ -192,58 +229,216 @@ class PanelView {
     this.picked = rank;
     this.onChoose();
   }
+}
 
-  drawOutput(part) {
-    const skipped = part?.skipped ?? 0;
-    const before = part && (part.first > 0 || skipped > 0) ? "… (earlier output: see the full log)\n" : "";
-    const text = before + (part?.lines ?? []).join("\n");
-    if (text === this.shownOutput) return;
-    const atEnd = this.output.scrollHeight - this.output.scrollTop - this.output.clientHeight < 24;
-    this.shownOutput = text;
-    this.output.textContent = text;
-    this.output.hidden = !text;
-    this.output.setAttribute("aria-label", `Output of rank ${this.chosen}`);
-    if (atEnd) this.output.scrollTop = this.output.scrollHeight;
+// --- what a rank printed and displayed ------------------------------------------------------------------------
+
+// How rich entries are drawn: a function from an entry's data to a node, by MIME type, the best first.
+const RICH = new Map([["text/plain", (text) => make("pre", "mc-rich", text)]]);
+
+function drawEntry(entry) {
+  if (typeof entry === "string") return make("div", "mc-line", entry);
+  for (const [mime, draw] of RICH) {
+    if (mime in entry) return draw(entry[mime]);
+  }
+  return make("div", "mc-line", `[${Object.keys(entry).join(", ")}]`);
+}
+
+class RankOutput {
+  constructor() {
+    this.node = make("div", "mc-output");
+    this.node.tabIndex = 0;
+    this.node.setAttribute("role", "tabpanel");
+    this.before = make("div", "mc-line", "… (earlier output: see the full log)");
+    this.lines = make("div");
+    this.node.append(this.before, this.lines);
+    this.rank = null;
+    this.shown = { first: 0, entries: [] };
+  }
+
+  draw(rank, part = { first: 0, entries: [], skipped: 0 }) {
+    const atEnd = this.node.scrollHeight - this.node.scrollTop - this.node.clientHeight < 24;
+    if (rank !== this.rank) this.clear(rank);
+    const drawn = this.drawEntries(part);
+    this.before.hidden = !(part.first > 0 || part.skipped > 0);
+    this.node.hidden = !part.entries.length;
+    if (drawn && atEnd) this.node.scrollTop = this.node.scrollHeight;
+  }
+
+  clear(rank) {
+    this.rank = rank;
+    this.shown = { first: 0, entries: [] };
+    this.lines.replaceChildren();
+    this.node.setAttribute("aria-label", `Output of rank ${rank}`);
+  }
+
+  // Entries that stay keep their nodes; returns whether any changed.
+  drawEntries(part) {
+    const old = this.shown;
+    const gone = Math.min(Math.max(0, part.first - old.first), old.entries.length);
+    const before = old.entries.slice(gone);
+    const begin = part.first === old.first + gone ? sameEntries(before, part.entries) : 0;
+    if (!gone && begin === before.length && begin === part.entries.length) return false;
+    const nodes = [...this.lines.childNodes];
+    for (const node of [...nodes.slice(0, gone), ...nodes.slice(gone + begin)]) node.remove();
+    this.lines.append(...part.entries.slice(begin).map(drawEntry));
+    this.shown = part;
+    return true;
   }
 }
 
-function setText(node, text) {
-  // Only real changes, so that a screen reader is not told the same again.
-  if (node.textContent !== text) node.textContent = text;
+// How many of the first entries are the same.
+function sameEntries(ours, theirs) {
+  let same = 0;
+  while (same < ours.length && same < theirs.length && isSame(ours[same], theirs[same])) same += 1;
+  return same;
 }
 
-function stopJob(model, state) {
+function isSame(one, other) {
+  return one === other || (typeof one === "object" && JSON.stringify(one) === JSON.stringify(other));
+}
+
+// --- curves ---------------------------------------------------------------------------------------------------
+
+class Plot {
+  constructor() {
+    this.node = make("div", "mc-plotbox");
+    this.shown = null;
+  }
+
+  draw(plot) {
+    if (plot === this.shown) return;
+    this.shown = plot;
+    this.node.replaceChildren(...drawing(plot));
+    this.node.hidden = !plot;
+  }
+}
+
+// --- all of it ------------------------------------------------------------------------------------------------
+
+// A panel in an element. `stop` asks for the job's stop and may return a promise, whose error is shown.
+export class Panel {
+  constructor(root, stop) {
+    this.state = new JobState();
+    this.frame = 0;
+    this.asked = false;
+    this.trouble = "";
+    this.silent = "";
+    this.heardAt = performance.now();
+    this.askStop = stop;
+    this.redraw = this.redraw.bind(this);
+    this.headline = new Headline(() => this.stop());
+    this.progress = new ProgressBar();
+    this.tabs = new RankTabs(this.redraw);
+    this.output = new RankOutput();
+    this.plot = new Plot();
+    this.build(root);
+    this.ticking = setInterval(() => this.tick(), 1000);
+  }
+
+  build(root) {
+    root.classList.add("mc-panel");
+    root.setAttribute("role", "group");
+    const text = make("div", "mc-text");
+    text.append(this.tabs.node, this.output.node);
+    const body = make("div", "mc-body");
+    body.append(text, this.plot.node);
+    root.append(this.headline.node, this.progress.node, body);
+  }
+
+  dispose() {
+    clearInterval(this.ticking);
+    cancelAnimationFrame(this.frame);
+  }
+
+  apply(change) {
+    this.hear();
+    if (this.state.apply(change)) this.redraw();
+  }
+
+  // Whoever sends is there, also when it has nothing to say.
+  hear() {
+    this.heardAt = performance.now();
+    if (!this.silent) return;
+    this.silent = "";
+    this.redraw();
+  }
+
+  // Nobody sends any more: what is shown is old, and is called so.
+  fallSilent(why) {
+    if (this.silent || !this.state.head || this.state.head.terminal) return;
+    this.silent = why;
+    this.redraw();
+  }
+
+  redraw() {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const { head, ranks, metrics } = this.state;
+    if (!head) return;
+    this.headline.draw(head, this.silent, this.asked, this.trouble);
+    this.progress.draw(metrics.progress);
+    this.tabs.draw([...ranks.keys()].sort((a, b) => a - b));
+    this.output.draw(this.tabs.chosen, ranks.get(this.tabs.chosen));
+    this.plot.draw(metrics.plot);
+    this.tick();
+  }
+
+  tick() {
+    if (!this.state.head) return;
+    const now = performance.now();
+    if (now - this.heardAt > QUIET_MS) this.fallSilent("its kernel or its server says nothing any more");
+    this.headline.tick(this.state.elapsed(this.silent ? this.heardAt : now));
+  }
+
+  async stop() {
+    this.asked = true;
+    this.trouble = "";
+    this.redraw();
+    const unanswered = setTimeout(() => this.stopFailed(NO_ANSWER), ANSWER_MS);
+    try {
+      await this.askStop();
+    } catch (error) {
+      clearTimeout(unanswered);
+      this.stopFailed(error.message);
+    }
+  }
+
+  stopFailed(why) {
+    if (isEnding(this.state.head)) return;
+    this.asked = false;
+    this.trouble = `The job was not stopped: ${why}`;
+    this.redraw();
+  }
+}
+
+// --- as a widget ----------------------------------------------------------------------------------------------
+
+function stopByKernel(model, state) {
   model.send({ kind: "stop" });
   setTimeout(() => {
-    const head = state.head;
     // The message came through, or the job is over by itself: an interrupt would hit something else.
-    if (head.stopping || head.terminal || head.state === "stopping") return;
-    model.widget_manager?.kernel?.interrupt?.();
+    if (!isEnding(state.head)) model.widget_manager?.kernel?.interrupt?.();
   }, STOP_GRACE_MS);
 }
 
 function render({ model, el }) {
-  const state = new RunState();
-  const view = new PanelView(el, () => stopJob(model, state));
-  let frame = 0;
-  const redraw = () => {
-    frame ||= requestAnimationFrame(() => {
-      frame = 0;
-      view.draw(state);
-    });
-  };
-  view.onChoose = redraw;
-  const onMessage = (change) => {
-    if (state.apply(change)) redraw();
-  };
+  const panel = new Panel(el, () => stopByKernel(model, panel.state));
+  const onMessage = (change) => panel.apply(change);
+  const onGone = () => panel.fallSilent("its kernel restarted or ended");
   const first = model.get("state");
-  if (first) state.apply(first);
-  view.draw(state);
+  if (first) panel.apply(first);
   model.on("msg:custom", onMessage);
-  const ticking = setInterval(() => view.tick(state), 1000);
+  model.on("comm_live_update", onGone);
   return () => {
-    clearInterval(ticking);
     model.off("msg:custom", onMessage);
+    model.off("comm_live_update", onGone);
+    panel.dispose();
   };
 }
 

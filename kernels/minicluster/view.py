@@ -149,7 +149,7 @@ class RunView:
 
     def _tail(self, rank: int, change: TailChange) -> dict[str, Any]:
         skipped = self.skipped_bytes.get(rank, 0)
-        return {"first": change.first, "start": change.start, "lines": change.lines, "skipped": skipped}
+        return {"first": change.first, "start": change.start, "entries": change.lines, "skipped": skipped}
 
     def _metrics(self) -> dict[str, Any]:
         progress = self.metrics.progress

@@ -179,8 +179,8 @@ def test_a_panel_is_told_changes_only():
     view.apply(said("c\n"))
     change = view.change(11.2)
     assert set(change) == {"ranks"}
-    assert change["ranks"]["0"]["lines"] == ("c",)
-    assert view.snapshot(11.3)["ranks"]["0"]["lines"] == ("a", "b", "c")
+    assert change["ranks"]["0"]["entries"] == ("c",)
+    assert view.snapshot(11.3)["ranks"]["0"]["entries"] == ("a", "b", "c")
 
 
 def test_plots_are_sent_at_most_four_times_a_second():
