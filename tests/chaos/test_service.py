@@ -14,6 +14,7 @@ from .house import House
 from .strikes import Strike
 from .test_states import fast_folder
 
+pytestmark = pytest.mark.full("a fault at each call; those of each kind are in tests/service")
 LIFE_S = 12.0
 CALLS = 40
 """So many calls of the store have a job started; what follows are reports."""

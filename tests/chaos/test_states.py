@@ -26,7 +26,10 @@ LIVES = int(os.environ.get("MINICLUSTER_LIVES", "30"))
 # A life takes seconds, and a shorter one that fails in the same way takes hundreds to find: by hand only.
 PHASES = [Phase.generate, *([Phase.shrink] if os.environ.get("MINICLUSTER_SHRINK") else [])]
 NODES = st.sampled_from(["node-1", "node-2", "node-3"])
-pytestmark = pytest.mark.timeout(900 + 10 * LIVES)
+pytestmark = [
+    pytest.mark.timeout(900 + 10 * LIVES),
+    pytest.mark.full("drawn at random; what must hold is tested by name in tests/service"),
+]
 
 
 class Cluster(RuleBasedStateMachine):

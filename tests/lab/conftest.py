@@ -24,16 +24,7 @@ from .people import People
 GPUS_PER_NODE = 2
 # The first test of a session waits for the images: minutes, where nothing is cached.
 TIMEOUT_S = 1500
-REACTING = (
-    "four/",
-    "test_faults_",
-    "test_kills.py",
-    "test_managers.py",
-    "test_spawner",
-    "test_stop.py",
-    "test_watched_loss.py",
-)
-"""Tests of how soon the product reacts. They come last: by then `./test` has nothing else beside them."""
+FULL = "the gate has of the lab only what is marked `gate`"
 
 
 def pytest_sessionstart() -> None:
@@ -41,17 +32,18 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     ours = [item for item in items if item.path.is_relative_to(here)]
     for item in ours:
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-    reacting = {item.path for item in ours if item.path.relative_to(here).as_posix().startswith(REACTING)}
+        if not item.get_closest_marker("gate"):
+            item.add_marker(pytest.mark.full(FULL))
     # Files that want the cluster with the same options follow each other: each change of them is an `up`.
     offering = {item.path for item in ours if "offering" in getattr(item, "fixturenames", ())}
-    # By file, so that each stays whole.
-    items.sort(key=lambda item: (item.path in reacting, item.path in offering))
+    items.sort(key=lambda item: item.path in offering)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from .cluster import LabCluster
 from .faults import Events, Jobs, counted, counting, jobs, kill, other_image, ready
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
+pytestmark = pytest.mark.alone("how soon the product reacts")
 
 
 def check_complete(jobs: Jobs, job_id: int, steps: int, nodes: int = 3) -> None:

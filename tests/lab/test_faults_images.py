@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from .cluster import LabCluster
 from .faults import NO_IMAGE, Jobs, counting, jobs, other_image, ready
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
+pytestmark = pytest.mark.alone("how soon the product reacts")
 
 
 def words(job: dict) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from .cluster import LabCluster
 from .faults import WITHIN_S, Jobs, counted, counting, jobs, on_node, other_image, ready, task_containers
 from .machines import Node
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
+pytestmark = pytest.mark.alone("how soon the product reacts")
 STEPS = 150
 TWO_OR_THREE = {"min": 2, "max": 3}
 FOREVER = "import time\nprint('step 0', flush=True)\nwhile True: time.sleep(0.1)\n"
@@ -58,6 +61,7 @@ def end(jobs: Jobs, job_id: int) -> None:
     assert jobs.wait(job_id)["state"] == "stopped"
 
 
+@pytest.mark.gate("one lost node")
 def test_a_node_that_is_cut_off_loses_its_tasks_and_comes_back_clean(jobs: Jobs, ready: LabCluster) -> None:
     node = ready.lab.nodes[2]
     job = jobs.submit(FOREVER, nodes=TWO_OR_THREE)

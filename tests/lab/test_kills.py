@@ -25,6 +25,7 @@ from .faults import (
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
+pytestmark = pytest.mark.alone("how soon the product reacts")
 STEPS = 60
 COUNTING = f"""
 import time, uuid

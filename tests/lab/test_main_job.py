@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from ..browser.lab import (
@@ -24,6 +25,7 @@ USER = "maria"
 NODES = ("node1", "node2", "node3")
 
 
+@pytest.mark.gate("the main job: a cell over three hosts")
 def test_a_new_user_trains_over_three_hosts(cluster: LabCluster, page: Page, shots: Path) -> None:
     password = cluster.add_user(USER)
     log_in(page, cluster.url, USER, password)

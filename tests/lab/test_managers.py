@@ -23,6 +23,8 @@ from .faults import Jobs, administrator, counted, counting
 from .machines import Lab, LabError, Node
 from .machines.processes import wait_for
 
+pytestmark = pytest.mark.alone("how soon the product reacts")
+
 STEPS = 150
 WITHIN_S = 300
 DEATHS = int(os.environ.get("MINICLUSTER_DEATHS", "1"))

@@ -13,6 +13,8 @@ import pytest
 from .machines.images import NOTEBOOK_IMAGE
 from .spawner_hub import SpawnerHub, running_hub, wait
 
+pytestmark = pytest.mark.alone("how soon the product reacts")
+
 EMPTY = {"services": [], "secrets": [], "places": []}
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from .spawner_hub import SpawnerHub, running_hub, wait
 
+pytestmark = pytest.mark.alone("how soon the product reacts")
+
 
 @pytest.fixture(scope="module")
 def hub(request: pytest.FixtureRequest) -> Iterator[SpawnerHub]:

@@ -17,6 +17,7 @@ from .machines.processes import wait_for
 from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
+pytestmark = pytest.mark.alone("how soon the product reacts")
 CLEAN_WITHIN_S = 12.0
 """From the click on Stop on. Gangs of this cluster do not stay warm."""
 HERE = "print('here', flush=True)\n"
@@ -141,8 +142,14 @@ def test_while_it_starts(jobs: Jobs, before: Census, say: Callable[[str], None],
 
 @pytest.mark.parametrize(
     "source",
-    [WAITING, IN_ALL_REDUCE, IN_A_LOADER, SWALLOWED, DEAF, FROZEN],
-    ids=["waiting", "in-all-reduce", "in-a-data-loader", "interrupt-swallowed", "deaf", "stopped"],
+    [
+        pytest.param(WAITING, id="waiting"),
+        pytest.param(IN_ALL_REDUCE, id="in-all-reduce", marks=pytest.mark.gate("Stop stops")),
+        pytest.param(IN_A_LOADER, id="in-a-data-loader"),
+        pytest.param(SWALLOWED, id="interrupt-swallowed"),
+        pytest.param(DEAF, id="deaf", marks=pytest.mark.gate("Stop stops what hears no signal")),
+        pytest.param(FROZEN, id="stopped"),
+    ],
 )
 def test_while_it_runs(jobs: Jobs, before: Census, say: Callable[[str], None], source: str) -> None:
     job = jobs.submit(source, nodes=3)

@@ -94,21 +94,25 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
     assert not any(fresh.services())
 
 
-async def test_up_from_nothing_again_changed_and_down(bare: LabCluster) -> None:
-    said = bare.up()
-    assert await logs_in(bare)
-    assert said.count(bare.password) == 1
+@pytest.mark.gate("`up` makes a cluster from nothing, and once more changes nothing")
+async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
+    assert await logs_in(cluster)
+    assert cluster.said.count(cluster.password) == 1
+    assert cluster.command("status").count("ready") == 3
+    with pytest.raises(LabError, match=cluster.first.address):
+        cluster.lab.nodes[1].run(cluster.docker_run("up"))
 
+    before, running = versions(cluster), containers(cluster)
+    again = cluster.up()
+    assert "nothing was changed" in again and cluster.password not in again
+    assert versions(cluster) == before and set(running) <= set(containers(cluster))
+
+
+async def test_up_with_another_port_and_down(bare: LabCluster) -> None:
+    """The nodes have the notebooks' image yet to get."""
+    bare.up()
     bare.join()
-    assert bare.command("status").count("ready") == 3
-    with pytest.raises(LabError, match=bare.first.address):
-        bare.lab.nodes[1].run(bare.docker_run("up"))
-
-    before, running = versions(bare), containers(bare)
-    again = bare.up()
-    assert "nothing was changed" in again and bare.password not in again
-    assert versions(bare) == before and set(running) <= set(containers(bare))
-
+    before = versions(bare)
     bare.command("up", "--port=8443")
     changed = {name for name, version in versions(bare).items() if version != before[name]}
     assert "minicluster_proxy" in changed

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import nbformat
+import pytest
 from playwright.sync_api import Page, expect
 
 from ..browser.lab import open_notebook, run_cell
@@ -13,6 +14,8 @@ from .cluster import LabCluster
 from .machines.processes import wait_for
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
 from .recovering import TRAINING
+
+pytestmark = pytest.mark.alone("how soon the product reacts")
 
 USER = "wanda"
 BUSY = "%%distribute --nodes 1 --gpus-per-node 2 --detach --name busy\nimport time\nwhile True: time.sleep(1)"

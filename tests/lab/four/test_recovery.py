@@ -13,6 +13,8 @@ from ..machines.processes import wait_for
 from ..recovering import EVERY, FAULTS, recover, recover_live, steps, training
 from .conftest import KEEP_WARM_S
 
+pytestmark = pytest.mark.alone("how soon the product reacts")
+
 TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
 """How often each node is struck in each way; with one time only, not in all of them."""
 ALL = [(fault, rank_0) for rank_0 in (True, False) for fault in FAULTS]

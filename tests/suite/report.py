@@ -1,0 +1,53 @@
+"""What the junit files of all parts say together: the slowest tests, and those that failed."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .results import RESULTS
+
+SLOWEST = 40
+PHASES = ("setup", "call", "teardown")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test as a junit file has it. seconds: of its set-up, its call and its teardown."""
+
+    name: str
+    seconds: tuple[float, ...]
+    has_failed: bool
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds)
+
+
+def slowest(count: int = SLOWEST) -> str:
+    """Return a table of the slowest tests of all parts."""
+    found = sorted(_cases(), key=lambda case: case.total_s, reverse=True)[:count]
+    rows = [" ".join(f"{second:8.1f}" for second in (case.total_s, *case.seconds)) for case in found]
+    head = " ".join(f"{word:>8}" for word in ("seconds", *PHASES))
+    return "\n".join([head, *(f"{row}  {case.name}" for row, case in zip(rows, found, strict=True))])
+
+
+def failures() -> list[str]:
+    """Return a line for each test that failed."""
+    return [f"failed: {case.name}" for case in _cases() if case.has_failed]
+
+
+def _cases() -> Iterator[Case]:
+    for path in sorted(RESULTS.glob("*.xml")):
+        yield from map(_case, ElementTree.parse(path).iter("testcase"))
+
+
+def _case(found: ElementTree.Element) -> Case:
+    told = {one.get("name"): one.get("value", "0") for one in found.iter("property")}
+    folder = found.get("classname", "").removeprefix("tests.").replace(".", "/")
+    return Case(
+        f"{folder}.py::{found.get('name')}",
+        tuple(float(told.get(f"{phase}_s", "0")) for phase in PHASES),
+        any(found.find(kind) is not None for kind in ("failure", "error")),
+    )

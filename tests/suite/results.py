@@ -1,0 +1,25 @@
+"""Where results are kept: a junit file for each part, and the words of what ran beside the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+RESULTS = TREE / ".test-results"
+OTHERS_ENDED = RESULTS / "others-ended"
+"""Made when the parts in turn have ended; the lab's tests of times wait for it."""
+
+
+def clear_results() -> None:
+    """Forget the last run."""
+    RESULTS.mkdir(exist_ok=True)
+    for path in RESULTS.iterdir():
+        path.unlink()
+
+
+def junit_file(name: str) -> Path:
+    return RESULTS / f"{name}.xml"
+
+
+def log_file(name: str) -> Path:
+    return RESULTS / f"{name}.log"
