@@ -14,6 +14,7 @@ from .errors import MiniclusterError
 from .modules import collect, imports_of
 from .payload import CellPayload
 from .pickling import ANY_READER, Reader, pack_names
+from .sources import sources_of
 from .versions import here
 
 
@@ -37,12 +38,14 @@ class Surroundings:
 
     hidden: tells of a name whether it is the notebook's own (In, Out, exit) and stays there.
     reader: what the ranks cannot take from this notebook.
+    shown_as: what a traceback of this notebook calls a file: "Cell In[3]".
     """
 
     namespace: dict[str, Any]
     folder: Path
     hidden: Callable[[str], bool]
     reader: Reader = ANY_READER
+    shown_as: Callable[[str], str] = str
 
 
 def capture(
@@ -71,6 +74,7 @@ def capture(
         pull=pull,
         result_limit_bytes=limits.result_bytes,
         versions=here().model_dump(),
+        sources=sources_of(packed.files - {cell.filename}, around.shown_as),
     )
 
 

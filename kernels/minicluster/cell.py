@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import traceback
 from dataclasses import dataclass
 from types import CodeType
 
@@ -21,6 +22,18 @@ _OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 class CellNotPlain(MiniclusterError):
     """The cell holds something that only a notebook's kernel understands."""
+
+
+class CellMistyped(MiniclusterError):
+    """The cell is not Python. Shown as a notebook shows it: the line and where in it, without a stack."""
+
+    def __init__(self, error: SyntaxError) -> None:
+        text = "".join(traceback.format_exception_only(error)).rstrip("\n")
+        super().__init__(re.sub(r'^  File "(.*)", line', r"  \1, line", text))
+        self.error = error.with_traceback(None)
+
+    def _render_traceback_(self) -> list[str]:
+        return self.message.splitlines()
 
 
 @dataclass(frozen=True)
@@ -44,10 +57,10 @@ class CellSource:
 
     @classmethod
     def parse(cls, source: str, filename: str) -> CellSource:
-        """Parse a cell. Raises SyntaxError, or CellNotPlain with the line that is not Python."""
+        """Parse a cell. Raises CellMistyped, or CellNotPlain with the line that is not Python."""
         tree = _parse(source, filename)
         _refuse_await(tree)
-        compile(tree, filename, "exec", dont_inherit=True)
+        _check(tree, source, filename)
         names = names_of(tree)
         body, value = split_last_expression(tree, source)
         body_code = compile(body, filename, "exec", dont_inherit=True)
@@ -80,7 +93,17 @@ def _parse(source: str, filename: str) -> ast.Module:
         at = (error.lineno or 0) - 1
         if 0 <= at < len(lines) and _NOTEBOOK_SYNTAX.search(lines[at]):
             raise _not_for_ranks(at + 1, lines[at].strip()) from None
-        raise
+        raise CellMistyped(error) from None
+
+
+def _check(tree: ast.Module, source: str, filename: str) -> None:
+    """Compile for the mistakes that only the compiler sees: `return` outside of a function, say."""
+    try:
+        compile(tree, filename, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        # The compiler looks for the line in a file, and there is none.
+        error.text = error.text or source.splitlines()[(error.lineno or 1) - 1]
+        raise CellMistyped(error) from None
 
 
 def _not_for_ranks(line_number: int, text: str) -> CellNotPlain:

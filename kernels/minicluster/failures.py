@@ -15,7 +15,7 @@ class DistributedCellError(MiniclusterError):
         self.error = job.error or JobError(
             kind=ErrorKind.LOST, message=f"Job {job.id} ended as {job.state.value}, and nobody said why."
         )
-        super().__init__(f"{_where(self.error)}{self.error.message}", self.error.hint)
+        super().__init__(told(self.error), self.error.hint)
 
     def __str__(self) -> str:
         return "\n".join(self._render_traceback_())
@@ -50,6 +50,11 @@ def raise_unless_succeeded(job: Job, log_url: str) -> None:
         raise JobStopped(f"job {job.id} was stopped{ran}. Its log stays: %distribute logs {job.id}")
     if job.state is not JobState.SUCCEEDED:
         raise DistributedCellError(job, log_url)
+
+
+def told(error: JobError) -> str:
+    """Return an error's sentence with the rank and the node where it began."""
+    return f"{_where(error)}{error.message}"
 
 
 def _where(error: JobError) -> str:

@@ -113,7 +113,13 @@ class Distribute(Magics):
             ),
             tail_lines=self.tail_lines,
             make_screen=self._screens(plain or self.plain),
+            shown_as=self._shown_as,
         )
+
+    def _shown_as(self, filename: str) -> str:
+        """Return what this notebook's tracebacks call a file of its code: "Cell In[3]"."""
+        known = self._shell.compile.format_code_name(filename)
+        return filename if known is None else " ".join(known)
 
     def _screens(self, plain: bool) -> MakeScreen:
         # Only a kernel has a front end that may show widgets; a terminal's shell has no kernel.

@@ -4,7 +4,7 @@
 // A message is a change of what is shown, made by RunView (view.py):
 //   number   counts up by one for each change. One was missed: wait for the next `full` message.
 //   full     true: this is everything, in place of all that came before.
-//   head     {id, name, state, title, detail, nodes, log, elapsed_s, ticking, terminal, stopping}
+//   head     {id, name, state, title, detail, nodes, log, elapsed_s, ticking, terminal, stopping, failed_rank}
 //   ranks    {"0": {first, start, entries, skipped}}: what a rank shows, as entries with absolute numbers. Those
 //            before `first` are gone, `entries` stand from `start` on. skipped: bytes of the log left out.
 //   metrics  {plot, progress: null | {share, text, left}}; plot: SVG and a legend as HTML
@@ -196,9 +196,9 @@ class RankTabs {
     this.shown = "";
   }
 
-  draw(ranks) {
-    // Whichever rank prints first, the lowest is shown, until somebody picks another.
-    this.chosen = this.picked ?? ranks[0] ?? 0;
+  draw(ranks, failed) {
+    // Whichever rank prints first, the lowest is shown, until one fails or somebody picks another.
+    this.chosen = this.picked ?? (ranks.includes(failed) ? failed : ranks[0]) ?? 0;
     const wanted = `${ranks.join()};${this.chosen}`;
     if (wanted === this.shown) return;
     this.shown = wanted;
@@ -383,7 +383,7 @@ export class Panel {
     if (!head) return;
     this.headline.draw(head, this.silent, this.asked, this.trouble);
     this.progress.draw(metrics.progress);
-    this.tabs.draw([...ranks.keys()].sort((a, b) => a - b));
+    this.tabs.draw([...ranks.keys()].sort((a, b) => a - b), head.failed_rank);
     this.output.draw(this.tabs.chosen, ranks.get(this.tabs.chosen));
     this.plot.draw(metrics.plot);
     this.tick();

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .sources import Source
+
 MAGIC = b"MCL1"
 _LEFT = "left_behind"
+_SOURCES = "sources"
 
 
 class PayloadDamaged(ValueError):
@@ -66,6 +69,7 @@ class CellPayload:
     pull: the names to bring back; None: all that the cell assigns at top level.
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
+    sources: texts of other cells whose functions came along, for tracebacks.
     """
 
     source: str
@@ -76,6 +80,7 @@ class CellPayload:
     result_limit_bytes: int = 1 << 30
     versions: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         head = {
@@ -88,12 +93,14 @@ class CellPayload:
             "packages": self.packages,
         }
         modules = {f"module:{path}": data for path, data in self.modules.items()}
-        return pack(head, {"names": self.names, **modules})
+        sources = {name: [source.shown_as, source.text] for name, source in self.sources.items()}
+        return pack(head, {"names": self.names, _SOURCES: json.dumps(sources).encode(), **modules})
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> CellPayload:
         head, sections = unpack(blob)
         pull = head["pull"]
+        sources: dict[str, list[str]] = json.loads(sections.pop(_SOURCES, b"{}"))
         return cls(
             source=head["source"],
             filename=head["filename"],
@@ -103,6 +110,7 @@ class CellPayload:
             result_limit_bytes=head["result_limit_bytes"],
             versions=head["versions"],
             packages=tuple(head.get("packages", ())),
+            sources={name: Source(*source) for name, source in sources.items()},
         )
 
 

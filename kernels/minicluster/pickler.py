@@ -67,6 +67,7 @@ class NotebookPickler(cloudpickle.Pickler):
     carry: says of each global that a function of the notebook reads whether it goes along.
     used: all such globals that were met.
     modules: top-level modules that the reader will import.
+    files: where the functions were written that travel by value.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class NotebookPickler(cloudpickle.Pickler):
         super().__init__(file, protocol=5)
         self.used: set[str] = set()
         self.modules: set[str] = set()
+        self.files: set[str] = set()
         self._namespace = namespace
         self._carry = carry
         self._reader = reader
@@ -104,6 +106,7 @@ class NotebookPickler(cloudpickle.Pickler):
             raise Refused(func, self._reader.against_code)
         reduced = super()._dynamic_function_reduce(func)
         self.modules.update(_imports_in(func.__code__))
+        self.files.add(func.__code__.co_filename)
         if func.__globals__ is self._namespace:
             slots = reduced[2][1]
             used = slots["__globals__"]

@@ -59,10 +59,12 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Packed:
-    """Names that were pickled, and the top-level modules that their reader will import."""
+    """Names that were pickled, the top-level modules that their reader will import, and the files in
+    which functions were written that travel by value."""
 
     data: bytes
     modules: frozenset[str]
+    files: frozenset[str]
 
 
 class NotPicklable(MiniclusterError):
@@ -101,7 +103,7 @@ def pack_names(
     except Exception as error:
         # Any object's own __reduce__ may raise anything.
         raise _refusal(names, namespace, what, limit_bytes, reader, error) from None
-    return Packed(kept.getvalue(), frozenset(pickler.modules))
+    return Packed(kept.getvalue(), frozenset(pickler.modules), frozenset(pickler.files))
 
 
 def dump_result(

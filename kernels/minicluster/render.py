@@ -49,8 +49,8 @@ def text_form(view: RunView, now: float) -> str:
     detail = view.detail(now)
     lines.extend([detail] if detail else [])
     lines.extend(f"{name}: {number(curve.last)}" for name, curve in view.metrics.curves.items())
-    if view.tails:
-        first = min(view.tails)
+    first = view.first_shown()
+    if first is not None:
         lines.extend(view.tails[first].lines()[-10:])
     return "\n".join(lines)
 
@@ -79,7 +79,7 @@ def _output(view: RunView, rank: int) -> str:
     shown = lines[-_PICTURE_LINES:]
     cut = len(shown) < len(lines) or tail.whole().first > 0 or view.skipped_bytes.get(rank, 0) > 0
     text = ("… (earlier output: see the full log)\n" if cut else "") + "\n".join(shown)
-    opened = " open" if rank == min(view.tails) else ""
+    opened = " open" if rank == view.first_shown() else ""
     summary = f'<summary style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
     pre = f'<pre style="{_PRE}">{escape(text)}</pre>'
     return f'<details{opened} style="margin-top:6px">{summary}{pre}</details>'

@@ -22,6 +22,7 @@ from .options import CellOptions, OptionWrong
 from .publishing import installed
 from .publishing.site import user_site
 from .results import Result, check_owner, not_written, open_result
+from .sources import Source, remember
 from .tables import JobHandle
 from .view import RunView
 from .wire import DataUse, Job, JobSpec, NodeRange
@@ -37,6 +38,7 @@ class Notebook:
     """What a run needs from the notebook.
 
     make_screen: makes the screen for a job, given what to call when its Stop button is pressed.
+    shown_as: what a traceback calls a file of the notebook's code: "Cell In[3]".
     """
 
     service: Service
@@ -45,17 +47,20 @@ class Notebook:
     limits: Limits
     tail_lines: int
     make_screen: MakeScreen
+    shown_as: Callable[[str], str] = str
 
 
 def run_cell(source: str, filename: str, options: CellOptions, notebook: Notebook) -> Result | JobHandle:
     """Run a cell on the cluster and return what it made, or a handle when it is detached.
 
     Raises DistributedCellError, JobStopped, and before anything starts: CellNotPlain,
-    SyntaxError, NotPicklable, ModulesNotSendable, BundleNotSendable, UnknownNames, ServiceError.
+    CellMistyped, NotPicklable, ModulesNotSendable, BundleNotSendable, UnknownNames, ServiceError.
     """
     cell = CellSource.parse(source, filename)
     reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
-    around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden, reader)
+    # Its functions come back with its name: tracebacks here and on the ranks of later cells show its lines.
+    remember({filename: Source(filename, source)})
+    around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as)
     payload = capture(cell, around, notebook.limits, options.push, options.pull)
     bundle = _bundle(options, notebook)
     image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)

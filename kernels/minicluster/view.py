@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .curves import Metrics, Progress
+from .failures import told
 from .plot import svg
 from .sse import Connection, Ended
 from .terminal import TailChange, TerminalTail
@@ -69,6 +70,11 @@ class RunView:
         self._attempts[rank] = chunk.attempt
         self.tails[rank].feed(chunk.text)
 
+    def first_shown(self) -> int | None:
+        """Return whose output a person sees first: that of the rank that failed, else the lowest's."""
+        failed = None if self.job.error is None else self.job.error.rank
+        return failed if failed in self.tails else min(self.tails, default=None)
+
     def elapsed_s(self, now: float) -> float:
         """Seconds of run time, or of waiting before it."""
         begin = self.job.created_at if self.job.started_at is None else self.job.started_at
@@ -90,7 +96,7 @@ class RunView:
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:
-            parts.append(job.error.message)
+            parts.append(told(job.error))
         return " · ".join(part for part in parts if part)
 
     @property
@@ -99,16 +105,16 @@ class RunView:
 
     def _contact(self, now: float) -> str:
         """Say how the connection to the service stands when there is something to say."""
-        told = self._connection
-        if told is None:
+        seen = self._connection
+        if seen is None:
             return ""
-        if told.lost:
+        if seen.lost:
             return (
-                f"No contact with the cluster for {duration(told.away_s)} ({told.lost}): the job goes on, "
+                f"No contact with the cluster for {duration(seen.away_s)} ({seen.lost}): the job goes on, "
                 "connecting again"
             )
-        back = f"In contact again after {duration(told.away_s)}, no output was lost"
-        return back if now - told.at < _BACK_SHOWN_S else ""
+        back = f"In contact again after {duration(seen.away_s)}, no output was lost"
+        return back if now - seen.at < _BACK_SHOWN_S else ""
 
     def change(self, now: float) -> dict[str, Any]:
         """Return what a panel lacks since the last call; empty when it lacks nothing."""
@@ -145,6 +151,7 @@ class RunView:
             "nodes": ", ".join(job.nodes),
             "elapsed_s": self.elapsed_s(now),
             "log": self.log_path,
+            "failed_rank": None if job.error is None else job.error.rank,
         }
 
     def _tail(self, rank: int, change: TailChange) -> dict[str, Any]:

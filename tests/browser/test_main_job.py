@@ -62,6 +62,15 @@ import torch
 total = torch.ones(3)
 print(totl.sum())
 """
+FAILS_ON_ONE = """%%distribute --nodes 3
+import torch
+import torch.distributed as dist
+print('this is rank', dist.get_rank(), flush=True)
+dist.barrier()
+if dist.get_rank() == 2:
+    raise ValueError('only mine')
+dist.all_reduce(torch.ones(1))
+"""
 NUMBERED = """%%distribute --nodes 2 {options}
 import time
 for number in range({count}):
@@ -180,6 +189,18 @@ def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site, sh
     # Run All has gone no further.
     expect(prompt(cell(page, 2))).to_have_text("[ ]:")
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
+
+
+def test_the_rank_that_failed_is_the_one_that_is_opened(page, site):
+    site.put_notebook("fails.ipynb", FAILS_ON_ONE)
+    open_notebook(page, site.url, USER, "fails.ipynb")
+    wrong = run_cell(page, 0)
+    wait_ran(wrong)
+    expect(output_of(wrong)).to_contain_text("Rank 2 on node-3: ValueError: only mine")
+    opened = wrong.locator(".mc-picture details[open]")
+    expect(opened).to_have_count(1)
+    expect(opened).to_contain_text("this is rank 2")
+    expect(opened).to_contain_text("ValueError: only mine")
 
 
 def test_after_a_kernel_restart_attach_brings_the_log_and_the_result(page, site):

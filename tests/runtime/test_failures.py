@@ -44,6 +44,7 @@ async def test_a_mistake_in_the_cell_is_shown_where_it_is(cluster: Cluster) -> N
     assert error.message.startswith("SyntaxError: ")
     assert f'File "{FILENAME}", line 2' in error.traceback
     assert "y = (x +" in error.traceback
+    assert "Traceback" not in error.traceback and "cell.py" not in error.traceback
 
 
 async def test_causes_are_kept_without_our_frames(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicluster.cell import CellNotPlain, CellSource
+from minicluster.cell import CellMistyped, CellNotPlain, CellSource
 
 
 def parse(source: str) -> CellSource:
@@ -147,9 +147,12 @@ def test_what_only_a_notebook_understands_is_refused_with_its_line(source: str, 
 
 
 @pytest.mark.parametrize("source", ["x = (1,\n", "return 3", "yield 1", "x = 5 %% 3", "break"])
-def test_plain_mistakes_stay_syntax_errors(source: str) -> None:
-    with pytest.raises(SyntaxError):
-        parse(source)
+def test_plain_mistakes_are_shown_with_their_line_and_no_stack(source: str) -> None:
+    with pytest.raises(CellMistyped) as caught:
+        parse(f"first = 1\n{source}")
+    where, line, mark, said = caught.value._render_traceback_()
+    assert where.endswith(", line 2") and line.strip() == source.strip() and "^" in mark
+    assert said.startswith("SyntaxError: ")
 
 
 def test_await_inside_a_function_is_fine() -> None:

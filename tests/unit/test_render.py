@@ -154,6 +154,19 @@ def test_the_picture_says_how_it_ended():
     assert text.endswith("one")
 
 
+def test_the_rank_that_failed_is_opened_and_named():
+    error = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: mine", rank=1, node="node-2")
+    view = view_of(said("Connection reset by peer\n"), said("ValueError: mine\n", rank=1))
+    assert view.first_shown() == 0
+    view.apply(Ended(job(JobState.FAILED, ended_at=22.5, error=error)))
+    html, text = picture(view, 99.0), text_form(view, 99.0)
+    assert html.count("<details open") == 1
+    assert "<summary" in html.split("<details open")[1] and "rank 1<" in html.split("<details open")[1]
+    assert "Rank 1 on node-2: ValueError: mine" in html and "Rank 1 on node-2: ValueError: mine" in text
+    assert text.endswith("ValueError: mine") and "Connection" not in text
+    assert view.snapshot(99.0)["head"]["failed_rank"] == 1
+
+
 def test_waiting_is_told_with_position_reason_and_expected_start():
     waiting = {"started_at": None, "queue_position": 2, "reason": "needs 3 nodes", "expected_start_at": 160.0}
     view = view_of(state=JobState.QUEUED, **waiting)

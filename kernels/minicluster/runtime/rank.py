@@ -8,7 +8,6 @@ import contextlib
 import faulthandler
 import fcntl
 import json
-import linecache
 import os
 import platform
 import site
@@ -24,10 +23,11 @@ import numpy as np
 import torch
 
 from minicluster import pickling, versions
-from minicluster.cell import CellSource
+from minicluster.cell import CellMistyped, CellSource
 from minicluster.errors import MiniclusterError
 from minicluster.payload import CellPayload, LeftBehind
 from minicluster.result_file import write_result_file
+from minicluster.sources import Source, remember
 from minicluster.train.outputs import OUTPUT
 from minicluster.train.snapshots.shelf import FOLDERS
 from minicluster.wire import RunOrder, Versions
@@ -64,6 +64,7 @@ class Rank:
         self.pipes = pipes
         self.namespace: dict[str, Any] = _new_main().__dict__
         self.given: frozenset[str] = frozenset()
+        self.sources: dict[str, Source] = {}
         self.versions = Versions(python=platform.python_version())
         self.reader = pickling.ANY_READER
         self.group: group.GivenGroup | None = None
@@ -131,10 +132,10 @@ class Rank:
         self.given = frozenset(given)
 
     def _execute(self, payload: CellPayload) -> None:
-        lines = payload.source.splitlines(keepends=True)
-        linecache.cache[payload.filename] = (len(payload.source), None, lines, payload.filename)
+        self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
+        remember(self.sources)
         stacks.tell_cell(self.paths.cell, payload.filename, payload.source)
-        cell = CellSource.parse(payload.source, payload.filename)
+        cell = _parsed(payload)
         value = None
         try:
             exec(cell.body, self.namespace)  # noqa: S102 - running the user's cell is the purpose
@@ -165,7 +166,7 @@ class Rank:
             code, message = _exit_of(error)
             account = tracebacks.exit_account(message, code)
         else:
-            code, text = 1, tracebacks.render(error)
+            code, text = 1, tracebacks.render(error, self.sources)
             account = tracebacks.account_of(error, text, code)
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
         tracebacks.write_account(self.paths.error_file(self.rank), account)
@@ -197,6 +198,14 @@ def _leave() -> None:
         atexit._run_exitfuncs()
     except BaseException as error:
         print(tracebacks.render(error), end="", file=sys.stderr)  # noqa: T201 - as Python does
+
+
+def _parsed(payload: CellPayload) -> CellSource:
+    """Parse the cell; another Python than the notebook's may not take what that one took."""
+    try:
+        return CellSource.parse(payload.source, payload.filename)
+    except CellMistyped as mistake:
+        raise mistake.error from None
 
 
 def _new_main() -> ModuleType:

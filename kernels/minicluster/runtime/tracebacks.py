@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from minicluster.errors import MiniclusterError
+from minicluster.sources import Source
 
 from .paths import write_whole
 
@@ -27,11 +28,16 @@ _SECONDARY = "The link to another rank broke, mostly because that rank ended fir
 _SHARED_MEMORY = "Shared memory (/dev/shm) is too small for the loader's processes: use num_workers=0."
 
 
-def render(error: BaseException) -> str:
-    """Return the traceback without the frames of this package's runtime."""
+def render(error: BaseException, sources: Mapping[str, Source] | None = None) -> str:
+    """Return the traceback without the frames of this package's runtime.
+
+    sources: texts of other cells by the name of their file, with what a notebook calls them.
+    """
     summary = traceback.TracebackException.from_exception(error)
     _trim(summary)
     text = "".join(summary.format())
+    for name, source in (sources or {}).items():
+        text = text.replace(f'  File "{name}", line', f'  File "{source.shown_as}", line')
     if len(text) <= _TRACEBACK_CHARS:
         return text
     half = _TRACEBACK_CHARS // 2
@@ -92,7 +98,8 @@ def _trim(summary: traceback.TracebackException | None) -> None:
     if summary is None:
         return
     kept = [frame for frame in summary.stack if not frame.filename.startswith(_OWN_FOLDER)]
-    summary.stack = traceback.StackSummary.from_list(kept)
+    # Without any, the line that announces them goes, too.
+    summary.stack = traceback.StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     _trim(summary.__cause__)
     _trim(summary.__context__)
     for inner in summary.exceptions or ():

@@ -1,0 +1,37 @@
+"""What a notebook shows of a cell that failed: the user's own lines, whichever cell they stand in."""
+
+import pytest
+
+from minicluster.cell import CellMistyped
+from minicluster.failures import DistributedCellError
+
+
+def test_functions_of_other_cells_show_their_lines(notebook):
+    notebook.run("def broken(x):\n    return x / 0  # here")
+    plain = notebook.shell.displayhook.prompt_count
+    notebook.run("%%distribute --nodes 1\ndef through(x):\n    return broken(x)  # by this")
+    distributed = notebook.shell.displayhook.prompt_count
+    error = notebook.fails("%%distribute --nodes 1\nthrough(3)", DistributedCellError)
+    told = error.job.error.traceback
+    assert f'File "Cell In[{plain}]", line 2, in broken\n    return x / 0  # here\n' in told
+    assert f'File "Cell In[{distributed}]", line 3, in through\n    return broken(x)  # by this\n' in told
+    assert "ipython-input" not in told
+
+
+def test_what_ranks_print_of_a_traceback_has_the_lines_too(notebook, capsys):
+    notebook.run("def broken(x):\n    return x / 0  # here")
+    notebook.run(
+        "%%distribute --nodes 1\nimport traceback\ntry:\n    broken(1)\nexcept ZeroDivisionError:\n"
+        "    traceback.print_exc()"
+    )
+    assert "return x / 0  # here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mistake", ["y = (1 +", "return 3"])
+def test_a_mistyped_cell_shows_its_line_and_no_frames(notebook, mistake):
+    error = notebook.fails(f"%%distribute --nodes 1\nx = 1\n{mistake}", CellMistyped)
+    number = notebook.shell.displayhook.prompt_count
+    where, line, _, said = error._render_traceback_()
+    assert where == f"  Cell In[{number}], line 3"
+    assert line.strip() == mistake
+    assert said.startswith("SyntaxError: ")
