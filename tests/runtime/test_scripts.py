@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import chain
 
+import pytest
+
 from .cluster import Cluster
 
 TORCHRUN_SCRIPT = """
@@ -50,6 +52,51 @@ async def test_a_group_with_other_wishes_is_a_new_one(cluster: Cluster) -> None:
     )
     result = await run.result()
     assert (result["new"], result["total"]) == (True, 3.0)
+
+
+@pytest.mark.parametrize(
+    "meeting_point",
+    [
+        "'tcp://localhost:29517', rank=rank, world_size=3",
+        "'tcp://127.0.0.1:29517'",
+        "f'tcp://127.0.0.1:29517?rank={rank}&world_size=3'",
+        "'file:///tmp/no-folder-of-minicluster/meeting', rank=rank, world_size=3",
+    ],
+)
+async def test_a_meeting_point_that_a_script_names_is_the_jobs_own(
+    cluster: Cluster, meeting_point: str
+) -> None:
+    """Nobody hosts a store there, and with several nodes localhost would be another one for each."""
+    run = await cluster.run(
+        f"""
+        import os, torch, torch.distributed as dist
+        rank = int(os.environ["RANK"])
+        dist.init_process_group("gloo", {meeting_point})
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        total = total.item()
+        """
+    )
+    await run.over(20)
+    assert (await run.result())["total"] == 3.0
+
+
+async def test_a_group_of_fewer_ranks_meets_at_a_store_of_its_own(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import os, torch, torch.distributed as dist
+        place = {"rank": int(os.environ["LOCAL_RANK"]), "world_size": int(os.environ["LOCAL_WORLD_SIZE"])}
+        port = 29600 + int(os.environ["GROUP_RANK"])
+        dist.init_process_group("gloo", f"tcp://localhost:{port}", **place)
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        total = total.item()
+        """,
+        nodes=2,
+        ranks_per_node=(2, 1),
+    )
+    await run.over(20)
+    assert (await run.result())["total"] == 2.0
 
 
 async def test_groups_can_be_made_and_destroyed_again_and_again(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from minicluster.wire import RunOrder
 
 ATTEMPT = "MINICLUSTER_ATTEMPT"
 RECORDS_FD = "MINICLUSTER_RECORDS_FD"
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 THREADS = "OMP_NUM_THREADS"
 SLOTS, NODE_SLOTS = "MINICLUSTER_SLOTS", "MINICLUSTER_NODE_SLOTS"
 """The slots that the task holds, and how many its node has."""
@@ -35,7 +36,7 @@ def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[
         "TORCHELASTIC_RESTART_COUNT": str(order.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(order.restart_count),
         # The store is a process of the task, so no rank must try to host one.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        AGENT_STORE: "True",
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         ATTEMPT: str(order.attempt),

@@ -2,6 +2,7 @@
 
 A script written for torchrun calls init_process_group() itself. With the same wishes it gets the
 group that is there; with others it gets a new one, over keys of the store that nobody has used.
+A meeting point that it names (tcp://, file://) is not needed: all ranks have the job's store.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import torch
 import torch.distributed as dist
@@ -20,6 +23,7 @@ from torch.distributed import distributed_c10d
 from minicluster.errors import MiniclusterError
 from minicluster.train.live.settings import ADDRESS
 
+from .environment import AGENT_STORE
 from .network import interface_to, source_address
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -74,6 +78,8 @@ class GivenGroup:
         self._rank = int(os.environ["RANK"])
         self._world_size = int(os.environ["WORLD_SIZE"])
         address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self._pid = os.getpid()
+        self._address = address
         self._store = TCPStore(*address, is_master=False)
         self._made = 0
         self._untouched = False
@@ -100,7 +106,7 @@ class GivenGroup:
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for torch.distributed.init_process_group."""
         wishes = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
-        if self._untouched:
+        if self._untouched and os.getpid() == self._pid:
             self._untouched = False
             if self._is_met(wishes):
                 return
@@ -118,21 +124,53 @@ class GivenGroup:
         self._torch_destroy(group)
 
     def _init(self, wishes: dict[str, Any]) -> None:
-        if wishes.get("store") is None and wishes.get("init_method") in (None, "env://"):
-            # Keys of an earlier group would lead to addresses where nobody listens any more.
-            fresh = PrefixStore(f"group-{self._made}", self._store)
-            wishes = {**wishes, "init_method": None, "store": fresh}
-            wishes.update(rank=self._rank, world_size=self._world_size)
+        if not self._is_of_all(wishes):
+            with _hosted_by_rank_0(_meeting_point(wishes) != self._address):
+                return self._torch_init(**wishes)
+        # Keys of an earlier group would lead to addresses where nobody listens any more.
+        fresh = PrefixStore(f"group-{self._made}", self._store)
         self._made += 1
-        self._torch_init(**wishes)
+        place = {"rank": self._rank, "world_size": self._world_size}
+        self._torch_init(**{**wishes, "init_method": None, "store": fresh, **place})
+
+    def _is_of_all(self, wishes: dict[str, Any]) -> bool:
+        """Tell whether a script means all ranks of the job, whatever meeting point it names."""
+        if wishes.get("store") is not None or os.getpid() != self._pid:
+            return False
+        address = urlsplit(wishes.get("init_method") or "env://")
+        asked = dict(parse_qsl(address.query))
+        wanted = [asked.get(name) or wishes.get(name, -1) for name in ("rank", "world_size")]
+        same = all(int(a) in (-1, b) for a, b in zip(wanted, (self._rank, self._world_size), strict=True))
+        return address.scheme == "env" or (same and address.scheme in ("tcp", "file"))
 
     def _is_met(self, wishes: dict[str, Any]) -> bool:
+        if not self._is_of_all(wishes):
+            return False
         there = {
             "backend": (None, self._backend),
-            "init_method": (None, "env://"),
+            "init_method": (wishes.get("init_method"),),
             "timeout": (None, distributed_c10d.default_pg_timeout),
             "world_size": (-1, self._world_size),
             "rank": (-1, self._rank),
             "group_name": ("",),
         }
         return all(value in there.get(name, (None,)) for name, value in wishes.items())
+
+
+def _meeting_point(wishes: dict[str, Any]) -> tuple[str, int]:
+    """Return where a script's ranks are to find each other."""
+    address = urlsplit(wishes.get("init_method") or "env://")
+    if address.scheme == "env":
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return address.hostname or "", address.port or 0
+
+
+@contextlib.contextmanager
+def _hosted_by_rank_0(needed: bool) -> Iterator[None]:
+    """Have rank 0 of a group host its store, where the job has none."""
+    told = os.environ.pop(AGENT_STORE, None) if needed else None
+    try:
+        yield
+    finally:
+        if told is not None:
+            os.environ[AGENT_STORE] = told
