@@ -124,14 +124,17 @@ class GivenGroup:
         self._torch_destroy(group)
 
     def _init(self, wishes: dict[str, Any]) -> None:
-        if not self._is_of_all(wishes):
-            with _hosted_by_rank_0(_meeting_point(wishes) != self._address):
-                return self._torch_init(**wishes)
-        # Keys of an earlier group would lead to addresses where nobody listens any more.
-        fresh = PrefixStore(f"group-{self._made}", self._store)
-        self._made += 1
-        place = {"rank": self._rank, "world_size": self._world_size}
-        self._torch_init(**{**wishes, "init_method": None, "store": fresh, **place})
+        hosted = contextlib.nullcontext()
+        if self._is_of_all(wishes):
+            # Keys of an earlier group would lead to addresses where nobody listens any more.
+            fresh = PrefixStore(f"group-{self._made}", self._store)
+            self._made += 1
+            wishes = {**wishes, "init_method": None, "store": fresh}
+            wishes.update(rank=self._rank, world_size=self._world_size)
+        elif wishes.get("store") is None and _meeting_point(wishes) != self._address:
+            hosted = _hosted_by_rank_0()
+        with hosted:
+            self._torch_init(**wishes)
 
     def _is_of_all(self, wishes: dict[str, Any]) -> bool:
         """Tell whether a script means all ranks of the job, whatever meeting point it names."""
@@ -166,9 +169,9 @@ def _meeting_point(wishes: dict[str, Any]) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _hosted_by_rank_0(needed: bool) -> Iterator[None]:
+def _hosted_by_rank_0() -> Iterator[None]:
     """Have rank 0 of a group host its store, where the job has none."""
-    told = os.environ.pop(AGENT_STORE, None) if needed else None
+    told = os.environ.pop(AGENT_STORE, None)
     try:
         yield
     finally:
