@@ -43,6 +43,17 @@ class JobStopped(KeyboardInterrupt):
         return [f"Stopped: {self.message}"]
 
 
+class JobGoesOn(KeyboardInterrupt):
+    """The kernel ends while a distributed cell runs; the job goes on without it."""
+
+    def __init__(self, job: Job) -> None:
+        self.message = f"The kernel ends, job {job.id} goes on. Come back to it: %distribute attach {job.id}"
+        super().__init__(self.message)
+
+    def _render_traceback_(self) -> list[str]:
+        return [self.message]
+
+
 def raise_unless_succeeded(job: Job, log_url: str) -> None:
     """Raise what the notebook shows for a job that is over and has no result."""
     if job.state is JobState.STOPPED:

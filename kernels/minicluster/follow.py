@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from .client import Service
 from .connection import ServiceError
-from .failures import JobStopped
+from .failures import JobGoesOn, JobStopped
+from .interrupts import StopRequests
 from .sse import Ended, follow
 from .view import RunView
 from .wire import Job
@@ -20,6 +18,8 @@ from .wire import Job
 _DRAW_EVERY_S = 0.05
 _END_WITHIN_S = 60.0
 _QUEUED_EVENTS = 2000
+_STOPPING = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
+_STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are killed after 5 s"
 
 
 class Screen(Protocol):
@@ -28,16 +28,6 @@ class Screen(Protocol):
     def show(self, view: RunView, now: float) -> None: ...
 
     def end(self, view: RunView, now: float) -> None: ...
-
-
-class StopRequests:
-    """How often the user asked for a stop. `ask` may be called from any thread and any signal."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def ask(self) -> None:
-        self.count += 1
 
 
 class Follower:
@@ -49,13 +39,15 @@ class Follower:
         self._stops = stops
         self._events: queue.Queue[Any] = queue.Queue(_QUEUED_EVENTS)
         self._stops_seen = 0
+        self._stop_sent = False
         self._give_up_at = float("inf")
         self._over = threading.Event()
 
     def run(self, screen: Screen) -> Job:
         """Follow to the end and return the job as it ended.
 
-        Raises ServiceError when the service says no, JobStopped when a stopped job takes too long.
+        Raises ServiceError when the service says no, JobStopped when a stopped job takes too long,
+        JobGoesOn when the kernel is to end before the job.
         """
         threading.Thread(target=self._read, name="minicluster-events", daemon=True).start()
         try:
@@ -68,15 +60,14 @@ class Follower:
         drawn_at = 0.0
         while True:
             ended = self._take(time.monotonic() + _DRAW_EVERY_S)
-            if self._stops.count > self._stops_seen:
-                self._stop()
+            if ended is None:
+                self._heed_person()
             if isinstance(ended, Ended):
                 return ended.job
             if isinstance(ended, Exception):
                 raise ended
             if time.monotonic() > self._give_up_at:
-                job_id = self._view.job.id
-                raise JobStopped(f"job {job_id} is still ending. Look again: %distribute attach {job_id}")
+                raise self._still_ending()
             if time.monotonic() - drawn_at >= _DRAW_EVERY_S:
                 screen.show(self._view, time.time())
                 drawn_at = time.monotonic()
@@ -113,32 +104,32 @@ class Follower:
             return True
         return False
 
-    def _stop(self) -> None:
-        again = self._stops_seen > 0
-        self._stops_seen = self._stops.count
-        if again:
-            self._view.notice = "Already stopping: ranks that do not end by themselves are killed after 5 s"
-            return
-        self._view.notice = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
-        self._give_up_at = time.monotonic() + _END_WITHIN_S
-        threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True).start()
+    def _heed_person(self) -> None:
+        """Show a wish to stop at once; send it when it is certain that it is not the kernel's end."""
+        if self._stops.kernel.ends:
+            self._leave()
+        if self._stops.count > self._stops_seen:
+            self._stops_seen = self._stops.count
+            self._view.notice = _STOPPING_ALREADY if self._stop_sent else _STOPPING
+        if self._stops.certain and not self._stop_sent:
+            self._stop_sent = True
+            self._give_up_at = time.monotonic() + _END_WITHIN_S
+            threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True).start()
+        self._stops.kernel.stay_busy()
+
+    def _leave(self) -> NoReturn:
+        if self._stop_sent:
+            raise self._still_ending()
+        gone_on = JobGoesOn(self._view.job)
+        self._view.notice = gone_on.message
+        raise gone_on
+
+    def _still_ending(self) -> JobStopped:
+        job_id = self._view.job.id
+        return JobStopped(f"job {job_id} is still ending. Look again: %distribute attach {job_id}")
 
     def _send_stop(self) -> None:
         try:
             self._service.stop(self._view.job.id)
         except ServiceError as error:
             self._put(error)
-
-
-@contextmanager
-def interrupts_go_to(ask_stop: Callable[[], None]) -> Iterator[None]:
-    """Let the kernel's interrupt (Ctrl-C) ask for a stop instead of breaking into the work."""
-    if threading.current_thread() is not threading.main_thread():
-        # Signals are the main thread's; a cell in a subshell has the Stop button.
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: ask_stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

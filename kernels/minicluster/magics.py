@@ -97,6 +97,7 @@ class Distribute(Magics):
     def notebook(self, plain: bool = False) -> Notebook:
         """Return what a run needs from this notebook."""
         from .capture import Limits
+        from .interrupts import Kernel
         from .runs import Notebook
 
         hidden = self._shell.user_ns_hidden
@@ -112,6 +113,7 @@ class Distribute(Magics):
                 self.bundle_limit_bytes,
             ),
             tail_lines=self.tail_lines,
+            kernel=Kernel(self._shell),
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
         )

@@ -17,7 +17,8 @@ from .cell import CellSource
 from .client import Service
 from .connection import ServiceError
 from .failures import raise_unless_succeeded
-from .follow import Follower, Screen, StopRequests, interrupts_go_to
+from .follow import Follower, Screen
+from .interrupts import Kernel, StopRequests, interrupts_go_to
 from .options import CellOptions, OptionWrong
 from .publishing import installed
 from .publishing.site import user_site
@@ -46,6 +47,7 @@ class Notebook:
     hidden: Callable[[str], bool]
     limits: Limits
     tail_lines: int
+    kernel: Kernel
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
 
@@ -104,9 +106,9 @@ def _followed(notebook: Notebook, get_job: Callable[[], Job]) -> Result:
 
 
 def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
-    """Show a job until its end. Raises DistributedCellError, JobStopped."""
-    stops = StopRequests()
-    with interrupts_go_to(stops.ask):
+    """Show a job until its end. Raises DistributedCellError, JobStopped, JobGoesOn."""
+    stops = StopRequests(notebook.kernel)
+    with interrupts_go_to(stops.interrupt):
         # From here on an interrupt must not lose sight of a job that was handed in.
         job = get_job()
         view = RunView(job, notebook.service.browser_path(job_page(job.id)), notebook.tail_lines)

@@ -26,6 +26,10 @@ class Kernel:
         self._connection = connection
         self._session = uuid.uuid4().hex
 
+    def close(self) -> None:
+        """Close the connection, as a page that is closed; the kernel goes on."""
+        self._connection.close()
+
     async def run(self, source: str) -> list[NotebookNode]:
         """Run a cell and return its outputs, as a notebook keeps them."""
         outputs: list[NotebookNode] = []

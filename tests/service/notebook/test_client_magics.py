@@ -9,7 +9,8 @@ import pytest
 
 from minicluster.connection import ServiceError
 from minicluster.failures import DistributedCellError, JobStopped
-from minicluster.follow import Follower, StopRequests
+from minicluster.follow import Follower
+from minicluster.interrupts import Kernel, StopRequests
 from minicluster.options import OptionWrong
 from minicluster.pickling import NotPicklable
 from minicluster.results import ResultNotReadable, check_owner
@@ -156,7 +157,8 @@ def test_a_flood_of_output_stays_at_twenty_updates_a_second(notebook, service):
     handle = notebook.run(source)
     screen = CountingScreen()
     view = RunView(handle.job, "log")
-    assert Follower(service, view, StopRequests()).run(screen).state is JobState.SUCCEEDED
+    follower = Follower(service, view, StopRequests(Kernel(notebook.shell)))
+    assert follower.run(screen).state is JobState.SUCCEEDED
     for at in screen.times:
         assert sum(at <= other < at + 1 for other in screen.times) <= 20
     for rank in range(3):
