@@ -1,109 +1,138 @@
-"""The lines `%distribute ...`: one table of all commands, and what a line of it says.
-
-A row's left side is what people type and what they are shown; the line is read by it:
-ID is a job's number, N a number, other capitals are free words, [] may be left out.
-The right side says where the command is done: that module is imported when it is used.
-"""
+"""What may stand behind `%distribute`: one row for each command, with what it takes and where it is done."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from argparse import Namespace
+from dataclasses import dataclass
 
-from .options import OptionWrong, is_cell_option, split_line, unknown_word
+from .options import OptionWrong, cell_arguments
+from .parsing import values
+from .parsing.parser import Argument, HelpAsked, LineParser, split_line, unknown_word
 
-COMMANDS = {
-    "status": "commands:status",
-    "logs ID [--rank N]": "commands:logs",
-    "snapshots ID": "commands:snapshots",
-    "files ID [PATH] [--to FOLDER]": "downloads:files",
-    "attach ID": "commands:attach",
-    "why ID": "commands:why",
-    "stop ID": "commands:stop",
-    "result ID": "commands:result",
-    "queue": "commands:queue",
-    "nodes": "commands:nodes",
-    "gpus": "commands:gpus",
-    "images": "publishing.commands:images",
-    "publish NAME [--description TEXT]": "publishing.commands:publish",
-    "data": "datasets.commands:show",
-    "data push DIR [--name NAME] [--shared]": "datasets.commands:push",
-    "data rm NAME": "datasets.commands:remove",
-    "connect [URL] [--ca FILE] [--trust FINGERPRINT]": "connect:connect",
-    "disconnect": "connect:disconnect",
+_ELSEWHERE = {
+    "up": "is not there yet: gangs that keep their variables come in a later version; "
+    "a gang stays warm after a cell by itself",
+    "down": "is not needed: gangs are given back by themselves some time after their last cell",
+    "doctor": "is a command of the administrator's; `%distribute nodes` shows the nodes and their slots",
 }
+"""Words that people try here."""
+
+
+def _word(name: str, help: str, *, needed: bool = True, offers: str = "") -> Argument:
+    return Argument(name, help, str, dest=name.lower(), needed=needed, offers=offers)
+
+
+def _option(name: str, like: str, help: str) -> Argument:
+    return Argument(name, help, str, like, dest=name[2:], default="")
+
+
+_JOB = Argument("ID", "the number of a job", values.job_id, dest="job", offers="jobs")
+_RANK = Argument("--rank", "of which rank, 0 if not given", values.rank, "N", dest="rank", default=0)
+_PATH = _word("PATH", "one file or folder of them", needed=False)
+_DATA_NAME = Argument("--name", "what it is called", values.new_data_set, "NAME", dest="name")
+_SHARED = Argument("--shared", "lets all users read it", dest="shared")
+_CA, _TRUST = (
+    _option("--ca", "FILE", "the certificate of its authority"),
+    _option("--trust", "FINGERPRINT", "the fingerprint of its certificate"),
+)
 
 
 @dataclass(frozen=True)
 class Command:
-    """What stands behind `%distribute`.
-
-    job: the number where the usage has ID, else 0. options: by name with its dashes; a flag's value is "".
-    """
+    """A command. verb: what is typed. place: module and function, imported when it is used."""
 
     verb: str
-    job: int = 0
-    words: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    place: str
+    help: str
+    arguments: tuple[Argument, ...] = ()
+
+    @property
+    def parser(self) -> LineParser:
+        return LineParser(
+            f"%distribute {self.verb}", f"{self.help[0].upper()}{self.help[1:]}.", self.arguments
+        )
+
+    @property
+    def usage(self) -> str:
+        return self.parser.usage.removeprefix("%distribute ")
 
 
-def parse_command_line(line: str) -> Command:
-    """Parse the line of a command. Raises OptionWrong."""
+_ROWS = (
+    Command("status", "commands:status", "your jobs and their states"),
+    Command("logs", "commands:logs", "the end of a rank's output", (_JOB, _RANK)),
+    Command("snapshots", "commands:snapshots", "what is kept of a job to go on from", (_JOB,)),
+    Command(
+        "files", "downloads:files", "what a job left in mc.output(): listed, or brought here",
+        (_JOB, _PATH, _option("--to", "FOLDER", "bring them into this folder")),
+    ),
+    Command("attach", "commands:attach", "a job's panel, and its results at the end", (_JOB,)),
+    Command("why", "commands:why", "why a job does not get on: who waits for whom", (_JOB,)),
+    Command("stop", "commands:stop", "end a job", (_JOB,)),
+    Command("result", "commands:result", "bring a job's results once more", (_JOB,)),
+    Command("queue", "commands:queue", "why your jobs wait, your share, who is before you"),
+    Command("nodes", "commands:nodes", "the nodes and their slots"),
+    Command("gpus", "commands:gpus", "take the GPUs again that this notebook server left idle"),
+    Command("images", "publishing.commands:images", "the images that ranks can run in"),
+    Command(
+        "publish", "publishing.commands:publish", "make an image of what you installed with pip",
+        (_word("NAME", "what it is called"), _option("--description", "TEXT", "what others read about it")),
+    ),
+    Command("data", "datasets.commands:show", "the data sets that a cell may name"),
+    Command(
+        "data push", "datasets.commands:push", "bring a folder to the cluster as a data set",
+        (_word("DIR", "a folder here"), _DATA_NAME, _SHARED),
+    ),
+    Command(
+        "data rm", "datasets.commands:remove", "remove a data set of yours",
+        (_word("NAME", "a data set", offers="data"),),
+    ),
+    Command(
+        "connect", "connect:connect", "connect a Jupyter outside of the hub",
+        (_word("URL", "the hub's address, as in a browser", needed=False), _CA, _TRUST),
+    ),
+    Command("disconnect", "connect:disconnect", "forget the token of the last connection"),
+)  # fmt: skip
+
+COMMANDS = {row.verb: row for row in _ROWS}
+
+
+def parse_command_line(line: str) -> tuple[Command, Namespace]:
+    """Parse the line of a command. Raises OptionWrong and HelpAsked."""
     words = split_line(line) or ["status"]
-    usages = {_verb(usage): usage for usage in COMMANDS}
-    verb = next((start for start in (" ".join(words[:2]), words[0]) if start in usages), None)
-    if verb is None or (verb == "data" and words[1:]):
-        if is_cell_option(words[0]):
-            told = f"{words[0]} belongs to a cell, whose first line has two %."
-            raise OptionWrong(told, f"Like this: %%distribute {line.strip()}")
-        two = any(known.startswith(f"{words[0]} ") for known in usages)
-        those = [usage for usage in COMMANDS if usage.startswith("data")] if words[0] == "data" else COMMANDS
-        valid = "%distribute " + " | ".join(those)
-        raise unknown_word(" ".join(words[: 1 + two]), list(usages), valid)
-    return _read(verb, words[len(verb.split()) :], usages[verb])
+    command = command_of(words)
+    if command is None:
+        raise HelpAsked(commands_help()) if words[0] in ("--help", "-h", "help") else _unknown(words, line)
+    return command, command.parser.parse(words[len(command.verb.split()) :])
 
 
-def runs(verb: str) -> str:
-    """Return where a command is done: module and function."""
-    return next(place for usage, place in COMMANDS.items() if _verb(usage) == verb)
+def command_of(words: list[str]) -> Command | None:
+    """Return the command whose verb is what these words begin with."""
+    two = COMMANDS.get(" ".join(words[:2]))
+    if two is None and _has_more(words[0]) and words[1:] and not words[1].startswith("-"):
+        return None
+    return two or COMMANDS.get(words[0])
 
 
-def _verb(usage: str) -> str:
-    """Return the words that come first and are typed as they stand there."""
-    return re.split(r" (?=[^a-z])", usage)[0]
+def commands_help() -> str:
+    """Return all commands, one line each."""
+    rows = {f"%distribute {row.usage}": row.help for row in COMMANDS.values()}
+    width = max(map(len, rows))
+    lines = [f"  {usage.ljust(width)}  {help}" for usage, help in rows.items()]
+    end = "%distribute COMMAND --help explains what it takes. %%distribute? shows the options of a cell."
+    return "\n".join(["Look after jobs, nodes, data sets and images:", "", *lines, "", end])
 
 
-def _read(verb: str, words: list[str], usage: str) -> Command:
-    like = f"Like this: %distribute {usage}"
-    needed = re.sub(r"\[.*?\]", "", usage[len(verb) :]).split()
-    free = [*needed, *re.findall(r"\[([A-Z]+)\]", usage)]
-    options = _options(words, dict(re.findall(r"\[(--[\w-]+) ?([^\]]*)\]", usage)), like)
-    job = 0
-    if free[:1] == ["ID"]:
-        if not words or not words[0].isdecimal():
-            found = f"not {words[0]!r}" if words else "and none is there"
-            raise OptionWrong(f"%distribute {verb} needs the number of a job, {found}.", like)
-        job, needed, free = int(words.pop(0)), needed[1:], free[1:]
-    if len(words) < len(needed):
-        raise OptionWrong(f"%distribute {verb} needs {needed[len(words)]}.", like)
-    if len(words) > len(free):
-        raise OptionWrong(f"%distribute {verb}: {words[len(free)]!r} is too much.", like)
-    return Command(verb, job, tuple(words), options)
+def _has_more(word: str) -> bool:
+    return any(verb.startswith(f"{word} ") for verb in COMMANDS)
 
 
-def _options(words: list[str], known: Mapping[str, str], like: str) -> dict[str, str]:
-    """Take the options and their values out of the words."""
-    found: dict[str, str] = {}
-    for name in [word for word in words if word.startswith("--")]:
-        if name not in known:
-            raise unknown_word(name, list(known), like)
-        at = words.index(name)
-        value = words[at + 1] if known[name] and len(words) > at + 1 else ""
-        if known[name] == "N" and not value.isdecimal():
-            raise OptionWrong(f"{name} needs a number.", like)
-        if known[name] and (not value or value.startswith("--")):
-            raise OptionWrong(f"{name} needs a value.", like)
-        del words[at : at + (2 if known[name] else 1)]
-        found[name] = value
-    return found
+def _unknown(words: list[str], line: str) -> OptionWrong:
+    if words[0] in {one.name for one in cell_arguments()}:
+        told = f"{words[0]} belongs to a cell, whose first line has two %."
+        return OptionWrong(told, f"Like this: %%distribute {line.strip()}")
+    more = _has_more(words[0])
+    those = [row.usage for row in COMMANDS.values() if not more or row.verb.split()[0] == words[0]]
+    hint = f"%distribute {' | '.join(those)}"
+    if words[0] in _ELSEWHERE:
+        return OptionWrong(f"{words[0]} {_ELSEWHERE[words[0]]}.", hint)
+    return unknown_word(" ".join(words[: 1 + more]), COMMANDS, hint)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import ssl
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,6 @@ from .reach import find_hub
 from .wire import About
 
 if TYPE_CHECKING:
-    from .command_line import Command
     from .magics import Distribute
 
 TOKEN_VARIABLE = "MINICLUSTER_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -62,15 +62,15 @@ class Told:
         return cls(environ.get(URL_NAME, ""), token.strip(), environ.get(CA_VARIABLE, ""))
 
 
-def connect(magics: Distribute, command: Command) -> None:
+def connect(magics: Distribute, said: Namespace) -> None:
     """Connect to the hub told, to that of MINICLUSTER_URL, or to the last one; keep the token."""
-    if not command.words and os.environ.get(TOKEN_NAME):
+    if not said.url and os.environ.get(TOKEN_NAME):
         magics.use(Service.from_environment())
         print("Connected to this hub's own cluster.")  # noqa: T201
         return
     told, credentials = Told.by(os.environ), Credentials()
-    kept = _which(next(iter(command.words), ""), told, credentials)
-    pem = _trusted(Address(kept.url), command.options, told) or kept.pem
+    kept = _which(said.url or "", told, credentials)
+    pem = _trusted(Address(kept.url), said.ca, said.trust, told) or kept.pem
     address = find_hub(Address(kept.url), _tls(pem))
     kept = credentials.of(address.url) or kept
     token = told.token or kept.token
@@ -88,7 +88,7 @@ def connect(magics: Distribute, command: Command) -> None:
         print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
 
 
-def disconnect(magics: Distribute, command: Command) -> None:
+def disconnect(magics: Distribute, said: Namespace) -> None:
     """Forget the token of the last connection."""
     credentials = Credentials()
     last = credentials.last()
@@ -110,7 +110,7 @@ def open_known() -> Service:
         return Service.from_environment()
     told, credentials = Told.by(os.environ), Credentials()
     kept = _which("", told, credentials)
-    pem = _trusted(Address(kept.url), {}, told) or kept.pem
+    pem = _trusted(Address(kept.url), "", "", told) or kept.pem
     token = told.token or kept.token
     if not token:
         raise NotConnected(f"There is no token for {kept.url} yet.", "Once: %distribute connect")
@@ -134,11 +134,11 @@ def _which(url: str, told: Told, credentials: Credentials) -> Kept:
     return last
 
 
-def _trusted(address: Address, options: Mapping[str, str], told: Told) -> str:
+def _trusted(address: Address, ca: str, trust: str, told: Told) -> str:
     """Return the certificates to trust that somebody named now."""
-    if fingerprint := options.get("--trust"):
-        return certificates.by_fingerprint(address, fingerprint)
-    path = options.get("--ca") or told.ca
+    if trust:
+        return certificates.by_fingerprint(address, trust)
+    path = ca or told.ca
     return certificates.read_file(path) if path else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -16,13 +17,12 @@ from urllib.parse import quote
 from .client import Service
 from .connection import ServiceError
 from .errors import MiniclusterError
-from .options import local_path
+from .parsing.values import local_path
 from .pickling import readable_size
 from .tables import Table
 from .wire import Artifact, ArtifactList
 
 if TYPE_CHECKING:
-    from .command_line import Command
     from .magics import Distribute
 
 AT_ONCE = 4
@@ -49,16 +49,15 @@ class Download:
         return f"{files} ({readable_size(self.size_bytes)}) in {self.folder}{known}."
 
 
-def files(magics: Distribute, command: Command) -> Any:
-    service, job_id = magics.service(), command.job
+def files(magics: Distribute, said: Namespace) -> Any:
+    service, job_id = magics.service(), said.job
     listed = service.artifacts(job_id)
-    chosen = _chosen(listed.artifacts, command.words[0]) if command.words else listed.artifacts
+    chosen = _chosen(listed.artifacts, said.path) if said.path else listed.artifacts
     for sentence in listed.left:
         print(sentence)  # noqa: T201
-    folder = command.options.get("--to", "")
-    if not folder:
+    if not said.to:
         return file_table(listed.model_copy(update={"artifacts": chosen}), job_id, service.browser_path())
-    return download(service, job_id, chosen, local_path(folder), _show)
+    return download(service, job_id, chosen, local_path(said.to), _show)
 
 
 def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:

@@ -6,19 +6,24 @@ Whatever is not needed to load the extension is imported when a magic is first u
 from __future__ import annotations
 
 import importlib.util
+import re
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.completer import CompletionContext, SimpleMatcherResult, context_matcher
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
-from .command_line import parse_command_line, runs
-from .options import parse_cell_line
+from .command_line import commands_help, parse_command_line
+from .options import cell_parser, parse_cell_line
+from .parsing.parser import HelpAsked
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .client import Service
+    from .parsing.completion import Completer
     from .results import Result
     from .runs import MakeScreen, Notebook
 
@@ -51,6 +56,7 @@ class Distribute(Magics):
         super().__init__(shell, **options)
         self._shell = shell
         self._service: Service | None = None
+        self._completer: Completer | None = None
         self._neighbour_told = False
 
     @cell_magic("distribute")
@@ -59,7 +65,10 @@ class Distribute(Magics):
         from .results import Result
         from .runs import run_cell
 
-        options = parse_cell_line(line)
+        try:
+            options = parse_cell_line(line)
+        except HelpAsked as asked:
+            return print(asked)  # noqa: T201
         self._tell_neighbour()
         # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
@@ -70,9 +79,32 @@ class Distribute(Magics):
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
         """Look after jobs: `%distribute status`; an unknown word lists all that may stand there."""
-        command = parse_command_line(line)
-        module, _, function = runs(command.verb).partition(":")
-        return getattr(import_module(f".{module}", __package__), function)(self, command)
+        try:
+            command, said = parse_command_line(line)
+        except HelpAsked as asked:
+            return print(asked)  # noqa: T201
+        module, _, function = command.place.partition(":")
+        return getattr(import_module(f".{module}", __package__), function)(self, said)
+
+    # What `%%distribute?` and `%distribute?` show.
+    run_cell.__doc__ = cell_parser().help()
+    run_command.__doc__ = commands_help()
+
+    def names(self) -> Iterable[str]:
+        """Return the notebook's names, as they may stand in a line."""
+        return (name for name in self._shell.user_ns if not name.startswith("_"))
+
+    @context_matcher()
+    def complete(self, context: CompletionContext) -> SimpleMatcherResult:
+        """Return what Tab offers, if that is on a line of these magics."""
+        line = re.match(r"(%%?)distribute\s(.*)", context.text_until_cursor)
+        if line is None or (line[1] == "%%" and context.cursor_line):
+            return {"completions": []}
+        if self._completer is None:
+            from .parsing.completion import Completer
+
+            self._completer = Completer(self)
+        return self._completer.complete(line[1], line[2])
 
     def keep(self, result: Result) -> Any:
         """Put a result's names into the notebook and return its value, for Out[n]."""
@@ -145,5 +177,15 @@ class Distribute(Magics):
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Register the magics, with the shell's configuration."""
-    shell.register_magics(Distribute(shell, parent=shell))
+    """Register the magics, with the shell's configuration, and what Tab offers on their lines."""
+    magics = Distribute(shell, parent=shell)
+    shell.register_magics(magics)
+    if shell.Completer is not None:
+        shell.Completer.custom_matchers.append(magics.complete)
+    shell.input_transformers_cleanup.append(_help_without_a_body)
+
+
+def _help_without_a_body(lines: list[str]) -> list[str]:
+    """Let `%%distribute --help` stand alone in its cell: IPython wants a body behind a cell's magic."""
+    first = lines[0].split() if len(lines) == 1 else []
+    return [*lines, "pass\n"] if first[:1] == ["%%distribute"] and {"--help", "-h"} & {*first} else lines

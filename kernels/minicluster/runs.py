@@ -6,7 +6,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,24 +144,15 @@ def job_spec(
     bundle_sha256: str | None = None,
 ) -> JobSpec:
     """Build the request as data from the line's options."""
-    nodes, slots = _range(options.nodes), _range(options.slots)
-    return JobSpec(
-        name=options.name,
-        payload_sha256=payload_sha256,
-        nodes=nodes,
-        slots_per_node=options.slots_per_node,
-        ranks_per_node=options.ranks_per_node,
-        slots=slots,
-        env=dict(options.env),
-        timeout_s=options.timeout_s,
-        image=options.image or notebook_image or None,
-        shm_bytes=options.shm_bytes,
-        fault_tolerant=options.fault_tolerant,
-        quiet_after_s=options.quiet_after_s,
-        priority=options.priority,
-        bundle_sha256=bundle_sha256,
-        data=tuple(DataUse(name=name) for name in options.data),
-    )
+    asked = {one.name: getattr(options, one.name) for one in fields(options)}
+    made = {
+        "nodes": _range(options.nodes),
+        "slots": _range(options.slots),
+        "data": tuple(DataUse(name=name) for name in options.data),
+        "image": options.image or notebook_image or None,
+    }
+    same = {name: value for name, value in asked.items() if name in JobSpec.model_fields}
+    return JobSpec(payload_sha256=payload_sha256, bundle_sha256=bundle_sha256, **{**same, **made})
 
 
 def _range(asked: tuple[int, int] | None) -> NodeRange | None:

@@ -9,7 +9,7 @@ import pytest
 
 import minicluster
 from minicluster.command_line import COMMANDS
-from minicluster.options import _CELL_OPTIONS
+from minicluster.options import cell_arguments
 
 TREE = Path(__file__).resolve().parents[2]
 DOCUMENTS = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
@@ -20,12 +20,12 @@ def tables() -> str:
     return (TREE / "docs" / "guide.md").read_text().split("\n## ")[-1]
 
 
-@pytest.mark.parametrize("option", _CELL_OPTIONS)
+@pytest.mark.parametrize("option", [one.name for one in cell_arguments()])
 def test_the_guide_has_each_option_of_a_cell(option: str) -> None:
     assert re.search(rf"`{option}[ `]", tables())
 
 
-@pytest.mark.parametrize("usage", COMMANDS)
+@pytest.mark.parametrize("usage", [command.usage for command in COMMANDS.values()])
 def test_the_guide_has_each_command(usage: str) -> None:
     assert f"`{usage}`" in tables()
 

@@ -1,6 +1,6 @@
 """What `%distribute queue` prints."""
 
-from minicluster.command_line import Command, parse_command_line
+from minicluster.command_line import parse_command_line
 from minicluster.my_queue import Queue
 from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 
@@ -23,7 +23,7 @@ TOLD = MyQueue(
 
 
 def test_the_verb_stands_alone():
-    assert parse_command_line("queue") == Command("queue")
+    assert parse_command_line("queue")[0].verb == "queue"
 
 
 def test_share_reasons_and_those_before_stand_below_each_other():

@@ -5,8 +5,17 @@ from importlib import import_module
 import pytest
 
 from minicluster import command_line
-from minicluster.command_line import Command, parse_command_line
-from minicluster.options import CellOptions, OptionWrong, local_path, parse_cell_line
+from minicluster.command_line import Command, commands_help, parse_command_line
+from minicluster.options import (
+    CellOptions,
+    OptionWrong,
+    cell_arguments,
+    cell_options,
+    cell_parser,
+    parse_cell_line,
+)
+from minicluster.parsing.parser import Argument, HelpAsked
+from minicluster.parsing.values import local_path
 from minicluster.runs import job_spec
 from minicluster.wire import NodeRange
 
@@ -47,6 +56,7 @@ def test_every_option_that_is_there():
         shm_bytes=2 << 30,
         quiet_after_s=300.0,
         priority=40,
+        comm="ddp",
         plain=True,
     )
 
@@ -91,7 +101,7 @@ def test_pull_none_brings_nothing_back():
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("--nodez 3", "Did you mean --nodes?", "--gpus-per-node"),
+        ("--nodez 3", "Did you mean --nodes", "--gpus-per-node"),
         ("3", "Unknown word '3'", "--nodes 3"),
         ("--nodes", "--nodes needs a value", "--nodes 3 (or 1:3)"),
         ("--nodes --detach", "--nodes needs a value", "--nodes 3"),
@@ -116,56 +126,101 @@ def test_wrong_cell_lines(line, message, hint):
     assert hint in caught.value.hint
 
 
+def said(line):
+    """What a line's command is, and what it says."""
+    command, found = parse_command_line(line)
+    return command.verb, vars(found)
+
+
 def test_commands():
-    assert parse_command_line("") == Command("status")
-    assert parse_command_line("logs 7 --rank 2") == Command("logs", 7, options={"--rank": "2"})
-    assert parse_command_line("logs --rank=2 7") == Command("logs", 7, options={"--rank": "2"})
-    assert parse_command_line("logs 7") == Command("logs", 7)
-    assert parse_command_line("attach 12") == Command("attach", 12)
+    assert said("") == ("status", {})
+    assert said("logs 7 --rank 2") == said("logs --rank=2 7") == ("logs", {"job": 7, "rank": 2})
+    assert said("logs 7") == ("logs", {"job": 7, "rank": 0})
+    assert said("attach 12") == ("attach", {"job": 12})
 
 
 @pytest.mark.parametrize(
-    ("line", "command"),
+    ("line", "verb", "found"),
     [
-        ("data push DIR", Command("data push", words=("DIR",))),
-        (
-            "data push 'my dir' --name=x --again",
-            Command("data push", 0, ("my dir",), {"--name": "x", "--again": ""}),
-        ),
-        ("data list", Command("data list")),
-        ("files 3", Command("files", 3)),
-        ("files 3 a/b", Command("files", 3, ("a/b",))),
+        ("data", "data", {}),
+        ("data push DIR --name x", "data push", {"dir": "DIR", "name": "x", "shared": False}),
+        ("data push --name=x --shared 'my dir'", "data push", {"dir": "my dir", "name": "x", "shared": True}),
+        ("data rm x", "data rm", {"name": "x"}),
+        ("files 3", "files", {"job": 3, "path": None, "to": ""}),
+        ("files 3 a/b", "files", {"job": 3, "path": "a/b", "to": ""}),
+        ("files 12 'a folder/x' --to there", "files", {"job": 12, "path": "a folder/x", "to": "there"}),
+        ("files --to there 12 x", "files", {"job": 12, "path": "x", "to": "there"}),
+        ("connect --ca f", "connect", {"url": None, "ca": "f", "trust": ""}),
     ],
 )
-def test_a_line_is_read_by_its_usage(monkeypatch, line, command):
-    usages = ["data push DIR [--name NAME] [--again]", "data list", "files ID [PATH]"]
-    monkeypatch.setattr(command_line, "COMMANDS", dict.fromkeys(usages, "x:y"))
-    assert parse_command_line(line) == command
+def test_what_a_command_takes(line, verb, found):
+    assert said(line) == (verb, found)
+
+
+def test_a_command_may_take_the_options_of_a_cell_and_the_rest_of_its_line(monkeypatch):
+    script = Argument("SCRIPT", "a file of Python", str, dest="script")
+    rest = Argument("ARGS", "what the script is given", dest="args", needed=False, rest=True)
+    row = Command("run", "x:y", "run a script", (*cell_arguments(), script, rest))
+    monkeypatch.setitem(command_line.COMMANDS, "run", row)
+    _, found = parse_command_line("run --nodes 2 --env A=1 train.py --nodes 9 --lr=0.1 -x a --help")
+    assert cell_options(found) == CellOptions(nodes=(2, 2), env={"A": "1"})
+    assert (found.script, found.args) == ("train.py", ["--nodes", "9", "--lr=0.1", "-x", "a", "--help"])
+    with pytest.raises(OptionWrong, match="Did you mean --nodes"):
+        parse_command_line("run --nodez 2 train.py --lr 1")
+    with pytest.raises(OptionWrong, match="run needs SCRIPT: a file of Python"):
+        parse_command_line("run --nodes 2")
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_help_has_each_option_with_its_line(word):
+    with pytest.raises(HelpAsked) as asked:
+        parse_cell_line(f"--nodes 3 {word}")
+    assert str(asked.value) == cell_parser().help()
+    lines = str(asked.value).splitlines()
+    for one in cell_arguments():
+        (line,) = [line for line in lines if line.startswith(f"  {one.name} ")]
+        assert line == line.rstrip() and line.endswith(one.help)
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", "help"])
+def test_help_has_each_command_with_its_line(line):
+    with pytest.raises(HelpAsked) as asked:
+        parse_command_line(line)
+    lines = str(asked.value).splitlines()
+    for command in command_line.COMMANDS.values():
+        assert any(f"%distribute {command.usage} " in line and line.endswith(command.help) for line in lines)
+
+
+def test_a_command_explains_what_it_takes():
+    with pytest.raises(HelpAsked) as asked:
+        parse_command_line("files --help")
+    assert "%distribute files ID [PATH] [--to FOLDER]" in str(asked.value)
+    assert "--to FOLDER  bring them into this folder" in str(asked.value)
+    assert commands_help() != str(asked.value)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("data", "Unknown word 'data'"),
-        ("data psh x", "Did you mean data push?"),
-        ("data push", "data push needs DIR"),
-        ("data push a b", "'b' is too much"),
+        ("data psh x", "Did you mean data push"),
+        ("data push", "data push needs DIR: a folder here"),
+        ("data push a b", "Unknown word 'b'"),
         ("data push a --name", "--name needs a value"),
-        ("data push a --name --again", "--name needs a value"),
-        ("files x", "needs the number of a job, not 'x'"),
+        ("data push a --name --shared", "--name needs a value"),
+        ("data push a --shared=yes", "--shared takes no value"),
+        ("data push --nam x", "Unknown option '--nam'. Did you mean --name?"),
+        ("files x", "files x: the number of a job is needed"),
     ],
 )
-def test_what_a_usage_does_not_allow(monkeypatch, line, message):
-    usages = ["data push DIR [--name NAME] [--again]", "data list", "files ID [PATH]"]
-    monkeypatch.setattr(command_line, "COMMANDS", dict.fromkeys(usages, "x:y"))
+def test_what_a_command_does_not_take(line, message):
     with pytest.raises(OptionWrong) as caught:
         parse_command_line(line)
     assert message in caught.value.message
 
 
 def test_every_command_has_its_function():
-    for place in command_line.COMMANDS.values():
-        module, _, function = place.partition(":")
+    for command in command_line.COMMANDS.values():
+        module, _, function = command.place.partition(":")
         assert callable(getattr(import_module(f"minicluster.{module}"), function))
 
 
@@ -175,12 +230,12 @@ def test_every_command_has_its_function():
         ("statsu", "Did you mean status?"),
         ("up --nodes 3", "up is not there yet"),
         ("doctor", "doctor is a command of the administrator"),
-        ("attach", "needs the number of a job"),
-        ("stop last", "not 'last'"),
-        ("logs 3 --rank", "--rank needs a number"),
-        ("logs 3 --rank last", "--rank needs a number"),
+        ("attach", "attach needs ID: the number of a job"),
+        ("stop last", "stop last: the number of a job is needed"),
+        ("logs 3 --rank", "--rank needs a value"),
+        ("logs 3 --rank last", "--rank last: a rank's number is needed"),
         ("logs 3 --rnk 2", "Did you mean --rank?"),
-        ("nodes 3", "'3' is too much"),
+        ("nodes 3", "Unknown word '3'"),
     ],
 )
 def test_wrong_commands(line, message):
@@ -195,15 +250,15 @@ def test_wrong_commands(line, message):
     [
         ("--nodes 3", "--nodes belongs to a cell, whose first line has two %", "%%distribute --nodes 3"),
         ("data list", "Unknown word 'data list'", "data push DIR [--name NAME]"),
-        ("data pusj digits --name x", "Did you mean data push?", "data rm NAME"),
+        ("data pusj digits --name x", "Did you mean data push", "data rm NAME"),
         ("doctor", "doctor is a command of the administrator's", "%distribute status"),
         ("data push ~nobody-here/x --name x", "there is no such user here", "~/ is your own home"),
     ],
 )
 def test_slips_are_told_with_what_was_meant(line, message, hint):
     with pytest.raises(OptionWrong) as told:
-        command = parse_command_line(line)
-        local_path(command.words[0])
+        _, found = parse_command_line(line)
+        local_path(found.dir)
     assert message in told.value.message and hint in told.value.hint
 
 
@@ -237,8 +292,3 @@ def test_files_to_travel_may_be_named_more_than_once_and_with_spaces():
     with pytest.raises(OptionWrong, match="files or folders beside the notebook"):
         parse_cell_line("--with ,")
     assert job_spec(options, "a" * 64, bundle_sha256="b" * 64).bundle_sha256 == "b" * 64
-
-
-def test_files_of_a_job_are_asked_for():
-    command = parse_command_line("files 12 'a folder/x' --to there")
-    assert (command.job, command.words, command.options) == (12, ("a folder/x",), {"--to": "there"})

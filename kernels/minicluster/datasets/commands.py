@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from minicluster.client import Service
-from minicluster.options import OptionWrong, local_path
+from minicluster.parsing.parser import OptionWrong
+from minicluster.parsing.values import local_path
 from minicluster.tables import Table
 from minicluster.wire import DataSet
 
@@ -16,41 +17,35 @@ from .progress import Progress, sizes
 from .push import Push
 
 if TYPE_CHECKING:
-    from minicluster.command_line import Command
     from minicluster.magics import Distribute
 
 
-def show(magics: Distribute, command: Command) -> Table:
+def show(magics: Distribute, said: Namespace) -> Table:
     """List the data sets that a cell may name."""
     return table(calls.listed(magics.service()), magics.service())
 
 
-def push(magics: Distribute, command: Command) -> None:
+def push(magics: Distribute, said: Namespace) -> None:
     """Bring a folder to the cluster."""
-    name = command.options.get("--name", "")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
-        raise OptionWrong(
-            f"--name {name}: 1 to 64 letters, digits, dots, dashes and underscores are a data set's name."
-            if name
-            else "%distribute data push needs --name NAME.",
-            "Like this: %distribute data push cinic-10/ --name cinic10",
-        )
-    folder = scan(local_path(command.words[0]))
-    progress = Progress(name, folder)
+    if not said.name:
+        like = "Like this: %distribute data push cinic-10/ --name cinic10"
+        raise OptionWrong("%distribute data push needs --name NAME.", like)
+    folder = scan(local_path(said.dir))
+    progress = Progress(said.name, folder)
     work = Push(folder, magics.service(), progress.tell)
     try:
-        kept = work.run(name, True if "--shared" in command.options else None)
+        kept = work.run(said.name, said.shared or None)
     except BaseException as error:
         progress.broke(work.so_far, error)
         raise
     progress.done(work.so_far, kept)
 
 
-def remove(magics: Distribute, command: Command) -> None:
+def remove(magics: Distribute, said: Namespace) -> None:
     """Remove a data set of the user's own."""
-    calls.remove(magics.service(), command.words[0])
+    calls.remove(magics.service(), said.name)
     print(  # noqa: T201
-        f"The data set {command.words[0]} is removed. Jobs that named it go on with it; nodes drop it when "
+        f"The data set {said.name} is removed. Jobs that named it go on with it; nodes drop it when "
         "they need the room."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from argparse import Namespace
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,6 @@ from .layer import cell_source
 from .site import pins, user_site
 
 if TYPE_CHECKING:
-    from minicluster.command_line import Command
     from minicluster.magics import Distribute
 
 _LOOK_S = 0.3
@@ -85,17 +85,17 @@ class Progress:
         self._shown = text
 
 
-def images(magics: Distribute, command: Command) -> Table:
+def images(magics: Distribute, said: Namespace) -> Table:
     return image_table(magics.service().images())
 
 
-def publish(magics: Distribute, command: Command) -> Published:
+def publish(magics: Distribute, said: Namespace) -> Published:
     """Make an image of what the user installed. Raises NotPublished, NotReplayable, and a job's errors."""
     service, base = magics.service(), os.environ.get(IMAGE_VARIABLE, "")
-    name, found = command.words[0], pins(user_site())
+    name, found = said.name, pins(user_site())
     _check(name, base, found, service)
     job_id = _run_job(magics, name, base, found)
-    ask = PublishImage(name=name, job_id=job_id, description=command.options.get("--description", ""))
+    ask = PublishImage(name=name, job_id=job_id, description=said.description)
     return Published(push(service, ask, Progress()), name)
 
 

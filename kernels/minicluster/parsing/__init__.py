@@ -1,0 +1,1 @@
+"""How the lines of the magics are read: words, values, help, and what Tab offers."""
