@@ -1,8 +1,11 @@
-"""The rooms keep their direction and their size, read from the source itself."""
+"""The rooms keep their direction and their size, read from the source itself: each file is parsed once."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ ROOMS = {
     "minicluster_spawner": TREE / "spawner" / "minicluster_spawner",
     "minicluster": TREE / "kernels" / "minicluster",
 }
-FILES = sorted(path for room in ROOMS.values() for path in room.rglob("*.py"))
+FILE_LINES, FUNCTION_LINES = 300, 40
 
 LAYERS = [
     ["app", "parts", "people", "idle_options", "__main__"],
@@ -71,48 +74,87 @@ PURE = [
 IMPURE = {"tornado", "sqlalchemy", "alembic", "time", "datetime", "asyncio", "socket", "subprocess", "psutil"}
 
 
-def module_name(path: Path) -> str:
-    """Return the dotted name under which a file is imported."""
-    room = next(room for room in ROOMS.values() if path.is_relative_to(room))
-    parts = path.relative_to(room.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+@dataclass(frozen=True)
+class Source:
+    """A file of a room."""
 
+    path: Path
+    text: str
+    parsed: ast.Module
 
-def imports(path: Path) -> set[str]:
-    """Return the dotted names that a file imports, at its top or inside a function."""
-    package = module_name(path).split(".")
-    if path.name != "__init__.py":
-        package = package[:-1]
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    return found
+    def __str__(self) -> str:
+        return shown(self.path)
 
+    @property
+    def room(self) -> str:
+        return next(name for name, room in ROOMS.items() if self.path.is_relative_to(room))
 
-def hub_parts(path: Path) -> set[str]:
-    """Return the parts of minicluster_hub (its files and folders) that a file imports from."""
-    names = (name.split(".") for name in imports(path))
-    return {name[1] for name in names if name[0] == "minicluster_hub" and len(name) > 1}
+    @cached_property
+    def module(self) -> str:
+        """The dotted name under which it is imported."""
+        parts = self.path.relative_to(ROOMS[self.room].parent).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @cached_property
+    def imports(self) -> frozenset[str]:
+        """The dotted names that it imports, at its top or inside a function."""
+        package = self.module.split(".")
+        if self.path.name != "__init__.py":
+            package = package[:-1]
+        found: set[str] = set()
+        for node in ast.walk(self.parsed):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+        return frozenset(found)
+
+    @cached_property
+    def hub_parts(self) -> set[str]:
+        """The parts of minicluster_hub (its files and folders) that it imports from."""
+        names = (name.split(".") for name in self.imports)
+        return {name[1] for name in names if name[0] == "minicluster_hub" and len(name) > 1}
 
 
 def shown(path: Path) -> str:
     return str(path.relative_to(TREE))
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_a_file_is_short_and_so_are_its_functions(path: Path) -> None:
-    source = path.read_text()
-    assert source.count("\n") < 300
-    for node in ast.walk(ast.parse(source)):
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    paths = sorted(path for room in ROOMS.values() for path in room.rglob("*.py"))
+    texts = {path: path.read_text() for path in paths}
+    return [Source(path, text, ast.parse(text)) for path, text in texts.items()]
+
+
+def of_room(sources: list[Source], room: str) -> list[Source]:
+    found = [source for source in sources if source.room == room]
+    assert found, f"{room} has no files"
+    return found
+
+
+def check(found: Iterator[str]) -> None:
+    """Fail with all that was found, not only with the first."""
+    words = list(found)
+    assert not words, "\n" + "\n".join(words)
+
+
+def test_a_file_is_short_and_so_are_its_functions(sources: list[Source]) -> None:
+    check(words for source in sources for words in _too_long(source))
+
+
+def _too_long(source: Source) -> Iterator[str]:
+    lines = source.text.count("\n")
+    if lines >= FILE_LINES:
+        yield f"{source} has {lines} lines; fewer than {FILE_LINES} are allowed"
+    for node in ast.walk(source.parsed):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = [part for part in node.body if not _is_docstring(part)]
             lines = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-            assert lines <= 40, f"{node.name} has {lines} lines; 40 is the limit"
+            if lines > FUNCTION_LINES:
+                yield f"{source}: {node.name} has {lines} lines; {FUNCTION_LINES} is the limit"
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -123,44 +165,69 @@ def _is_docstring(node: ast.stmt) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", sorted(ROOMS["minicluster"].rglob("*.py")), ids=shown)
-def test_what_runs_in_notebooks_imports_neither_hub_nor_spawner(path: Path) -> None:
-    roots = {name.partition(".")[0] for name in imports(path)}
-    assert not roots & {"minicluster_hub", "minicluster_spawner", "jupyterhub"}
+def test_what_runs_in_notebooks_imports_neither_hub_nor_spawner(sources: list[Source]) -> None:
+    others = {"minicluster_hub", "minicluster_spawner", "jupyterhub"}
+    check(
+        f"{source} imports {name}"
+        for source in of_room(sources, "minicluster")
+        for name in source.imports
+        if name.partition(".")[0] in others
+    )
 
 
-@pytest.mark.parametrize("path", sorted(ROOMS["minicluster_hub"].rglob("*.py")), ids=shown)
-def test_the_hub_takes_only_messages_from_the_notebook_package(path: Path) -> None:
-    ours = {name for name in imports(path) if name.split(".")[0] == "minicluster"}
-    assert all(name == "minicluster.wire" or name.startswith("minicluster.wire.") for name in ours), ours
-    assert not {name for name in imports(path) if name.split(".")[0] == "minicluster_spawner"}
+def test_the_hub_takes_only_messages_from_the_notebook_package(sources: list[Source]) -> None:
+    check(
+        f"{source} imports {name}"
+        for source in of_room(sources, "minicluster_hub")
+        for name in source.imports
+        if (name.split(".")[0] == "minicluster" and name.split(".")[1:2] != ["wire"])
+        or name.split(".")[0] == "minicluster_spawner"
+    )
 
 
-@pytest.mark.parametrize("path", sorted(ROOMS["minicluster_spawner"].rglob("*.py")), ids=shown)
-def test_the_spawner_takes_only_engine_parts_from_the_hub(path: Path) -> None:
-    assert hub_parts(path) <= {"engines", "processes", "quick_import", "models"}
+def test_the_spawner_takes_only_engine_parts_from_the_hub(sources: list[Source]) -> None:
+    allowed = {"engines", "processes", "quick_import", "models"}
+    check(
+        f"{source} imports from minicluster_hub.{part}"
+        for source in of_room(sources, "minicluster_spawner")
+        for part in source.hub_parts - allowed
+    )
 
 
-@pytest.mark.parametrize("path", sorted(ROOMS["minicluster_hub"].rglob("*.py")), ids=shown)
-def test_imports_go_down_the_layers(path: Path) -> None:
-    part = path.relative_to(ROOMS["minicluster_hub"]).parts[0].removesuffix(".py")
+def test_imports_go_down_the_layers(sources: list[Source]) -> None:
+    rows = {name: number for number, row in enumerate(LAYERS) for name in row}
+    check(words for source in of_room(sources, "minicluster_hub") for words in _not_down(source, rows))
+
+
+def _not_down(source: Source, rows: dict[str, int]) -> Iterator[str]:
+    part = source.path.relative_to(ROOMS["minicluster_hub"]).parts[0].removesuffix(".py")
     if part == "__init__":
-        assert not hub_parts(path)
+        allowed: set[str] = set()
     elif part in BESIDE:
-        assert hub_parts(path) <= BESIDE[part]
+        allowed = BESIDE[part]
+    elif part in rows:
+        allowed = {used for used in source.hub_parts if rows.get(used, -1) >= rows[part]}
     else:
-        rows = {name: number for number, row in enumerate(LAYERS) for name in row}
-        assert part in rows, f"{part} has no place yet: put it into LAYERS or BESIDE"
-        above = {used for used in hub_parts(path) if rows.get(used, -1) < rows[part]}
-        assert not above, f"{part} imports from above or beside: {', '.join(sorted(above))}"
+        yield f"{part} has no place yet: put it into LAYERS or BESIDE"
+        return
+    for used in sorted(source.hub_parts - allowed):
+        yield f"{source} imports {used}, which is above or beside"
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_pure_parts_know_no_clock_no_network_no_database(name: str) -> None:
-    start = ROOMS["minicluster_hub"] / name
-    for path in [start] if start.is_file() else sorted(start.rglob("*.py")):
-        used = {module.partition(".")[0] for module in imports(path)} & IMPURE
-        assert not used, f"{shown(path)} imports {', '.join(sorted(used))}"
+def test_pure_parts_know_no_clock_no_network_no_database(sources: list[Source]) -> None:
+    check(
+        f"{source} imports {name}"
+        for pure in PURE
+        for source in _of_part(sources, ROOMS["minicluster_hub"] / pure)
+        for name in source.imports
+        if name.partition(".")[0] in IMPURE
+    )
+
+
+def _of_part(sources: list[Source], start: Path) -> list[Source]:
+    found = [source for source in sources if source.path == start or start in source.path.parents]
+    assert found, f"{shown(start)} is not there"
+    return found
 
 
 def test_rooms_hold_one_package_and_nothing_else() -> None:
