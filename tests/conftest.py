@@ -1,9 +1,11 @@
 """For all tests: imports come from the installed packages, what a machine lacks is told, and marks are kept.
 
-Two marks say when `./test` runs a test; both want a reason in words:
+Marks say when `./test` runs a test; each wants a reason in words:
 
     @pytest.mark.full("its promise is kept by test_...")   not in the gate, only in `./test full`
     @pytest.mark.alone("it measures how soon ...")         last, when no other part runs beside it
+    @pytest.mark.gate("one lost node")                     tests/lab: in the gate, where else all are `full`
+    @pytest.mark.apart("it makes machines of its own")     tests/lab: beside the tests of the standing cluster
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .suite.runs import WAIT_FOR_ENV
 Needs = Callable[[object, str], None]
 
 _TREE = Path(__file__).resolve().parent.parent
-_MARKS = ("full", "alone")
+_MARKS = ("full", "gate", "apart", "alone")
 # With the root on the path its rooms would be importable as packages, and hide others of these names.
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _TREE]
 

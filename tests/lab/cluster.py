@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from minicluster_hub.engines.swarm.names import label_filter
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import Kernel, open_kernel
 from minicluster_hub.launch.visitor import Visitor
@@ -38,6 +39,8 @@ class LabCluster:
         self.images = images
         self.first = lab.nodes[0]
         self.said = ""
+        self.token = ""
+        """Of the first administrator, once somebody has logged in."""
         self._options: tuple[str, ...] | None = None
 
     def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
@@ -115,13 +118,20 @@ class LabCluster:
         wanted = LABEL if role is None else f"org.minicluster.role={role}"
         return sorted(self.docker("service", "ls", "--filter", f"label={wanted}", "--format", "{{.Name}}"))
 
-    def remains(self) -> dict[str, list[str]]:
+    def remains(self) -> list[str]:
         """Return what is there of the tasks: services, networks and secrets."""
-        kinds = {"service": "task", "secret": "task", "network": "gang"}
-        return {
-            kind: self.docker(kind, "ls", "--filter", f"label=org.minicluster.role={role}", "--quiet")
-            for kind, role in kinds.items()
-        }
+        with self.manager.docker() as client:
+            found = {
+                "service": client.services(filters=label_filter("task")),
+                "secret": client.secrets(filters=label_filter("task")),
+                "network": client.networks(filters=label_filter("gang")),
+            }
+        return [f"{kind} {one.get('ID') or one['Id']}" for kind, those in found.items() for one in those]
+
+    @property
+    def manager(self) -> Node:
+        """A machine that manages the Swarm and lives."""
+        return self.first
 
 
 @dataclass(frozen=True)

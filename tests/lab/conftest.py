@@ -42,8 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.get_closest_marker("gate"):
             item.add_marker(pytest.mark.full(FULL))
     # Files that want the cluster with the same options follow each other: each change of them is an `up`.
-    offering = {item.path for item in ours if "offering" in getattr(item, "fixturenames", ())}
-    items.sort(key=lambda item: item.path in offering)
+    items.sort(key=_options)
+
+
+def _options(item: pytest.Item) -> str:
+    """Return which fixture says the options of a test's cluster; nothing where there is none."""
+    wanted = getattr(item, "_fixtureinfo", None)
+    known = wanted.name2fixturedefs if wanted else {}
+    said_by = next((known[name][-1] for name in ("offering", "ready", "cluster") if name in known), None)
+    return said_by.func.__module__ if said_by else ""
 
 
 @pytest.fixture(scope="session")

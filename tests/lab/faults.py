@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from minicluster_hub.engines.swarm.names import ROLE_LABEL
+from minicluster_hub.engines.swarm.names import ROLE_LABEL, label_filter
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ..hub.jobs import payload
+from .behind import wait_none
 from .cluster import LabCluster
 from .machines import LabError, Node
 from .machines.processes import wait_for
@@ -158,9 +160,11 @@ def ready(standing: LabCluster, other_image: str) -> LabCluster:
 
 
 @contextmanager
-def administrator(cluster: LabCluster) -> Iterator[Jobs]:
-    """An administrator's jobs."""
-    headers = {"Authorization": f"token {asyncio.run(_token(cluster))}"}
+def administrator(cluster: LabCluster, *, log_in: bool = False) -> Iterator[Jobs]:
+    """An administrator's jobs. log_in: with a new token, to see that one can; else the first one serves."""
+    if log_in or not cluster.token:
+        cluster.token = asyncio.run(_token(cluster))
+    headers = {"Authorization": f"token {cluster.token}"}
     with httpx.Client(
         base_url=f"{cluster.url}{SERVICE_PATH}", headers=headers, verify=False, trust_env=False, timeout=30
     ) as http:
@@ -188,23 +192,23 @@ def wait_idle(jobs: Jobs) -> None:
 
 
 def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
-    wait_for(
-        lambda: not any(cluster.remains().values()), f"the Swarm to lose {cluster.remains()}", WITHIN_S, 0.5
-    )
-    for node in cluster.lab.nodes:
-        wait_for(
-            lambda node=node: not on_node(cluster, node),
-            f"{node.name} to lose {on_node(cluster, node)}",
-            WITHIN_S,
-            0.5,
-        )
+    wait_none(lambda: left_of_jobs(cluster), "the Swarm and its nodes have something left", WITHIN_S)
 
 
-def on_node(cluster: LabCluster, node: Node) -> list[str]:
+def left_of_jobs(cluster: LabCluster) -> list[str]:
+    """Return the tasks' services and secrets, and on all nodes their containers and the gangs' networks."""
+    with ThreadPoolExecutor(len(cluster.lab.nodes)) as pool:
+        on_nodes = list(pool.map(on_node, cluster.lab.nodes))
+    return [*cluster.remains(), *(one for found in on_nodes for one in found)]
+
+
+def on_node(node: Node) -> list[str]:
     """Return the tasks' containers, dead ones too, and the gangs' networks on a node."""
-    mark = ("--filter", f"label={ROLE_LABEL}=task", "--format", "{{.Names}}")
-    networks = ("network", "ls", "--filter", "name=minicluster-gang", "--format", "{{.Name}}")
-    return cluster.docker("ps", "--all", *mark, node=node) + cluster.docker(*networks, node=node)
+    with node.docker() as client:
+        containers = client.containers(all=True, filters=label_filter("task"))
+        networks = client.networks(filters={"name": "minicluster-gang"})
+    found = [f"container {one['Id'][:12]}" for one in containers]
+    return [f"{one} on {node.name}" for one in [*found, *(f"network {one['Name']}" for one in networks)]]
 
 
 def task_containers(cluster: LabCluster, node: Node) -> list[str]:

@@ -11,7 +11,7 @@ from .faults import Jobs, administrator, check_nothing_of_jobs_left, counted, co
 from .machines import Lab
 from .machines.processes import wait_for
 
-pytestmark = pytest.mark.alone("how soon the product reacts")
+pytestmark = pytest.mark.apart("it makes machines of its own")
 
 DISK_MB = 8000
 READY_WITHIN_S = 120

@@ -16,6 +16,7 @@ from .machines import Lab, LabBusy, LabError, Node
 from .machines.builder import BASE_IMAGE
 from .machines.processes import run, wait_for
 
+pytestmark = pytest.mark.apart("it makes machines of its own")
 DOWN_WITHIN_S = 60
 READY_WITHIN_S = 90
 MEGABYTE = 1_000_000

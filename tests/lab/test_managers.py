@@ -18,6 +18,7 @@ import pytest
 from minicluster_hub.launch.errors import VisitFailed
 
 from ..service.conftest import a_postgres
+from .behind import wait_none
 from .cluster import Images, LabCluster
 from .faults import Jobs, administrator, counted, counting
 from .machines import Lab, LabError, Node
@@ -42,6 +43,10 @@ class Managers(LabCluster):
     @property
     def living(self) -> list[Node]:
         return [node for node in self.lab.nodes if node.machine.is_on]
+
+    @property
+    def manager(self) -> Node:
+        return self.living[0]
 
     def docker(self, *words: str, node: Node | None = None) -> list[str]:
         until = time.monotonic() + WITHIN_S
@@ -134,7 +139,7 @@ def entered(cluster: Managers) -> Iterator[Jobs]:
     with ExitStack() as stack:
         while True:
             try:
-                found = stack.enter_context(administrator(cluster))
+                found = stack.enter_context(administrator(cluster, log_in=True))
                 break
             except (httpx.HTTPError, AssertionError, LabError, VisitFailed):
                 if time.monotonic() > until:
@@ -163,7 +168,7 @@ def test_the_cluster_goes_on_without_one_of_its_managers(
         say(f"{lost.name} dies; there: {', '.join(sorted(stands_on(places, lost)))}")
         to_die -= stands_on(places, lost)
         lose(three, lost, say)
-    wait_for(lambda: not any(three.remains().values()), "the Swarm to lose what was of jobs", WITHIN_S, 0.5)
+    wait_none(three.remains, "the Swarm has something left of jobs", WITHIN_S)
 
 
 def stands_on(places: dict[str, str], node: Node) -> set[str]:

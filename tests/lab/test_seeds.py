@@ -14,6 +14,7 @@ from .machines.builder import build_engine
 from .machines.images import build, ids_of
 from .machines.seeds import Seed
 
+pytestmark = pytest.mark.apart("it makes machines of its own")
 TAGS = ("first", "second", "third")
 NAMES = tuple(f"minilab/seeded{os.getpid()}:{tag}" for tag in TAGS)
 """Other trees may be tested at the same time, with the same cache."""

@@ -127,7 +127,7 @@ def test_while_its_image_is_pulled(
     with pulls_that_hang(ready, other_image):
         job = jobs.submit(WAITING, nodes=3, image=other_image)
         assert jobs.wait(job, "starting")["state"] == "starting"
-        wait_for(lambda: len(ready.remains()["service"]) == 3, "the tasks' services", WITHIN_S, 0.1)
+        wait_for(lambda: str(ready.remains()).count("service ") == 3, "the tasks' services", WITHIN_S, 0.1)
         time.sleep(2)
         assert jobs.job(job)["state"] == "starting", jobs.story(job)
         stop_clean(jobs, job, before, say)

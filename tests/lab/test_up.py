@@ -9,7 +9,6 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,30 +22,23 @@ from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE, build, push
 from .machines.processes import wait_for
 
 KINDS = ("service", "network", "secret", "config", "volume")
+APART = pytest.mark.apart("it makes machines of its own")
 
 
-@pytest.fixture
-def fresh(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """Three engines without a Swarm; the first one has all images, the notebooks' too."""
-    with engines(images, images, say) as made:
-        yield made
-
-
-@pytest.fixture
-def bare(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """Three engines without a Swarm; the first one has the platform's own images."""
+@pytest.fixture(scope="module")
+def machines(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
+    """Three engines, of which the first one has the platform's own images."""
     hub, _, registry = images
-    with engines(images, (hub, registry), say) as made:
-        yield made
-
-
-@contextmanager
-def engines(
-    images: tuple[str, ...], at_first: tuple[str, ...], say: Callable[[str], None]
-) -> Iterator[LabCluster]:
     say("fresh engines")
-    with Lab.fresh(images=at_first, images_on=1) as lab:
-        yield LabCluster(lab, Images(*(push(image, lab.registry) for image in images)))
+    with Lab.fresh(images=(hub, registry), images_on=1) as lab:
+        yield lab
+
+
+@pytest.fixture
+def fresh(machines: Lab, images: tuple[str, ...]) -> Iterator[LabCluster]:
+    """The engines without a Swarm and without anything that the test before has made."""
+    yield LabCluster(machines, Images(*(push(image, machines.registry) for image in images)))
+    machines.reset()
 
 
 def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
@@ -76,6 +68,49 @@ async def logs_in(cluster: LabCluster) -> bool:
         return found.status_code == 200 and found.json()["name"] == "admin"
 
 
+@pytest.mark.gate("`up` makes a cluster from nothing, and once more changes nothing")
+async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
+    assert await logs_in(cluster)
+    assert cluster.said.count(cluster.password) == 1
+    assert cluster.command("status").count("ready") == 3
+    with pytest.raises(LabError, match=cluster.first.address):
+        cluster.lab.nodes[1].run(cluster.docker_run("up"))
+
+    before, running = versions(cluster), containers(cluster)
+    again = cluster.up()
+    assert "nothing was changed" in again and cluster.password not in again
+    assert versions(cluster) == before and set(running) <= set(containers(cluster))
+
+
+@APART
+async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
+    """No machine has the notebooks' image yet."""
+    fresh.up()
+    fresh.join()
+    before = versions(fresh)
+    fresh.command("up", "--port=8443")
+    changed = {name for name, version in versions(fresh).items() if version != before[name]}
+    assert "minicluster_proxy" in changed
+    assert not changed & {"minicluster_service", "minicluster_registry", "minicluster_relay"}
+    fresh.said = fresh.said.replace(fresh.url, f"https://{fresh.first.address}:8443")
+    assert await logs_in(fresh)
+
+    wait_for(lambda: re.search(r"keeper +3 of 3", fresh.command("status")), "three keepers", 300, 1)
+    fresh.command("down")
+    left = everything(fresh, *fresh.lab.nodes)
+    first, *others = (set(left.pop(f"volume on {node.name}")) for node in fresh.lab.nodes)
+    assert {"minicluster_hub", "minicluster_service", DATA_VOLUME} <= first
+    assert others == [{DATA_VOLUME}] * 2
+    assert not [name for names in left.values() for name in names if "record" not in name]
+
+    assert "as before" in fresh.command("up")
+    assert await logs_in(fresh)
+    fresh.command("down", "--data", "--yes", "--leave")
+    assert not any(fresh.docker("volume", "ls", "--quiet", node=node) for node in fresh.lab.nodes)
+    assert fresh.docker("info", "--format", "{{.Swarm.LocalNodeState}}") == ["inactive"]
+
+
+@APART
 def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fresh: LabCluster) -> None:
     for words, sentence in (
         (("up", "--port=0"), "a port is a number from 1 to 65535"),
@@ -94,47 +129,7 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
     assert not any(fresh.services())
 
 
-@pytest.mark.gate("`up` makes a cluster from nothing, and once more changes nothing")
-async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
-    assert await logs_in(cluster)
-    assert cluster.said.count(cluster.password) == 1
-    assert cluster.command("status").count("ready") == 3
-    with pytest.raises(LabError, match=cluster.first.address):
-        cluster.lab.nodes[1].run(cluster.docker_run("up"))
-
-    before, running = versions(cluster), containers(cluster)
-    again = cluster.up()
-    assert "nothing was changed" in again and cluster.password not in again
-    assert versions(cluster) == before and set(running) <= set(containers(cluster))
-
-
-async def test_up_with_another_port_and_down(bare: LabCluster) -> None:
-    """The nodes have the notebooks' image yet to get."""
-    bare.up()
-    bare.join()
-    before = versions(bare)
-    bare.command("up", "--port=8443")
-    changed = {name for name, version in versions(bare).items() if version != before[name]}
-    assert "minicluster_proxy" in changed
-    assert not changed & {"minicluster_service", "minicluster_registry", "minicluster_relay"}
-    bare.said = bare.said.replace(bare.url, f"https://{bare.first.address}:8443")
-    assert await logs_in(bare)
-
-    wait_for(lambda: re.search(r"keeper +3 of 3", bare.command("status")), "three keepers", 300, 1)
-    bare.command("down")
-    left = everything(bare, *bare.lab.nodes)
-    first, *others = (set(left.pop(f"volume on {node.name}")) for node in bare.lab.nodes)
-    assert {"minicluster_hub", "minicluster_service", DATA_VOLUME} <= first
-    assert others == [{DATA_VOLUME}] * 2
-    assert not [name for names in left.values() for name in names if "record" not in name]
-
-    assert "as before" in bare.command("up")
-    assert await logs_in(bare)
-    bare.command("down", "--data", "--yes", "--leave")
-    assert not any(bare.docker("volume", "ls", "--quiet", node=node) for node in bare.lab.nodes)
-    assert bare.docker("info", "--format", "{{.Swarm.LocalNodeState}}") == ["inactive"]
-
-
+@APART
 async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh: LabCluster) -> None:
     """Each attempt lives until its next step has been said, so that every step is cut off once."""
     for step in ("swarm", "secrets", "registry", "relay", "service", "hub", "proxy"):
@@ -157,6 +152,7 @@ def cut_off(cluster: LabCluster, step: str) -> None:
                 break
 
 
+@APART
 async def test_an_upgrade_keeps_data_and_the_servers_that_run(fresh: LabCluster) -> None:
     fresh.up()
     newer = [publish_newer(name, fresh.lab) for name in (HUB_IMAGE, NOTEBOOK_IMAGE)]

@@ -84,5 +84,5 @@ def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
 def end(page: Page, cluster: LabCluster) -> None:
     """Stop the job that kept the machine busy, and the server."""
     run_cell(page, 2)
-    wait_for(lambda: not any(cluster.remains().values()), "the jobs' tasks to go", 240, 0.5)
+    wait_for(lambda: not cluster.remains(), "the jobs' tasks to go", 240, 0.5)
     stop_server(page, cluster.url)

@@ -137,22 +137,57 @@ def a_postgres(listen=""):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def a_database(server, template="template1"):
+    """A database that is a copy of another one."""
+    name = f"test_{uuid4().hex}"
+    with server.connect() as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield server.url(name)
+    with server.connect() as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 @pytest.fixture
 def postgres_url(postgres_server):
     """A fresh, empty database."""
-    name = f"test_{uuid4().hex}"
+    with a_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_tables(postgres_server):
+    """The name of a database with the service's tables, made once, for others to be copies of."""
     with postgres_server.connect() as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    yield postgres_server.url(name)
-    with postgres_server.connect() as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        connection.execute("CREATE DATABASE tables")
+    Store.open(postgres_server.url("tables")).close()
+    return "tables"
+
+
+@pytest.fixture(scope="session")
+def sqlite_tables(tmp_path_factory):
+    """The file of such a database."""
+    path = tmp_path_factory.mktemp("tables") / "minicluster.sqlite"
+    Store.open(f"sqlite:///{path}").close()
+    return path
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request, tmp_path):
-    if request.param == "postgresql":
-        return request.getfixturevalue("postgres_url")
-    return f"sqlite:///{tmp_path}/service/minicluster.sqlite"
+    """A fresh database: empty, or with the tables if the test wants a `store`, too."""
+    has_tables = "store" in request.fixturenames
+    if request.param == "sqlite":
+        path = tmp_path / "service" / "minicluster.sqlite"
+        if has_tables:
+            path.parent.mkdir()
+            shutil.copy(request.getfixturevalue("sqlite_tables"), path)
+        yield f"sqlite:///{path}"
+    elif has_tables:
+        server = request.getfixturevalue("postgres_server")
+        with a_database(server, request.getfixturevalue("postgres_tables")) as url:
+            yield url
+    else:
+        yield request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture
@@ -239,8 +274,9 @@ def given(store):
 
 
 @pytest.fixture
-def sqlite(tmp_path):
-    store = Store.open(f"sqlite:///{tmp_path}/service.sqlite")
+def sqlite(tmp_path, sqlite_tables):
+    path = shutil.copy(sqlite_tables, tmp_path / "service.sqlite")
+    store = Store.open(f"sqlite:///{path}")
     yield store
     store.close()
 

@@ -73,6 +73,8 @@ class Runs:
             self._in_turn(name, words)
         for part in IN_TURN:
             self._in_turn(part, self._pytest(part, part, chosen, "not alone"))
+        if full:
+            self._in_turn("lab-apart", self._pytest("lab-apart", BESIDE, "apart"))
         OTHERS_ENDED.touch()
         self._end_beside(beside)
         for part in IN_TURN:
@@ -98,7 +100,7 @@ class Runs:
         """Start the part that runs beside the others; its words are shown at its end."""
         environment = {**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)}
         with log_file(BESIDE).open("wb") as log:
-            words = self._pytest(BESIDE, BESIDE, chosen)
+            words = self._pytest(BESIDE, BESIDE, chosen, "not apart")
             process = subprocess.Popen(
                 words, cwd=TREE, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )

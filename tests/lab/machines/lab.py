@@ -161,6 +161,10 @@ class Lab:
         pull(reference, nodes or self.nodes, image)
         return reference
 
+    def reset(self) -> None:
+        """Have the engines without a Swarm, containers, networks, volumes; their images stay."""
+        self._all_at_once(Node.reset)
+
     def remove(self) -> None:
         """Remove all of it; what is gone already is no hindrance."""
         self._all_at_once(Node.remove)

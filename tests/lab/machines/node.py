@@ -13,7 +13,7 @@ import docker
 from .disk import Disk
 from .engine import Engine
 from .machine import Machine
-from .processes import LabError
+from .processes import LabError, wait_for
 from .switch import Switch
 
 
@@ -117,6 +117,19 @@ class Node:
 
     def free_disk(self) -> None:
         self.disk.free()
+
+    def reset(self) -> None:
+        """Have nothing on the engine but images."""
+        self.run(["docker", "swarm", "leave", "--force"], check=False)
+        wait_for(self._without_containers, f"{self.name} to lose its containers", 60, 0.2)
+        self.run(["docker", "volume", "prune", "--all", "--force"])
+        self.run(["docker", "network", "prune", "--force"])
+
+    def _without_containers(self) -> bool:
+        # Those of a Swarm go by themselves, some of them while this looks.
+        listed = "docker ps --all --quiet"
+        self.run(["sh", "-c", f"{listed} | xargs --no-run-if-empty docker rm --force --volumes"], check=False)
+        return not self.run(listed).stdout
 
     def remove(self) -> None:
         self._take_away()

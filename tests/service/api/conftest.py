@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -54,8 +55,9 @@ def listen():
 
 
 @pytest.fixture
-async def start_api(tmp_path):
+async def start_api(tmp_path, sqlite_tables):
     """Start services with limits of the test's choice; a second one goes on with the first's data."""
+    shutil.copy(sqlite_tables, tmp_path / "minicluster.sqlite")
 
     @asynccontextmanager
     async def start(servers=None, images=None, quotas=None, post=None, **limits):
