@@ -13,6 +13,9 @@ from ..patience import WITHIN_S, until
 from .cells import submit
 from .two_services import TwoServices
 
+OTHERS = [
+    pytest.param(after_s, marks=pytest.mark.full("other moments")) for after_s in (0.0, 0.15, 0.4, 2.5, 4.0)
+]
 COUNTING = """
 import os, time
 for step in range(STEPS):
@@ -58,7 +61,7 @@ def test_who_stands_by_answers_what_is_read_and_passes_on_what_is_written(pair):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-@pytest.mark.parametrize("after_s", [0.0, 0.15, 0.4, 1.0, 2.5, 4.0])
+@pytest.mark.parametrize("after_s", [1.0, *OTHERS])
 def test_the_other_takes_over_at_any_moment(pair, number, after_s):
     leader, other = pair.leader()
     client = asks(other)

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from minicluster.connection import ServiceError
 from minicluster.failures import DistributedCellError
 from minicluster.options import OptionWrong
@@ -72,6 +74,7 @@ def read_all(service, job, rank):
     assert f"sum {12 * (16 << 20)}" in service.log(job.id, rank, 10_000)[0]
 
 
+@pytest.mark.full("tests/service/api/test_keepers has it without ranks")
 def test_a_restart_of_the_service_in_the_middle_of_a_fetch(notebook, cluster, service, tmp_path):
     job = begin_to_read(notebook, cluster, tmp_path / "large", ranks=3)
     cluster.kill()
@@ -79,6 +82,7 @@ def test_a_restart_of_the_service_in_the_middle_of_a_fetch(notebook, cluster, se
     read_all(service, job, rank=2)
 
 
+@pytest.mark.full("tests/service/api/test_keepers has it without ranks")
 def test_a_killed_keeper_is_started_again_and_goes_on(notebook, cluster, service, tmp_path):
     job = begin_to_read(notebook, cluster, tmp_path / "fish", ranks=2)
     (keeper,) = [one for one in cluster.tasks() if "minicluster.runtime.keeper" in one.cmdline()]

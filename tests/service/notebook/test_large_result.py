@@ -32,6 +32,7 @@ def tidy(cluster):
             path.unlink()
 
 
+@pytest.mark.full("it is about memory; that results come is in test_client_magics")
 def test_only_the_two_ends_hold_a_large_result(cluster, notebook, tidy):
     notebook.run(f"%config Distribute.result_limit_bytes = {2 * SIZE_BYTES}")
     notebook.run("%%distribute --plain\nready = 1")

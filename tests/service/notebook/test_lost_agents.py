@@ -10,6 +10,7 @@ from minicluster.wire import JobState
 from ...patience import until
 from ..cells import TRAINING, submit
 
+OTHERS = pytest.mark.full("the same with the others' agents")
 REDUCING = """
 import os, time, torch, torch.distributed as dist
 for step in range(100_000):
@@ -51,7 +52,7 @@ def running(cluster, service, request):
 
 
 @pytest.mark.parametrize("running", [2], indirect=True)
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("index", [0, *(pytest.param(one, marks=OTHERS) for one in (1, 2))])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
 def test_the_others_go_on(cluster, service, running, index, number):
     job, before = running
@@ -91,7 +92,7 @@ def kept(cluster, before, lost):
     return others.items() <= {number: process.pid for number, process in agents(cluster).items()}.items()
 
 
-@pytest.mark.parametrize("index", [0, 2])
+@pytest.mark.parametrize("index", [0, pytest.param(2, marks=OTHERS)])
 def test_the_ranks_of_a_fault_tolerant_job_go_on_and_another_joins_them(cluster, service, index):
     job = submit(service, TRAINING, 3, 3, fault_tolerant=True)
     until(has_said(service, job, "on 3"))

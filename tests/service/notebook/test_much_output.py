@@ -4,6 +4,7 @@ import hashlib
 import os
 
 import httpx
+import pytest
 
 from ...patience import WITHIN_S
 from .memory import Peak, agents_of
@@ -13,6 +14,7 @@ MOST_MORE_BYTES = 64 * MB
 """Far below what is printed; a process that held it all would need more."""
 
 
+@pytest.mark.full("much is tested in tests/service/test_logs, too")
 def test_100_mb_without_a_newline_are_kept_and_held_by_nobody(cluster, notebook):
     notebook.run("%%distribute --plain\nready = 1")  # The gang stays warm, so that its agent is known.
     peaks = [Peak(pid) for pid in (os.getpid(), cluster.process.pid, *agents_of(cluster))]

@@ -51,6 +51,7 @@ def test_a_job_makes_room_for_one_of_a_higher_priority_and_goes_on_after_it(lab)
     ada.stop(job)
 
 
+@pytest.mark.full("tests/unit/test_policies has it without processes")
 @pytest.mark.parametrize("lab", ["priority"], indirect=True)
 def test_a_job_of_the_same_priority_waits(lab):
     ada, bob = lab
@@ -62,6 +63,7 @@ def test_a_job_of_the_same_priority_waits(lab):
     until(lambda: bob.job(equal).state is JobState.SUCCEEDED)
 
 
+@pytest.mark.full("tests/unit/test_policies_elastic has it without processes")
 @pytest.mark.parametrize("lab", ["elastic_fifo"], indirect=True)
 def test_an_elastic_job_shrinks_for_another_and_grows_back(lab):
     ada, bob = lab

@@ -216,6 +216,7 @@ def test_what_two_readers_may_understand_in_two_ways_is_refused(tmp_path: Path, 
         check_layer(path, recipe, 1 << 20)
 
 
+@pytest.mark.full("it is about memory")
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     path = tmp_path / LAYER_FILE
     recipe = layer_of(path, *(entry(f"{LAYER_ROOT}/lib/{number}") for number in range(20_000)))

@@ -71,6 +71,7 @@ def test_what_was_installed_becomes_an_image(notebook, user, cluster, base):
     assert "No image sight was made: with tinycolours 1.0, tinyshape 2.0 it is vision, of ada." in other
 
 
+@pytest.mark.full("test_layer has pips words without a job")
 def test_a_publish_that_fails_in_pip_fails_with_pips_own_line(notebook, user, index):
     index.add("tinyghost", "1.0", {"tinyghost.py": ""})
     user("tinyghost")
