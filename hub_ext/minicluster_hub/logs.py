@@ -15,7 +15,7 @@ from pathlib import Path
 from minicluster_hub.bell import Bell, Listener
 from minicluster_hub.full_disk import NotKept
 
-_STREAM = re.compile(r"rank-\d{1,5}|records|agent-\d{1,5}")
+_STREAM = re.compile(r"(?:rank|display|agent)-\d{1,5}|records")
 _SUFFIX = ".log"
 NO_LIMIT = 1 << 62
 _RECORDS_BYTES = 1 << 16
@@ -29,7 +29,7 @@ class StreamUnknown(LogError):
     """A stream's name that no agent uses; it never becomes a path."""
 
     def __init__(self, stream: str) -> None:
-        super().__init__(f"there is no stream {stream!r}; streams are rank-N, records and agent-N")
+        super().__init__(f"there is no stream {stream!r}; streams are rank-N, display-N, records and agent-N")
 
 
 class LogNotKept(NotKept, LogError):

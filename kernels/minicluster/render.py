@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Iterable
 from html import escape
+from itertools import groupby
 
+from .ansi import as_html, without_colours
 from .plot import number, svg
-from .view import RunView, duration, progress_words
+from .safe_html import sanitized
+from .view import Entry, RunView, duration, progress_words
 from .wire import JobState
 
 _MARKS = {
@@ -20,9 +25,11 @@ _BOX = (
 )
 _SOFT = "color:var(--jp-ui-font-color2,#777)"
 _PRE = (
-    "margin:4px 0 0;max-height:260px;overflow:auto;white-space:pre-wrap;overflow-wrap:anywhere;"
+    "margin:4px 0 0;white-space:pre-wrap;overflow-wrap:anywhere;"
     "font-family:var(--jp-code-font-family,monospace);font-size:12px;line-height:1.35;background:transparent"
 )
+_SCROLLED = "max-height:460px;overflow:auto"
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 _WIDE = "flex:1 1 360px;min-width:0"
 _PICTURE_LINES = 100
 
@@ -51,7 +58,7 @@ def text_form(view: RunView, now: float) -> str:
     lines.extend(f"{name}: {number(curve.last)}" for name, curve in view.metrics.curves.items())
     first = view.first_shown()
     if first is not None:
-        lines.extend(view.tails[first].lines()[-10:])
+        lines.extend(map(without_colours, view.tails[first].lines()[-10:]))
     return "\n".join(lines)
 
 
@@ -75,11 +82,44 @@ def _headline(view: RunView, now: float) -> str:
 
 def _output(view: RunView, rank: int) -> str:
     tail = view.tails[rank]
-    lines = tail.lines()
+    lines = tail.entries()
     shown = lines[-_PICTURE_LINES:]
     cut = len(shown) < len(lines) or tail.whole().first > 0 or view.skipped_bytes.get(rank, 0) > 0
-    text = ("… (earlier output: see the full log)\n" if cut else "") + "\n".join(shown)
+    earlier = ["… (earlier output: see the full log)"] if cut else []
+    parts = entries_html([*earlier, *(view.entry(rank, line) for line in shown)])
     opened = " open" if rank == view.first_shown() else ""
     summary = f'<summary style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
-    pre = f'<pre style="{_PRE}">{escape(text)}</pre>'
-    return f'<details{opened} style="margin-top:6px">{summary}{pre}</details>'
+    return (
+        f'<details{opened} style="margin-top:6px">{summary}<div style="{_SCROLLED}">{parts}</div></details>'
+    )
+
+
+def entries_html(entries: Iterable[Entry]) -> str:
+    """Return lines and what was displayed between them as HTML that any front end shows."""
+    parts: list[str] = []
+    for plain, group in groupby(entries, key=lambda entry: isinstance(entry, str)):
+        if plain:
+            text = "\n".join(as_html(str(line)) for line in group)
+            parts.append(f'<pre style="{_PRE}">{text}</pre>')
+        else:
+            parts.extend(_displayed(entry) for entry in group if isinstance(entry, dict))
+    return "".join(parts)
+
+
+def _displayed(entry: dict[str, str | int]) -> str:
+    for mime in _IMAGES:
+        if mime in entry:
+            return _image(mime, entry)
+    if "text/html" in entry and (safe := sanitized(str(entry["text/html"]))):
+        return f'<div style="margin:4px 0;overflow-x:auto">{safe}</div>'
+    return f'<pre style="{_PRE}">{escape(str(entry.get("text/plain", "")))}</pre>'
+
+
+def _image(mime: str, entry: dict[str, str | int]) -> str:
+    data = str(entry[mime])
+    if mime == "image/svg+xml":
+        data = b64encode(data.encode()).decode()
+    sizes = "".join(f' {name}="{entry[name]}"' for name in ("width", "height") if name in entry)
+    alt = escape(str(entry.get("text/plain", "")), quote=True)
+    source = f"data:{mime};base64,{escape(data, quote=True)}"
+    return f'<img src="{source}" alt="{alt}"{sizes} style="display:block;max-width:100%;margin:4px 0">'

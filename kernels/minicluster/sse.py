@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .client import Service
 from .connection import ServiceError
-from .wire import Job, LogChunk, Records
+from .wire import Displays, Job, LogChunk, Records
 
 _CALM_S = 15.0
 
@@ -40,7 +40,9 @@ class _Block:
     id: str
 
 
-def follow(service: Service, job_id: int) -> Iterator[Job | LogChunk | Records | Connection | Ended]:
+def follow(
+    service: Service, job_id: int
+) -> Iterator[Job | LogChunk | Displays | Records | Connection | Ended]:
     """Yield a job's events from its beginning to its end.
 
     Cut connections are opened again, for ever, with a `Connection` told before and after.
@@ -110,13 +112,15 @@ def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:
             identity = value
 
 
-def _parsed(block: _Block) -> Job | LogChunk | Records | Ended | None:
+def _parsed(block: _Block) -> Job | LogChunk | Displays | Records | Ended | None:
     if block.event == "job":
         return Job.model_validate_json(block.data)
     if block.event == "log":
         return LogChunk.model_validate_json(block.data)
     if block.event == "records":
         return Records.model_validate_json(block.data)
+    if block.event == "displays":
+        return Displays.model_validate_json(block.data)
     if block.event == "end":
         return Ended(Job.model_validate_json(block.data))
     if block.event == "error":

@@ -1,36 +1,105 @@
-"""The end of a rank's output as a terminal shows it: carriage returns, no colours, equal lines once."""
+"""The end of a rank's output as a terminal shows it: carriage returns, colours, equal lines once.
+
+What a rank displayed (a figure, a table) stands between the lines, in one of its own; see wire/displays.py.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 from dataclasses import dataclass
+from itertools import groupby
 
-_ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_].*?\x1b\\|[ -/]*[0-Z\\-~])"
+from .ansi import COLOUR, PLAIN, RESET, Pen
+from .wire.displays import MARK
+
+_TOKENS = re.compile(
+    rf"(?P<mark>{MARK.pattern})|(?P<colour>{COLOUR.pattern})|(?P<erase>\x1b\[[02]?K)|(?P<move>[\r\b\n])"
+    r"|(?P<other>\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\"
+    r"|[ -/]*[0-Z\\-~])|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f])"
 )
-_CUT_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*|[ -/]*)?$")
-_CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]")
-_MOVES = re.compile("([\r\b])")
+_CUT_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*|[PX^_][^\x1b]*\x1b?|[ -/]*)?$")
 _LINE_CHARS = 2000
+_DISPLAY_CHARS = 20_000
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A line that stands for something displayed. text: what a terminal shows in its place."""
+
+    id: str
+    text: str
 
 
 @dataclass
 class _Line:
     text: str
     times: int = 1
+    display: str = ""
 
     def shown(self) -> str:
         return self.text if self.times == 1 else f"{self.text}  (×{self.times})"
 
+    def entry(self) -> str | Shown:
+        return Shown(self.display, self.text) if self.display else self.shown()
+
 
 @dataclass(frozen=True)
 class TailChange:
-    """Lines of a tail from the absolute number `start` on; those before `first` are gone."""
+    """Entries of a tail from the absolute number `start` on; those before `first` are gone."""
 
     first: int
     start: int
-    lines: tuple[str, ...]
+    lines: tuple[str | Shown, ...]
+
+
+class _OpenLine:
+    """The line that is being written: its characters, and the pen of each."""
+
+    def __init__(self) -> None:
+        self.pen = PLAIN
+        self._pens: list[Pen] = [PLAIN]
+        self.clear()
+
+    def clear(self) -> None:
+        self._text = self._drawn = ""
+        self.cursor = 0
+
+    def write(self, part: str) -> None:
+        """Write from the cursor on, which returns and backspaces move."""
+        part = part[: max(0, _LINE_CHARS - self.cursor)]
+        end = self.cursor + len(part)
+        self._text = self._text[: self.cursor] + part + self._text[end:]
+        pens = chr(self._pen_number()) * len(part)
+        self._drawn = self._drawn[: self.cursor] + pens + self._drawn[end:]
+        self.cursor = end
+
+    def erase(self, *, all_of_it: bool) -> None:
+        """Remove what stands behind the cursor, or all."""
+        kept = 0 if all_of_it else self.cursor
+        self._text, self._drawn = self._text[:kept], self._drawn[:kept]
+
+    def text(self) -> str:
+        """Return the line, each colour with its escape sequence, plain at its end."""
+        if not self._drawn.strip("\0"):
+            return self._text
+        parts, at = [], 0
+        for number, group in groupby(self._drawn):
+            size = len(list(group))
+            sequence = self._pens[ord(number)].sequence()
+            part = self._text[at : at + size]
+            parts.append(f"{sequence}{part}{RESET}" if sequence else part)
+            at += size
+        return "".join(parts)
+
+    def _pen_number(self) -> int:
+        if self.pen == PLAIN:
+            return 0
+        if self.pen not in self._pens:
+            if len(self._pens) >= 500:  # Of a gradient in all colours the rest stays plain.
+                return 0
+            self._pens.append(self.pen)
+        return self._pens.index(self.pen)
 
 
 class TerminalTail:
@@ -42,10 +111,12 @@ class TerminalTail:
         self._done: deque[_Line] = deque()
         self._done_bytes = 0
         self._first = 0
-        self._open = ""
-        self._cursor = 0
+        self._open = _OpenLine()
         self._held = ""
         self._changed_from = 0
+        self._display: _Line | None = None
+        self._clear_next = False
+        self._cleared = False
 
     def feed(self, text: str) -> None:
         """Take what the stream printed next, cut anywhere."""
@@ -53,17 +124,24 @@ class TerminalTail:
         text = self._held + text[-4 * self._max_bytes :]
         cut = _CUT_ESCAPE.search(text)
         self._held = text[cut.start() :] if cut and len(text) - cut.start() < 100 else ""
-        text = _ESCAPES.sub("", text[: len(text) - len(self._held)])
-        *ended, last = text.split("\n")
-        for part in ended:
-            self._write(part)
-            self._end_line()
-        self._write(last)
+        text = text[: len(text) - len(self._held)]
+        at = 0
+        for token in _TOKENS.finditer(text):
+            self._write(text[at : token.start()])
+            self._take(token)
+            at = token.end()
+        self._write(text[at:])
         self._changed_from = min(self._changed_from, self._open_number)
 
     def lines(self) -> list[str]:
-        shown = [line.shown() for line in self._done]
-        return [*shown, self._open] if self._open else shown
+        """Return each entry as text; that of something displayed may have several lines."""
+        return [entry.text if isinstance(entry, Shown) else entry for entry in self.entries()]
+
+    def entries(self) -> list[str | Shown]:
+        """Return the lines, and what was displayed between them."""
+        done = [line.entry() for line in self._done]
+        text = self._open.text()
+        return [*done, text] if text else done
 
     def finished(self) -> tuple[int, list[str]]:
         """Return the absolute number of the first line kept, and the lines that have ended."""
@@ -72,40 +150,94 @@ class TerminalTail:
     def take_change(self) -> TailChange | None:
         """Return what changed since the last call, None when nothing did."""
         start = max(self._changed_from, self._first)
-        lines = tuple(self.lines()[start - self._first :])
-        if self._changed_from > self._open_number or (not lines and start == self._open_number):
+        entries = tuple(self.entries()[start - self._first :])
+        nothing = not entries and start == self._open_number and not self._cleared
+        if self._changed_from > self._open_number or nothing:
             return None
-        self._changed_from = self._open_number + 1
-        return TailChange(self._first, start, lines)
+        self._changed_from, self._cleared = self._open_number + 1, False
+        return TailChange(self._first, start, entries)
 
     def whole(self) -> TailChange:
-        return TailChange(self._first, self._first, tuple(self.lines()))
+        return TailChange(self._first, self._first, tuple(self.entries()))
+
+    def changed(self, display_id: str) -> None:
+        """Take the lines of something displayed as changed: it looks different now."""
+        for number, line in enumerate(self._done, self._first):
+            if line.display == display_id:
+                self._changed_from = min(self._changed_from, number)
+                return
 
     @property
     def _open_number(self) -> int:
         return self._first + len(self._done)
 
+    def _take(self, token: re.Match[str]) -> None:
+        if token["mark"]:
+            self._take_mark(token["mark"])
+        elif self._display is not None:
+            if token["move"]:
+                self._write("\n" if token["move"] == "\n" else "")
+        elif token["colour"]:
+            self._open.pen = self._open.pen.told(token["colour"][2:-1])
+        elif token["erase"]:
+            self._open.erase(all_of_it="2" in token["erase"])
+        elif token["move"] == "\n":
+            self._end_line()
+        elif token["move"]:
+            self._open.cursor = 0 if token["move"] == "\r" else max(0, self._open.cursor - 1)
+
+    def _take_mark(self, mark: str) -> None:
+        found = MARK.fullmatch(mark)
+        kind = found and (found[1] or found[3])
+        if kind == "clear":
+            self._clear()
+        elif kind == "clear-next":
+            self._clear_next = True
+        elif kind == "display" and found:
+            self._make_room()
+            if self._open.text():
+                self._end_line()
+            self._display = _Line("", display=found[2])
+        elif kind == "end" and self._display is not None:
+            line, self._display = self._display, None
+            line.text = line.text.removesuffix("\n")
+            self._keep(line)
+
     def _write(self, text: str) -> None:
-        """Write into the open line from the cursor on, which returns and backspaces move."""
-        for part in _MOVES.split(text):
-            if part == "\r":
-                self._cursor = 0
-            elif part == "\b":
-                self._cursor = max(0, self._cursor - 1)
-            elif part := _CONTROL.sub("", part)[: max(0, _LINE_CHARS - self._cursor)]:
-                end = self._cursor + len(part)
-                self._open = self._open[: self._cursor] + part + self._open[end:]
-                self._cursor = end
+        if not text:
+            return
+        if self._display is None:
+            self._make_room()
+            self._open.write(text)
+        elif len(self._display.text) < _DISPLAY_CHARS:
+            self._display.text += text
 
     def _end_line(self) -> None:
-        text, self._open, self._cursor = self._open, "", 0
-        if text and self._done and self._done[-1].text == text:
+        text = self._open.text()
+        self._open.clear()
+        if text and self._done and self._done[-1].text == text and not self._done[-1].display:
             self._done[-1].times += 1
             self._changed_from = min(self._changed_from, self._open_number - 1)
             return
+        self._keep(_Line(text))
+
+    def _keep(self, line: _Line) -> None:
         self._changed_from = min(self._changed_from, self._open_number)
-        self._done.append(_Line(text))
-        self._done_bytes += len(text.encode())
+        self._done.append(line)
+        self._done_bytes += len(line.text.encode())
         while len(self._done) > self._max_lines or self._done_bytes > self._max_bytes:
             self._done_bytes -= len(self._done.popleft().text.encode())
             self._first += 1
+
+    def _make_room(self) -> None:
+        if self._clear_next:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Drop all lines, as clear_output() says."""
+        self._clear_next, self._cleared = False, True
+        self._open.clear()
+        self._first += len(self._done)
+        self._done.clear()
+        self._done_bytes = 0
+        self._changed_from = min(self._changed_from, self._first)

@@ -8,8 +8,8 @@ from .curves import Metrics, Progress
 from .failures import told
 from .plot import svg
 from .sse import Connection, Ended
-from .terminal import TailChange, TerminalTail
-from .wire import Job, JobState, LogChunk, Records
+from .terminal import Shown, TailChange, TerminalTail
+from .wire import Display, Displays, Job, JobState, LogChunk, Records
 
 _PLOT_EVERY_S = 0.25
 _ALL_TAILS_BYTES = 512 * 1024
@@ -27,7 +27,9 @@ _TITLES = {
     JobState.STOPPED: "Stopped",
 }
 
-Event = Job | LogChunk | Records | Connection | Ended
+Event = Job | LogChunk | Displays | Records | Connection | Ended
+Entry = str | dict[str, str | int]
+"""A line of text with its colours, or the data of something displayed by MIME type (see panel.js)."""
 
 
 class RunView:
@@ -40,6 +42,7 @@ class RunView:
         self.tails: dict[int, TerminalTail] = {}
         self.skipped_bytes: dict[int, int] = {}
         self._attempts: dict[int, int] = {}
+        self._displays: dict[tuple[int, str], Display] = {}
         self.metrics = Metrics()
         self._connection: Connection | None = None
         self._tail_lines = tail_lines
@@ -57,6 +60,8 @@ class RunView:
         elif isinstance(event, Records):
             self.metrics.add(event.records)
             self._metrics_new = True
+        elif isinstance(event, Displays):
+            self._display(event)
         elif event.stream.startswith("rank-"):
             self._print(int(event.stream.removeprefix("rank-")), event)
 
@@ -69,6 +74,23 @@ class RunView:
             self.tails[rank].feed(f"--- attempt {chunk.attempt} ---\n")
         self._attempts[rank] = chunk.attempt
         self.tails[rank].feed(chunk.text)
+
+    def _display(self, event: Displays) -> None:
+        for display in event.displays:
+            self._displays[event.rank, display.id] = display
+            if event.rank in self.tails:
+                self.tails[event.rank].changed(display.id)
+
+    def entry(self, rank: int, line: str | Shown) -> Entry:
+        """Return how a line of a rank is shown: its text, or what the rank displayed there."""
+        if isinstance(line, str):
+            return line
+        display = self._displays.get((rank, line.id))
+        if display is None:
+            return {"text/plain": line.text}
+        sizes = {"width": display.width, "height": display.height}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        return {"text/plain": line.text, **display.data, **given}
 
     def first_shown(self) -> int | None:
         """Return whose output a person sees first: that of the rank that failed, else the lowest's."""
@@ -156,7 +178,8 @@ class RunView:
 
     def _tail(self, rank: int, change: TailChange) -> dict[str, Any]:
         skipped = self.skipped_bytes.get(rank, 0)
-        return {"first": change.first, "start": change.start, "entries": change.lines, "skipped": skipped}
+        entries = tuple(self.entry(rank, line) for line in change.lines)
+        return {"first": change.first, "start": change.start, "entries": entries, "skipped": skipped}
 
     def _metrics(self) -> dict[str, Any]:
         progress = self.metrics.progress

@@ -35,7 +35,8 @@ class ApiLimits:
     lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
         `tail_bytes`. artifacts_keep_days: how long files of a job are kept after its end, 0: for ever.
         jobs_keep_days: the same of its cell, its result, its snapshots and its output.
-        push_interval_s: least time between two pushes of log text to a reader.
+        displays_bytes: of what a rank displayed are read and sent at once; more than a single item has.
+    push_interval_s: least time between two pushes of log text to a reader.
     """
 
     request_bytes: int = 8 * KIB * KIB
@@ -47,6 +48,7 @@ class ApiLimits:
     piece_bytes: int = 256 * KIB * KIB
     lag_bytes: int = 256 * KIB
     tail_bytes: int = 64 * KIB
+    displays_bytes: int = 4 * KIB * KIB
     push_interval_s: float = 0.05
     keep_alive_s: float = 15.0
     orders_hold_s: float = 25.0

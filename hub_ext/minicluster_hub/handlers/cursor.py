@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from minicluster_hub.handlers.errors import ApiError
 
-_PART = re.compile(r"(rank-\d{1,5}|records|agent-\d{1,5})=(\d{1,15})")
+_PART = re.compile(r"((?:rank|display|agent)-\d{1,5}|records)=(\d{1,15})")
 _HEAD = re.compile(r"E(\d{1,15});A(\d{1,9})")
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from minicluster.wire import Job, LogChunk, Records
+from minicluster.wire import Display, Displays, Job, LogChunk, Record, Records
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.cursor import Cursor
-from minicluster_hub.handlers.pieces import line_start, whole_records, whole_text
+from minicluster_hub.handlers.pieces import line_start, whole_lines, whole_text
 from minicluster_hub.models import JobRecord
 
 
@@ -62,10 +62,14 @@ class JobFeed:
         sizes = self._context.logs.readable(self._record.id, self._cursor.attempt)
         for stream in sorted(sizes, key=_order):
             offset = self._cursor.offsets.get(stream, 0)
-            if sizes[stream] > offset:
-                event = self._piece(stream, offset, sizes[stream], final)
-                if event is not None:
-                    yield event
+            if sizes[stream] <= offset:
+                continue
+            if stream.startswith("display-"):
+                yield from self._displays(stream, sizes[stream], final)
+                continue
+            event = self._piece(stream, offset, sizes[stream], final)
+            if event is not None:
+                yield event
 
     def _piece(self, stream: str, offset: int, size: int, final: bool) -> Event | None:
         limits = self._context.limits
@@ -96,14 +100,30 @@ class JobFeed:
         )
         return Event("log", chunk, str(self._cursor))
 
+    def _displays(self, stream: str, size: int, final: bool) -> Iterator[Event]:
+        """Yield all that a rank displayed since: whole lines, none of which is left out."""
+        offsets, attempt = self._cursor.offsets, self._cursor.attempt
+        most = self._context.limits.displays_bytes
+        used = 1
+        while used and (offset := offsets.get(stream, 0)) < size:
+            data = self._context.logs.read(self._record.id, attempt, stream, offset, min(size - offset, most))
+            # A line as long as all that is read at once would hold up the stream for ever.
+            displays, used = whole_lines(Display, data, final=final or len(data) == most)
+            offsets[stream] = offset + used
+            if displays:
+                rank = int(stream.removeprefix("display-"))
+                told = Displays(rank=rank, attempt=attempt, displays=displays)
+                yield Event("displays", told, str(self._cursor))
+
     def _records(self, stream: str, start: int, data: bytes, final: bool) -> Event | None:
         # A line as long as all that is read at once would hold up the stream for ever.
         final = final or (len(data) >= self._context.limits.tail_bytes and b"\n" not in data)
-        records, used = whole_records(data, final=final)
+        records, used = whole_lines(Record, data, final=final)
         self._cursor.offsets[stream] = start + used
         return Event("records", Records(records=records), str(self._cursor)) if records else None
 
 
 def _order(stream: str) -> tuple[int, int]:
     kind, _, number = stream.partition("-")
-    return ("rank", "records", "agent").index(kind), int(number or 0)
+    # What was displayed is there before the output that says where.
+    return ("display", "rank", "records", "agent").index(kind), int(number or 0)

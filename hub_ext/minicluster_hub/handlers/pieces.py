@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import codecs
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from minicluster.wire import Record
-
+M = TypeVar("M", bound=BaseModel)
 _LINE_SEARCH_BYTES = 8192
 
 
@@ -29,18 +29,19 @@ def line_start(data: bytes) -> int:
     return next((at for at in range(min(4, len(data))) if not 0x80 <= data[at] < 0xC0), 0)
 
 
-def whole_records(data: bytes, *, final: bool) -> tuple[tuple[Record, ...], int]:
-    """Return the records of the whole lines of `data` and how many bytes these took.
+def whole_lines(kind: type[M], data: bytes, *, final: bool) -> tuple[tuple[M, ...], int]:
+    """Return the messages of the whole lines of `data` and how many bytes these took.
 
-    A line that is no record (a newer agent's, say) is left out.
+    A line that is no such message (a newer agent's, say) is left out. Of data without any end of a line,
+    `final` takes all, else nothing is taken.
     """
-    end = len(data) if final else data.rfind(b"\n") + 1
-    records = (_record(line) for line in data[:end].splitlines() if line)
-    return tuple(record for record in records if record is not None), end
+    end = data.rfind(b"\n") + 1 or (len(data) if final else 0)
+    messages = (_message(kind, line) for line in data[:end].splitlines() if line)
+    return tuple(message for message in messages if message is not None), end
 
 
-def _record(line: bytes) -> Record | None:
+def _message(kind: type[M], line: bytes) -> M | None:
     try:
-        return Record.model_validate_json(line)
+        return kind.model_validate_json(line)
     except ValidationError:
         return None

@@ -99,7 +99,7 @@ class ReportHandler(TaskHandler):
     def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
         """Take what the ranks logged of their progress, for the scheduler."""
         board, now = self.context.board, self.context.clock()
-        records = (chunk.data for chunk in report.chunks if not chunk.stream.startswith("rank-"))
+        records = (chunk.data for chunk in report.chunks if chunk.stream.startswith(("records", "agent-")))
         if any([board.hear_records(self.task, run, data, now) for data in records]):
             self.context.reconciler.wake()
 
@@ -148,10 +148,10 @@ class OrdersHandler(TaskHandler, HeldHandler):
 
 
 def _streams(run: RunOrder) -> tuple[str, ...]:
-    """Return the streams that a task writes: its ranks' output and one of records."""
+    """Return the streams that a task writes: its ranks' output, what they display, and one of records."""
     ranks = range(run.first_rank, run.first_rank + run.local_world_size)
     records = "records" if run.group_rank == 0 else f"agent-{run.group_rank}"
-    return (*(f"rank-{rank}" for rank in ranks), records)
+    return (*(f"{kind}-{rank}" for rank in ranks for kind in ("rank", "display")), records)
 
 
 def _too_long(streams: list[str], limit_bytes: int) -> str:

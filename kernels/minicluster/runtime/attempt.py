@@ -288,4 +288,5 @@ class Attempt:
         return LocalRank(rank, around.settings.node, self._paths, self._records, *hooks)
 
     def _spools(self) -> list[Spool]:
-        return [*(rank.output for rank in self._ranks), self._records]
+        ranks = self._ranks
+        return [*(rank.displays for rank in ranks), *(rank.output for rank in ranks), self._records]

@@ -33,6 +33,9 @@ from minicluster.train.snapshots.shelf import FOLDERS
 from minicluster.wire import RunOrder, Versions
 
 from . import birth, environment, group, memory, output, packages, stacks, system, tracebacks
+from .displays.install import Displays
+from .displays.limits import rank_bytes
+from .displays.publisher import Publisher
 from .paths import AttemptPaths
 from .settings import TOKEN_FILE
 
@@ -68,6 +71,8 @@ class Rank:
         self.versions = Versions(python=platform.python_version())
         self.reader = pickling.ANY_READER
         self.group: group.GivenGroup | None = None
+        shown = self.paths.spool(f"display-{self.rank}")
+        self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -111,6 +116,7 @@ class Rank:
 
     def _load(self, payload: CellPayload) -> None:
         sys.argv = [payload.filename]
+        self.displays.install()
         if self.order.bundle_sha256:
             os.chdir(self.paths.work)
         modules = self.paths.modules(self.rank)
@@ -144,6 +150,9 @@ class Rank:
         except SystemExit as ended:
             if ended.code not in (None, 0):
                 raise
+        finally:
+            # Whoever brings the result brings the value, too: the notebook shows it.
+            self.displays.finish(value if self.order.brings_result and self.local_rank == 0 else None)
         if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
             self._keep_result(payload, cell, value)
 

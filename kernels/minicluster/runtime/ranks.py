@@ -38,6 +38,7 @@ class LocalRank:
     ) -> None:
         self.rank = rank
         self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
+        self.displays = Spool(f"display-{rank}", paths.spool(f"display-{rank}"))
         self.failing = asyncio.Event()
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
@@ -103,6 +104,7 @@ class LocalRank:
     def drain(self) -> None:
         for pump in (self._output, self._records, self._control):
             pump.drain()
+        self.displays.grown()
 
     def close(self) -> None:
         for pump in (self._output, self._records, self._control):
@@ -126,6 +128,8 @@ class LocalRank:
     def _keep(self, spool: Spool, data: bytes) -> None:
         self.heard_bytes += len(data)
         spool.write(data)
+        # A mark in the output tells that the rank displayed something.
+        self.displays.grown()
         self._output_came()
 
     def _hear(self, lines: bytes) -> None:

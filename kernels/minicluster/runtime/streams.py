@@ -46,6 +46,10 @@ class Spool:
         except OSError as error:
             self.lost = f"The output {self.name} is cut after {self.size} bytes: {error.strerror}."
 
+    def grown(self) -> None:
+        """Take what a rank appended to the file by itself."""
+        self.size = os.fstat(self._file.fileno()).st_size
+
     def chunk(self) -> StreamChunk | None:
         """Return the next bytes that the service lacks."""
         if self.unsent <= 0:

@@ -34,6 +34,7 @@ from .data import (
     MissingPieces,
     Standing,
 )
+from .displays import Display, Displays
 from .images import (
     LAYER_FILE,
     LAYER_ROOT,
@@ -121,6 +122,8 @@ __all__ = [
     "DataSetList",
     "DataStanding",
     "DataUse",
+    "Display",
+    "Displays",
     "DrainNode",
     "EnvName",
     "ErrorAnswer",

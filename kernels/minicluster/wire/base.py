@@ -12,7 +12,7 @@ VERSION_HEADER = "Minicluster-Wire"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
-StreamName = Annotated[str, Field(pattern=r"^(rank-\d{1,5}|records|agent-\d{1,5})$")]
+StreamName = Annotated[str, Field(pattern=r"^(rank-\d{1,5}|display-\d{1,5}|records|agent-\d{1,5})$")]
 
 
 class Message(BaseModel):

@@ -2,9 +2,10 @@
 
 import pytest
 
+from minicluster.wire import Record
 from minicluster_hub.handlers.cursor import Cursor
 from minicluster_hub.handlers.errors import ApiError
-from minicluster_hub.handlers.pieces import line_start, whole_records, whole_text
+from minicluster_hub.handlers.pieces import line_start, whole_lines, whole_text
 
 
 @pytest.mark.parametrize(
@@ -41,5 +42,5 @@ def test_a_tail_starts_at_a_line_or_else_at_a_character():
 
 def test_records_are_whole_lines_and_others_are_left_out():
     line = b'{"kind":"log","rank":0,"at":1.0,"step":3}\n'
-    records, used = whole_records(line + b"no record\n" + line[:10], final=False)
+    records, used = whole_lines(Record, line + b"no record\n" + line[:10], final=False)
     assert ([record.step for record in records], used) == ([3.0], len(line) + 10)

@@ -1,0 +1,103 @@
+"""What an object looks like: its own `_repr_*_` methods, as notebooks ask for them."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+TEXT = "text/plain"
+_METHODS = {
+    "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_",
+    "text/latex": "_repr_latex_",
+    "image/svg+xml": "_repr_svg_",
+    "image/png": "_repr_png_",
+    "image/jpeg": "_repr_jpeg_",
+}
+KNOWN = {TEXT, "image/gif", *_METHODS}
+"""Types that a panel can show; of others only the text is."""
+
+
+@dataclass
+class Content:
+    """What to display, by MIME type: text, and images in base64. width, height: in pixels, where said."""
+
+    data: dict[str, str] = field(default_factory=dict)
+    width: int | None = None
+    height: int | None = None
+
+    @property
+    def text(self) -> str:
+        return self.data.get(TEXT, "")
+
+    @property
+    def plain(self) -> bool:
+        return not self.data.keys() - {TEXT}
+
+
+def content_of(value: Any) -> Content:
+    """Ask an object how it looks. One whose methods fail is shown as text, with the traceback."""
+    if _is_figure(value):
+        return of_figure(value)
+    data, metadata = _asked(value, "_repr_mimebundle_")
+    for mime, method in _METHODS.items():
+        if mime not in data:
+            shown, about = _asked(value, method)
+            if shown:
+                data[mime], metadata[mime] = shown, about
+    data.setdefault(TEXT, repr(value))
+    return of_bundle(data, metadata)
+
+
+def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Content:
+    """Take a MIME bundle, as IPython's `raw=True` does."""
+    content = Content({mime: _as_text(shown) for mime, shown in data.items() if mime in KNOWN})
+    for about in (metadata or {}).values():
+        if isinstance(about, Mapping):
+            content.width = _pixels(about.get("width")) or content.width
+            content.height = _pixels(about.get("height")) or content.height
+    if "text/markdown" in content.data:
+        content.data[TEXT] = content.data["text/markdown"]
+    return content
+
+
+def of_figure(figure: Any) -> Content:
+    """Draw a figure as notebooks do: PNG, cut to what is drawn."""
+    file = BytesIO()
+    figure.savefig(file, format="png", bbox_inches="tight")
+    return Content({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
+
+
+def _is_figure(value: Any) -> bool:
+    module = sys.modules.get("matplotlib.figure")
+    return module is not None and isinstance(value, module.Figure)
+
+
+def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:
+    """Return what a method of an object says, and what it says about that; nothing where there is none."""
+    none = {} if method == "_repr_mimebundle_" else None
+    # As IPython does: a class is no instance of itself, and some objects answer to every name.
+    if isinstance(value, type) or not callable(getattr(type(value), method, None)):
+        return none, {}
+    try:
+        said = getattr(value, method)()
+    except Exception:
+        traceback.print_exc()
+        return none, {}
+    shown, about = said if isinstance(said, tuple) else (said, {})
+    if none is not None:
+        return dict(shown or {}), dict(about or {})
+    return shown, about
+
+
+def _as_text(shown: Any) -> str:
+    return base64.b64encode(shown).decode() if isinstance(shown, bytes) else str(shown)
+
+
+def _pixels(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) and 0 < value < 10_000 else None

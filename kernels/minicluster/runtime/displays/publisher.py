@@ -1,0 +1,130 @@
+"""The way of what a rank displays: the content into a file for the agent, its place into the output."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+from minicluster.wire import Display
+from minicluster.wire.displays import CLEAR, CLEAR_NEXT, changed, shown_here
+
+from .content import TEXT, Content
+from .limits import ITEM_BYTES, Pace
+
+_OWN_ID = re.compile(r"[0-9a-f]{8,64}")
+_TEXT_CHARACTERS = 10_000
+_SAVE_IT = "save it as a file in mc.output(), and it comes back"
+
+
+class Publisher:
+    """One rank's. Forked children have it, too: a line is one write, which no other can part."""
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+        self._paces: dict[str, Pace] = {}
+        self._held: dict[str, Content] = {}
+        self._full = False
+
+    def show(self, content: Content, display_id: str) -> None:
+        """Display something below what was printed so far."""
+        ident = wire_id(display_id)
+        now = time.monotonic()
+        self._paces.setdefault(ident, Pace(now, now))
+        said = self._write(ident, content)
+        text = content.text[:_TEXT_CHARACTERS].rstrip("\n")
+        _print(shown_here(ident, f"{text}\n{said}" if said else text))
+
+    def change(self, content: Content, display_id: str) -> None:
+        """Show something else in the place of what was displayed under this id; at most at its pace."""
+        ident = wire_id(display_id)
+        pace = self._paces.get(ident)
+        if pace is None:
+            return
+        wait_s = pace.wait_s(time.monotonic())
+        if wait_s <= 0:
+            self._change(ident, content)
+            return
+        first = ident not in self._held
+        self._held[ident] = content
+        if first:
+            later = threading.Timer(wait_s, self._change_held, [ident])
+            later.daemon = True
+            later.start()
+
+    def clear(self, *, wait: bool) -> None:
+        """Remove what was shown so far: now, or when there is something else."""
+        _print(CLEAR_NEXT if wait else CLEAR)
+
+    def finish(self) -> None:
+        """Show the last of all that changed faster than its pace."""
+        for ident in list(self._held):
+            self._change_held(ident)
+
+    def _change_held(self, ident: str) -> None:
+        content = self._held.pop(ident, None)
+        if content is not None:
+            self._change(ident, content)
+
+    def _change(self, ident: str, content: Content) -> None:
+        self._held.pop(ident, None)
+        self._paces[ident].changed_at = time.monotonic()
+        said = self._write(ident, content)
+        _print(changed(ident) + (f"{said}\n" if said else ""))
+
+    def _write(self, ident: str, content: Content) -> str:
+        """Write a line for the agent; return in words what of it is not shown."""
+        data = {mime: shown for mime, shown in content.data.items() if len(shown) <= ITEM_BYTES}
+        large = [mime for mime in content.data if mime not in data]
+        said = _too_large(large, max(map(len, content.data.values()), default=0)) if large else ""
+        if not data.keys() - {TEXT} and large:
+            return said
+        line = Display(id=ident, data=data, width=content.width, height=content.height)
+        return " ".join(filter(None, [said, self._append(line.model_dump_json().encode() + b"\n")]))
+
+    def _append(self, line: bytes) -> str:
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                if os.fstat(file).st_size + len(line) > self._limit_bytes:
+                    return self._say_full()
+                os.write(file, line)
+            finally:
+                os.close(file)
+        except OSError as error:
+            return f"[Not shown: {error.strerror}]"
+        return ""
+
+    def _say_full(self) -> str:
+        if self._full:
+            return ""
+        self._full = True
+        limit = f"{self._limit_bytes / 1e6:.0f} MB"
+        return f"[Not shown, nor what this rank displays from here on: its {limit} are full; {_SAVE_IT}]"
+
+
+def wire_id(display_id: str) -> str:
+    """Return an id as it travels: the user's own may be anything."""
+    known = _OWN_ID.fullmatch(display_id)
+    return display_id if known else hashlib.sha256(display_id.encode()).hexdigest()
+
+
+def _too_large(mimes: list[str], size: int) -> str:
+    limit = f"{ITEM_BYTES / 1e6:.0f} MB"
+    return f"[{', '.join(mimes)} of {size / 1e6:.1f} MB is not shown: {limit} is the limit; {_SAVE_IT}]"
+
+
+def _print(text: str) -> None:
+    """Write into the rank's output, also when the cell has put something else in the place of stdout."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    data = text.encode(errors="replace")
+    while data:
+        data = data[os.write(1, data) :]
