@@ -15,6 +15,7 @@ from .runs import attach as follow
 from .runs import fetch_result, log_path
 from .tables import Table, job_table, node_table, snapshot_table
 from .why import Why
+from .wire.displays import MARK
 
 if TYPE_CHECKING:
     from .magics import Distribute
@@ -70,5 +71,6 @@ def logs(magics: Distribute, said: Namespace) -> None:
     if left_out_bytes:
         url = service.url + log_path(said.job, rank)
         print(f"… the first {left_out_bytes} bytes are left out here; all of it: {url}")  # noqa: T201
-    text = text or f"Rank {rank} of job {said.job} has printed nothing so far."
+    # Marks say where something was displayed: its text stands there anyway.
+    text = MARK.sub("", text) or f"Rank {rank} of job {said.job} has printed nothing so far."
     print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201

@@ -8,7 +8,8 @@
 //   ranks    {"0": {first, start, entries, skipped}}: what a rank shows, as entries with absolute numbers. Those
 //            before `first` are gone, `entries` stand from `start` on. skipped: bytes of the log left out.
 //   metrics  {plot, progress: null | {share, text, left}}; plot: SVG and a legend as HTML
-// An entry is a line of text, or something rich in its place between the lines: {mime: data}, see RICH.
+// An entry is a line of text, or something rich in its place between the lines: {mime: data}, see RICH. Of an
+// image it may also have width and height.
 
 const QUIET_MS = 25_000; // Something is heard each 10 s, else nobody sends any more.
 const ANSWER_MS = 6_000; // So long a Stop may go unanswered.
@@ -234,15 +235,69 @@ class RankTabs {
 // --- what a rank printed and displayed ------------------------------------------------------------------------
 
 // How rich entries are drawn: a function from an entry's data to a node, by MIME type, the best first.
-const RICH = new Map([["text/plain", (text) => make("pre", "mc-rich", text)]]);
+const RICH = new Map([
+  ["application/vnd.minicluster.coloured", coloured],
+  ["text/html", frame],
+  ["image/svg+xml", (svg, entry) => image(`data:image/svg+xml,${encodeURIComponent(svg)}`, entry)],
+  ...["png", "jpeg", "gif"].map((kind) => [
+    `image/${kind}`,
+    (data, entry) => image(`data:image/${kind};base64,${data}`, entry),
+  ]),
+  ["text/markdown", (text) => make("pre", "mc-rich", text)],
+  ["text/latex", (text) => make("pre", "mc-rich", text)],
+  ["text/plain", (text) => make("pre", "mc-rich", text)],
+]);
 
 function drawEntry(entry) {
   if (typeof entry === "string") return make("div", "mc-line", entry);
   for (const [mime, draw] of RICH) {
-    if (mime in entry) return draw(entry[mime]);
+    if (mime in entry) return draw(entry[mime], entry);
   }
   return make("div", "mc-line", `[${Object.keys(entry).join(", ")}]`);
 }
+
+// A line with the colours of a terminal.
+function coloured(html) {
+  const node = make("div", "mc-line");
+  node.append(...drawing(html));
+  return node;
+}
+
+function image(source, entry) {
+  const node = make("img", "mc-image");
+  node.src = source;
+  node.alt = entry["text/plain"] ?? "";
+  if (entry.width) node.width = entry.width;
+  if (entry.height) node.height = entry.height;
+  return node;
+}
+
+const FRAME_STYLE = `body { margin: 0; font: 13px system-ui, sans-serif; overflow-x: auto }
+  table { border-collapse: collapse; font-size: 12px } td, th { padding: 3px 8px; text-align: right }
+  thead th { border-bottom: 1px solid } tbody tr:nth-child(odd) { background: rgba(128, 128, 128, 0.1) }`;
+const FRAME_SCRIPT = `new ResizeObserver(() => parent.postMessage(
+  { minicluster: document.documentElement.offsetHeight }, "*")).observe(document.documentElement);`;
+const FRAME_PX = 600;
+
+// HTML of a rank, in a frame with an origin of its own: its scripts reach nothing of this page.
+function frame(html) {
+  const node = make("iframe", "mc-frame");
+  node.setAttribute("sandbox", "allow-scripts");
+  node.title = "HTML that a rank displayed";
+  const colour = getComputedStyle(document.documentElement).getPropertyValue("--jp-content-font-color1") || "#222";
+  const style = `${FRAME_STYLE} body { color: ${colour} }`;
+  node.srcdoc = `<!doctype html><style>${style}</style>${html}<script>${FRAME_SCRIPT}</script>`;
+  return node;
+}
+
+// A frame tells its height; nobody else may say anything about it.
+window.addEventListener("message", ({ source, data }) => {
+  const height = Number(data?.minicluster);
+  if (!height) return;
+  for (const node of document.querySelectorAll("iframe.mc-frame")) {
+    if (node.contentWindow === source) node.style.height = `${Math.min(FRAME_PX, height + 8)}px`;
+  }
+});
 
 class RankOutput {
   constructor() {

@@ -16,8 +16,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 _ELEMENTS = _words(
-    "table caption colgroup col thead tbody tfoot tr th td div span p br hr h1 h2 h3 h4 h5 h6 b strong i em u "
-    "s small sub sup code pre kbd blockquote ul ol li dl dt dd details summary progress a img"
+    "table caption colgroup col thead tbody tfoot tr th td div span p br hr h1 h2 h3 h4 h5 h6 b strong "
+    "i em u s small sub sup code pre kbd blockquote ul ol li dl dt dd details summary progress a img"
 )
 _EMPTY = _words("br hr img col")
 _SILENT = _words("script style template title head noscript iframe object svg math")

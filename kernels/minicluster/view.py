@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .ansi import as_html
 from .curves import Metrics, Progress
 from .failures import told
 from .plot import svg
@@ -13,6 +14,7 @@ from .wire import Display, Displays, Job, JobState, LogChunk, Records
 
 _PLOT_EVERY_S = 0.25
 _ALL_TAILS_BYTES = 512 * 1024
+_COLOURED = "application/vnd.minicluster.coloured"
 _BACK_SHOWN_S = 15.0
 _TITLES = {
     JobState.QUEUED: "Waiting",
@@ -178,7 +180,7 @@ class RunView:
 
     def _tail(self, rank: int, change: TailChange) -> dict[str, Any]:
         skipped = self.skipped_bytes.get(rank, 0)
-        entries = tuple(self.entry(rank, line) for line in change.lines)
+        entries = tuple(_coloured(self.entry(rank, line)) for line in change.lines)
         return {"first": change.first, "start": change.start, "entries": entries, "skipped": skipped}
 
     def _metrics(self) -> dict[str, Any]:
@@ -187,6 +189,11 @@ class RunView:
             "plot": svg(self.metrics.curves),
             "progress": None if progress is None else progress_words(progress),
         }
+
+
+def _coloured(entry: Entry) -> Entry:
+    """Return a line with colours as a panel draws it."""
+    return {_COLOURED: as_html(entry)} if isinstance(entry, str) and "\x1b[" in entry else entry
 
 
 def progress_words(progress: Progress) -> dict[str, Any]:

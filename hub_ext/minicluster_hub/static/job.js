@@ -2,6 +2,7 @@
 
 import { address, ask, element, jobId, listen, tell } from "./service.js";
 import { showFiles } from "./job_files.js";
+import { addDisplays, drawn, forgetDisplays } from "./job_output.js";
 import { showSnapshots } from "./job_snapshots.js";
 import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
@@ -20,6 +21,7 @@ function showJob(job) {
   if (job.attempt !== attempt) {
     attempt = job.attempt;
     tails.clear();
+    forgetDisplays();
     picked = false;
     byId("ranks").replaceChildren();
     draw();
@@ -72,18 +74,13 @@ function addOutput(chunk) {
 function draw() {
   drawing = false;
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  log.textContent = overwritten(tails.get(shown) ?? "");
+  log.replaceChildren(...drawn(tails.get(shown) ?? ""));
   if (atEnd) {
     log.scrollTop = log.scrollHeight;
   }
   const rank = shown.replace("rank-", "");
   byId("download").hidden = !shown;
   byId("download").href = address(`api/jobs/${jobId}/log`, { rank, attempt, download: 1 });
-}
-
-// A carriage return goes back to the line's start, as in a terminal (progress bars).
-function overwritten(text) {
-  return text.replaceAll("\r\n", "\n").replace(/[^\n]*\r(?=[^\n])/g, "");
 }
 
 function addTab(stream) {
@@ -117,6 +114,7 @@ const stream = listen(`api/jobs/${jobId}/events`, {
   on: {
     job: showJob,
     log: addOutput,
+    displays: addDisplays,
     end(job) {
       showJob(job);
       stream.close();

@@ -1,0 +1,53 @@
+// A rank's output on the job's page: its lines, and of what it displayed the pictures. HTML of a cell is never shown
+// here, where it could act as whoever looks at the page: its text stands in its place.
+
+import { element } from "./service.js";
+
+const MARK = /\x1b_mc-(?:(display|update) ([0-9a-f]{8,64})|(end|clear|clear-next))\x1b\\/;
+const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-Z\\-~])/g;
+const PICTURES = ["image/png", "image/jpeg", "image/gif"];
+const MOST = 200;
+
+const displays = new Map();
+
+// Take what a rank displayed; the oldest pictures give way.
+export function addDisplays(event) {
+  for (const display of event.displays) {
+    displays.set(display.id, display);
+  }
+  while (displays.size > MOST) {
+    displays.delete(displays.keys().next().value);
+  }
+}
+
+export function forgetDisplays() {
+  displays.clear();
+}
+
+// Return the nodes for a rank's output.
+export function drawn(text) {
+  const parts = text.split(MARK);
+  const nodes = [overwritten(parts[0])];
+  let hidden = false;
+  for (let at = 1; at < parts.length; at += 4) {
+    const picture = parts[at] === "display" ? pictureOf(displays.get(parts[at + 1])) : null;
+    hidden = picture ? true : hidden && parts[at + 2] !== "end";
+    nodes.push(picture ?? "", hidden ? "" : overwritten(parts[at + 3]));
+  }
+  return nodes;
+}
+
+function pictureOf(display) {
+  const mime = PICTURES.find((kind) => display?.data[kind]);
+  if (!mime) {
+    return null;
+  }
+  const source = `data:${mime};base64,${display.data[mime]}`;
+  return element("img", { src: source, alt: display.data["text/plain"] ?? "", className: "mc-displayed" });
+}
+
+// A carriage return goes back to the line's start, as in a terminal (progress bars).
+function overwritten(text) {
+  const plain = text.replace(ESCAPES, "").replaceAll("\r\n", "\n");
+  return plain.replace(/[^\n]*\r(?=[^\n])/g, "");
+}
