@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from minicluster.wire import (
     Job,
@@ -37,6 +37,7 @@ from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store
 from minicluster_hub.views import IdleGpus, job_message, node_list, with_closed
 
+_MOST_NOTES = 3
 LOOK_S = 3.0
 """How long agents may take to say where their ranks are."""
 
@@ -195,9 +196,15 @@ class Board:
         shown = job_message(record, self._nodes_of(record), self._waits.get(record.id))
         if record.state is JobState.STARTING and (told := self._data_told(record)):
             return shown.model_copy(update={"reason": told})
-        lives = record.state in (JobState.STARTING, JobState.RUNNING)
-        note = " ".join(self._notes.get(record.id, {}).values()) if lives else ""
+        note = _joined(self._told_of(record))
         return shown.model_copy(update={"note": note}) if note else shown
+
+    def _told_of(self, record: JobRecord) -> list[str]:
+        """Return what the owner of a job should know, now while it runs, and of all of it afterwards."""
+        if record.state in (JobState.STARTING, JobState.RUNNING):
+            return list(self._notes.get(record.id, {}).values())
+        story = self._store.events(record.id) if record.state.terminal else ()
+        return [event.text for event in story if event.kind == "note"]
 
     def _data_told(self, record: JobRecord) -> str:
         scene = self.scenes.get(record.gang_id or 0)
@@ -210,6 +217,11 @@ class Board:
         if scene is not None and not record.state.terminal:
             return tuple(task.node for task in scene.tasks)
         return self._store.attempt_nodes(record.attempt_id)
+
+
+def _joined(notes: Sequence[str]) -> str:
+    more = f" ({len(notes) - _MOST_NOTES} more notes are in its story.)" if len(notes) > _MOST_NOTES else ""
+    return " ".join(notes[:_MOST_NOTES]) + more
 
 
 def _told(scenes: Iterable[Scene]) -> set[tuple[int, str]]:

@@ -21,6 +21,7 @@ from minicluster_hub.actions import (
     StartLighthouse,
     StartTask,
 )
+from minicluster_hub.last_places import final_error
 from minicluster_hub.losses import (
     given_up,
     image_retired,
@@ -29,7 +30,6 @@ from minicluster_hub.losses import (
     without_unusable,
 )
 from minicluster_hub.models import GangTarget, JobRecord, TaskState, World
-from minicluster_hub.root_cause import root_cause
 from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, lost_connections, scenes
 from minicluster_hub.states import JobEvent
 
@@ -94,7 +94,7 @@ def _job_actions(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> 
         if loss is not None:
             yield loss
         elif scene.cleared():
-            error = root_cause(scene.ranks) if job.state is JobState.FAILING else None
+            error = final_error(job.error, scene.ranks) if job.state is JobState.FAILING else None
             yield Happened(job.id, JobEvent.CLEARED, error=error)
     elif job.state in (JobState.STARTING, JobState.RUNNING):
         if scene.data is not None and scene.data.ready and job.data_attempt_id != job.attempt_id:

@@ -11,10 +11,12 @@ from minicluster.wire import RankStack, StackFrame
 
 
 class Kind(Enum):
-    """RANKS: waits for other ranks, if for anything. DATA: for its DataLoader. ELSEWHERE: none of these."""
+    """RANKS: waits for other ranks, if for anything. DATA: for its DataLoader. END: for what it began,
+    after the cell's end. ELSEWHERE: none of these."""
 
     RANKS = "ranks"
     DATA = "data"
+    END = "end"
     ELSEWHERE = "elsewhere"
 
 
@@ -31,6 +33,8 @@ class Place:
         """Say it after "rank 2 is"."""
         if self.kind is Kind.RANKS:
             return f"in the {self.what} of {self.line}" if self.line else f"in the {self.what}"
+        if self.kind is Kind.END:
+            return f"at the cell's end, waiting for its {self.what}"
         shown = f"{self.line}: `{self.text}`" if self.text else self.line
         if self.kind is Kind.DATA:
             return f"waiting for a DataLoader in {shown}" if quiet else f"at a DataLoader in {shown}"
@@ -57,6 +61,8 @@ _QUIET_S = 1.0
 
 def place_of(stack: RankStack) -> Place:
     """Say where a rank is that was seen."""
+    if stack.ending:
+        return Place(Kind.END, stack.ending, "")
     depth = next((at for at, frame in enumerate(stack.frames) if not _LIBRARY.search(frame.file)), None)
     library = stack.frames if depth is None else stack.frames[:depth]
     line, text = _line(stack.frames, depth)

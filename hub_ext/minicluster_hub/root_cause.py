@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minicluster.wire import JobError
+from minicluster.wire import ErrorKind, JobError
 from minicluster_hub.models import RankRecord
 
 CONNECTION_LOST = (
@@ -21,7 +21,7 @@ CONNECTION_LOST = (
 
 
 def root_cause(ranks: Iterable[RankRecord]) -> JobError | None:
-    """Return the error of the rank that failed first, those of lost connections last."""
+    """Return the error of the rank that failed first; after those of lost connections come ended ranks."""
     errors = [rank.error for rank in ranks if rank.error is not None]
     return min(errors, key=_blame, default=None)
 
@@ -32,6 +32,8 @@ def is_consequence(error: JobError | None) -> bool:
     return any(words in said for words in CONNECTION_LOST)
 
 
-def _blame(error: JobError) -> tuple[bool, float, int]:
+def _blame(error: JobError) -> tuple[bool, bool, float, int]:
     when = error.at if error.at is not None else float("inf")
-    return is_consequence(error), when, error.rank if error.rank is not None else 0
+    rank = error.rank if error.rank is not None else 0
+    was_ended = error.kind is ErrorKind.SIGNAL and error.message.startswith(f"Rank {rank} was ended: ")
+    return was_ended, is_consequence(error), when, rank

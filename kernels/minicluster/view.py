@@ -121,6 +121,8 @@ class RunView:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:
             parts.append(told(job.error))
+        if job.state.terminal:
+            parts.append(job.note)
         return " · ".join(part for part in parts if part)
 
     @property

@@ -137,14 +137,14 @@ def test_times_of_a_job_are_those_of_its_first_run_and_its_end(store, given):
     assert store.attempt_nodes(over.attempt_id) == ("node-4", "node-5")
 
 
-def test_the_first_error_is_the_jobs_error(store, given):
+def test_what_is_known_of_an_error_at_the_end_is_the_jobs_error(store, given):
     job, _, _ = given.admitted()
-    first = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: first", rank=1, traceback="line 3")
-    store.apply(job.id, JobEvent.FAILURE_SEEN, 3.0, error=first)
-    later = JobError(kind=ErrorKind.SIGNAL, message="second")
-    over = store.apply(job.id, JobEvent.CLEARED, 4.0, error=later)
-    assert (over.state, over.error) == (JobState.FAILED, first)
-    assert store.events(job.id)[2].text == "ValueError: first"
+    first = JobError(kind=ErrorKind.TIMEOUT, message="the job ran too long")
+    assert store.apply(job.id, JobEvent.FAILURE_SEEN, 3.0, error=first).error == first
+    more = JobError(kind=ErrorKind.TIMEOUT, message="the job ran too long. Rank 1 never came.")
+    over = store.apply(job.id, JobEvent.CLEARED, 4.0, error=more)
+    assert (over.state, over.error) == (JobState.FAILED, more)
+    assert store.events(job.id)[2].text == "the job ran too long"
 
 
 def test_an_error_found_only_at_the_end_is_kept(store, given):

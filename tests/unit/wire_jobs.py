@@ -12,6 +12,7 @@ ERROR = {
     "hint": "",
     "exit_code": 1,
     "at": 1700000000.5,
+    "stack": None,
 }
 BLOB = {"sha256": SHA, "size_bytes": 12}
 USE = {"name": "ada/cinic10", "owner": "ada", "manifest_sha256": SHA, "size_bytes": 12}
@@ -147,7 +148,7 @@ IMAGE = {
     "created_at": 1700000000.5,
 }
 FRAME = {"file": "Cell In[5]", "line": 14, "function": "train", "cell": True, "text": "dist.barrier()"}
-STACK = {"rank": 2, "sight": "seen", "quiet_s": 12.5, "frames": [FRAME], "helpers": [[FRAME]]}
+STACK = {"rank": 2, "sight": "seen", "quiet_s": 12.5, "ending": "", "frames": [FRAME], "helpers": [[FRAME]]}
 NODE = {"name": "node-1", "up": True, "slots": [SLOT, SERVER_SLOT], "closed": ""}
 VERSIONS = {"python": "3.12.1", "minicluster": "0.1.0", "cloudpickle": "3.1.2", "torch": "2.13.0+cpu"}
 MESSAGES = {
@@ -195,6 +196,7 @@ MESSAGES = {
         "quiet": [2],
         "look": 8,
         "stacks": [STACK],
+        "ending": ["The cell is over on rank 2, which waits for thread loader."],
         "unreached": ["task-8:4001"],
         "snapshots": [{"step": 120, "attempt": 4, "blob": BLOB, "part": 0, "parts": 1, "keep": 2}],
         "artifacts": [{"path": "a folder/ünïcode", "part": 2, "blob": BLOB}],

@@ -84,6 +84,7 @@ class ReportHandler(TaskHandler):
         if on_it is not None:
             sizes = self._keep_or_say(on_it, report)
             self._hear_records(on_it, report)
+            self.context.board.annotate(on_it.job_id, " ".join(report.ending), f"end-{self.task.id}")
             own = range(on_it.first_rank, on_it.first_rank + on_it.local_world_size)
             self.context.board.looks.hear(self.task.id, on_it.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.

@@ -137,7 +137,7 @@ def _changes(
 ) -> dict[str, Any]:
     """Return what a transition sets beside the state itself."""
     changes: dict[str, Any] = {}
-    if error is not None and job.error is None:
+    if error is not None and (job.error is None or state.terminal):
         changes["error"] = to_json(error)
     if state is JobState.QUEUED:
         # The next attempt has a first error of its own; this one's stays in the story.

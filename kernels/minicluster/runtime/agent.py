@@ -145,6 +145,7 @@ class Agent:
                 "chunks": attempt.chunks(),
                 "result": attempt.result,
                 "notes": attempt.notes(),
+                "ending": attempt.ending(),
                 **attempt.lookout.report(),
                 "snapshots": self._snapshots.reports(),
                 "artifacts": self._outputs.reports(),

@@ -9,20 +9,18 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from minicluster.errors import MiniclusterError
-from minicluster.payload import PayloadDamaged
 from minicluster.publishing.pip import PipFailed
 from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
 
-from . import data_folders, ladder, packages, processes
+from . import bundles, ladder, processes
 from .artifacts import OutputKeeper
-from .bundles import unpack_bundle
 from .gpu_memory import GpuMemory
 from .link import Backoff, Link, ServiceAway, ServiceRefused
 from .lookout import Lookout
 from .meeting import Meeting
 from .parent import Parent
-from .paths import AttemptPaths, write_whole
+from .paths import AttemptPaths
+from .preparation import AttemptImpossible, Preparation
 from .ranks import LocalRank
 from .settings import AgentSettings
 from .snapshots import SnapshotKeeper
@@ -42,10 +40,6 @@ _BECAUSE = {
 def _is_harsher(mode: StopMode, than: StopMode) -> bool:
     modes = list(StopMode)
     return modes.index(mode) > modes.index(than)
-
-
-class AttemptImpossible(MiniclusterError):
-    """The attempt's ranks cannot be started here."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +99,12 @@ class Attempt:
         return tuple(rank.report(hold_success=hold) for rank in self._ranks)
 
     def notes(self) -> tuple[str, ...]:
-        told = [rank.note for rank in self._ranks] + [spool.lost for spool in self._spools()]
+        told = [*(rank.note for rank in self._ranks), *(spool.lost for spool in self._spools())]
         brought = (*self._around.snapshots.notes(), *self._around.outputs.notes())
         return (*self._notes, *brought, *filter(None, told))
+
+    def ending(self) -> tuple[str, ...]:
+        return tuple(filter(None, (rank.ending for rank in self._ranks)))
 
     def chunks(self) -> tuple[StreamChunk, ...]:
         """Return the next piece of each stream, those first that have sent the least."""
@@ -170,7 +167,8 @@ class Attempt:
         shutil.rmtree(self._paths.folder, ignore_errors=True)
 
     async def _start_ranks(self) -> None:
-        self._preparing = asyncio.create_task(self._prepare())
+        preparation = Preparation(self.order, self._paths, self._around.settings, self._around.link)
+        self._preparing = asyncio.create_task(preparation.run(self._around.parent, self.meeting))
         if self._mode:
             self._preparing.cancel()
         try:
@@ -194,29 +192,6 @@ class Attempt:
         if self._descent:
             self._descent.cancel()
 
-    async def _prepare(self) -> None:
-        parent = self._around.parent
-        await parent.usable()
-        if parent.broken:
-            raise AttemptImpossible(f"No rank can start on {self._around.settings.node}: {parent.broken}.")
-        write_whole(self._paths.order, self.order.model_dump_json().encode())
-        try:
-            await data_folders.show(self.order.data)
-        except data_folders.NoDataHere as error:
-            raise AttemptImpossible(f"No data sets on {self._around.settings.node}: {error}.") from error
-        await asyncio.gather(self.meeting.reach_all(), self._fetch_cell())
-
-    async def _fetch_cell(self) -> None:
-        link, paths = self._around.link, self._paths
-        try:
-            await link.fetch_in_time(self.order.payload_sha256, paths.payload)
-            await packages.install(paths.payload, self._around.settings.scratch, self.order.env)
-            if self.order.bundle_sha256:
-                await link.fetch_in_time(self.order.bundle_sha256, paths.bundle)
-                await asyncio.to_thread(unpack_bundle, paths.bundle, paths.work)
-        except (ServiceRefused, PayloadDamaged) as error:
-            raise AttemptImpossible(f"The cell could not be fetched. {error}") from error
-
     async def _end_all_when_one_fails(self) -> None:
         waits = {asyncio.create_task(rank.failing.wait()): rank for rank in self._ranks}
         try:
@@ -233,6 +208,9 @@ class Attempt:
         if self._descent:
             self._descent.cancel()
 
+        for rank in ranks:
+            rank.quiet_s = self.lookout.quiet_s(rank.rank)
+
         def send(number: signal.Signals) -> None:
             self._around.parent.wake()
             for rank in ranks:
@@ -246,6 +224,8 @@ class Attempt:
             self._notes.append(f"Processes of the job do not end on {self._around.settings.node}.")
         if held := await self._gpu_memory.still_held():
             self._notes.append(f"{held} Its node is {self._around.settings.node}.")
+        if self.order.bundle_sha256:
+            self._notes += await asyncio.to_thread(bundles.gone, self._paths, self._around.settings.node)
         for rank in self._ranks:
             rank.drain()
             rank.close()

@@ -42,6 +42,10 @@ class Lookout:
         """Return the fields of a report that are its own."""
         return {"quiet": self._watch.quiet, "look": self._answered, "stacks": self._stacks}
 
+    def quiet_s(self, rank: int) -> float:
+        """Return for how long a rank has made no progress."""
+        return round(self._watch.quiet_s(rank, asyncio.get_running_loop().time()), 1)
+
     def told(self, number: int) -> None:
         """Drop the stacks that the service holds."""
         if number == self._answered:
@@ -70,6 +74,6 @@ class Lookout:
         if rank.pid is None:
             sight = RankSight.ENDED if rank.leaving or rank.end else RankSight.STARTING
             return RankStack(rank=rank.rank, sight=sight)
-        quiet_s = self._watch.quiet_s(rank.rank, asyncio.get_running_loop().time())
         answers = self._paths.stacks(rank.rank)
-        return await look(Looked(rank.rank, rank.pid, answers, cell, round(quiet_s, 1)))
+        seen = await look(Looked(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
+        return seen.model_copy(update={"ending": rank.waits_for})

@@ -53,7 +53,7 @@ async def _ask(pid: int, path: Path, until: float) -> str | None:
     """Signal a process and return what it writes; None when it does not."""
     if not stacks.answers(pid) or processes.state_of(pid) in "TtZX":
         return None
-    before = _size(path)
+    before = stacks.size(path)
     if not stacks.is_asked(pid):
         try:
             os.kill(pid, stacks.LOOK_SIGNAL)
@@ -62,7 +62,7 @@ async def _ask(pid: int, path: Path, until: float) -> str | None:
     size = before
     while asyncio.get_running_loop().time() < until:
         await asyncio.sleep(_POLL_S)
-        last, size = size, _size(path)
+        last, size = size, stacks.size(path)
         if size > before and size == last:  # It has come to rest.
             return _read(path, before)
     return None
@@ -94,15 +94,9 @@ def _program(pid: int) -> str:
     return ""
 
 
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size
-    return 0
-
-
 def _make_room(path: Path) -> None:
     """Drop old answers, all but the first line. The ranks append, wherever the end is."""
-    if _size(path) > _MOST_BYTES:
+    if stacks.size(path) > _MOST_BYTES:
         os.truncate(path, len(_main_thread(path)) + 1)
 
 

@@ -30,6 +30,11 @@ class AttemptPaths:
         """The ranks' working folder, where files from beside the notebook came along."""
         return self.folder / "work"
 
+    @property
+    def laid_out(self) -> Path:
+        """What the working folder had when the ranks came."""
+        return self.folder / "work.json"
+
     def modules(self, rank: int) -> Path:
         """Return a rank's own copy of the modules beside the notebook: no rank waits for another."""
         return self.folder / f"modules-{rank}"

@@ -32,7 +32,7 @@ from minicluster.train.outputs import OUTPUT
 from minicluster.train.snapshots.shelf import FOLDERS
 from minicluster.wire import RunOrder, Versions
 
-from . import birth, environment, group, memory, output, packages, stacks, system, tracebacks
+from . import birth, ending, environment, group, memory, output, packages, stacks, system, tracebacks
 from .displays.install import Displays
 from .displays.limits import rank_bytes
 from .displays.publisher import Publisher
@@ -65,6 +65,7 @@ class Rank:
         self.local_rank = local_rank
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
+        self.pid = os.getpid()
         self.namespace: dict[str, Any] = _new_main().__dict__
         self.given: frozenset[str] = frozenset()
         self.sources: dict[str, Source] = {}
@@ -80,13 +81,16 @@ class Rank:
             self._prepare()
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
             self._load(payload)
-            self._execute(payload)
+            cell, value = self._execute(payload)
+            if os.getpid() != self.pid:
+                return 0  # A child that the cell forked, and that came through to its end.
+            ending.wait_for_the_rest(lambda name: self._say("waiting", what=name))
+            if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
+                self._keep_result(payload, cell, value)
             if self.group:
                 self.group.wait_for_all()
         except BaseException as error:
-            code = self._failed(error)
-            self._say("failed", exit_code=code)
-            return code
+            return self._failed(error)
         self._say("finished")
         return 0
 
@@ -137,7 +141,7 @@ class Rank:
         self.namespace.update(given)
         self.given = frozenset(given)
 
-    def _execute(self, payload: CellPayload) -> None:
+    def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
         self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
         remember(self.sources)
         stacks.tell_cell(self.paths.cell, payload.filename, payload.source)
@@ -151,10 +155,11 @@ class Rank:
             if ended.code not in (None, 0):
                 raise
         finally:
-            # Whoever brings the result brings the value, too: the notebook shows it.
-            self.displays.finish(value if self.order.brings_result and self.local_rank == 0 else None)
-        if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
-            self._keep_result(payload, cell, value)
+            if os.getpid() == self.pid:
+                # Whoever brings the result brings the value, too: the notebook shows it.
+                brings = self.order.brings_result and self.local_rank == 0
+                self.displays.finish(value if brings else None)
+        return cell, value
 
     def _keep_result(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         wanted = cell.assigned if payload.pull is None else payload.pull
@@ -178,7 +183,9 @@ class Rank:
             code, text = 1, tracebacks.render(error, self.sources)
             account = tracebacks.account_of(error, text, code)
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
-        tracebacks.write_account(self.paths.error_file(self.rank), account)
+        if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
+            tracebacks.write_account(self.paths.error_file(self.rank), account)
+            self._say("failed", exit_code=code)
         return code
 
     def _say(self, event: str, **more: Any) -> None:

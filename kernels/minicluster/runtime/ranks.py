@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from minicluster.wire import ErrorKind, JobError, RankReport, RankState
+from minicluster.wire import ErrorKind, JobError, RankReport, RankSight, RankStack, RankState
 
-from . import processes
+from . import processes, stacks
 from .errors import RankEnd, failure_of, note_of
 from .parent import Child, Parent
 from .paths import AttemptPaths
@@ -43,6 +43,8 @@ class LocalRank:
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
         self.heard_bytes = 0
+        self.waits_for = ""
+        self.quiet_s = 0.0
         self._node = node
         self._paths = paths
         self._changed = changed
@@ -54,6 +56,7 @@ class LocalRank:
         self._finished = False
         self._because = ""
         self._early: signal.Signals | None = None
+        self._asked_to_end_at: int | None = None
 
     @property
     def note(self) -> str:
@@ -62,6 +65,12 @@ class LocalRank:
     @property
     def succeeded(self) -> bool:
         return self.end is not None and self.failure is None
+
+    @property
+    def ending(self) -> str:
+        """Say that the rank is through with the cell, and waits for what it began."""
+        waits = self.pid is not None and self.waits_for
+        return f"The cell is over on rank {self.rank}, which waits for its {self.waits_for}." if waits else ""
 
     @property
     def pid(self) -> int | None:
@@ -91,6 +100,8 @@ class LocalRank:
         if self._child and self._child.ended.is_set():
             return
         self._because = self._because or because
+        if number is signal.SIGTERM and self._asked_to_end_at is None:
+            self._asked_to_end_at = stacks.size(self._paths.stacks(self.rank))
         if self._child and self._child.pid:
             processes.signal_group(self._child.pid, number)
         else:
@@ -133,7 +144,14 @@ class LocalRank:
         self._output_came()
 
     def _hear(self, lines: bytes) -> None:
-        said: dict[str, Any] = json.loads(lines.splitlines()[-1])
+        for line in lines.splitlines():
+            self._take(json.loads(line))
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if said["event"] == "waiting":
+            self.waits_for = str(said["what"])[:200]
+            self._changed()
+            return
         if said["event"] == "finished":
             self._finished = True
             wait_s = EXIT_WAIT_S
@@ -143,21 +161,36 @@ class LocalRank:
         because = f"it was still there {wait_s:.0f} s after the cell's end"
         asyncio.get_running_loop().call_later(wait_s, self.send, signal.SIGKILL, because)
 
+    def _last_stack(self, account: dict[str, Any] | None) -> RankStack | None:
+        """Return where the rank was when it failed, or was asked to end."""
+        cell = stacks.CellText.read(self._paths.cell)
+        frames = stacks.of_account(account, cell)
+        if not frames and self._asked_to_end_at is not None:
+            frames = stacks.answer(self._paths.stacks(self.rank), self._asked_to_end_at, cell)
+        if not frames and not self.waits_for:
+            return None
+        seen = RankSight.SEEN
+        return RankStack(
+            rank=self.rank, sight=seen, quiet_s=self.quiet_s, ending=self.waits_for, frames=frames
+        )
+
     def _conclude(self, child: Child, memory_kills: int) -> None:
         if child.status is None:
             self.refuse(f"Rank {self.rank} could not be started on {self._node}: {child.refusal}.")
         else:
+            account = _read_account(self._paths.error_file(self.rank))
             self.end = RankEnd(
                 rank=self.rank,
                 node=self._node,
                 status=child.status,
                 at=time.time(),
                 finished=self._finished,
-                account=_read_account(self._paths.error_file(self.rank)),
+                account=account,
                 ended_because=self._because,
                 memory_kills=memory_kills,
             )
-            self.failure = failure_of(self.end)
+            failure = failure_of(self.end)
+            self.failure = failure and failure.model_copy(update={"stack": self._last_stack(account)})
         if self.failure:
             self.failing.set()
         self._changed()

@@ -14,8 +14,11 @@ import os
 import re
 import signal
 import threading
+import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minicluster.wire import StackFrame
 
@@ -23,6 +26,8 @@ from .paths import write_whole
 
 LOOK_SIGNAL = int(signal.SIGRTMAX) - 2
 """Hardly anybody else's: the C library takes the first ones, tools take SIGUSR1 and SIGUSR2."""
+FRAMES = "frames"
+"""Of an error file: where the exception was raised."""
 _FD_FROM = 210
 _OWN_FOLDER = str(Path(__file__).parent)
 _MOST_FRAMES = 60
@@ -40,6 +45,9 @@ def listen(path: Path) -> None:
     os.close(fd)
     os.write(high, f"{threading.get_ident():#x}\n".encode())
     faulthandler.register(LOOK_SIGNAL, file=high, all_threads=True, chain=False)
+    # Where it was when it was ended tells who waited for whom. A child that is ended says nothing.
+    faulthandler.register(signal.SIGTERM, file=high, all_threads=True, chain=True)
+    os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))
 
 
 def tell_cell(path: Path, filename: str, source: str) -> None:
@@ -79,6 +87,37 @@ def answers(pid: int) -> bool:
 def is_asked(pid: int) -> bool:
     """Tell whether the signal waits already for the process to take it."""
     return bool(_mask(pid, "ShdPnd") >> (LOOK_SIGNAL - 1) & 1)
+
+
+def answer(path: Path, offset: int, cell: CellText) -> tuple[StackFrame, ...]:
+    """Return the main thread's frames of what a rank wrote from there on."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return ()
+    main = text.partition(b"\n")[0].decode("ascii", "replace").strip()
+    return parse(text[offset:].decode("utf-8", "replace"), main, cell)
+
+
+def of_account(account: Mapping[str, Any] | None, cell: CellText) -> tuple[StackFrame, ...]:
+    """Return the frames of an exception, from a rank's error file."""
+    told = (account or {}).get("message")
+    extra = told.get("extraInfo") if isinstance(told, dict) else None
+    frames = extra.get(FRAMES, ()) if isinstance(extra, dict) else ()
+    return tuple(_frame(_as_written(file), line, function, cell) for file, line, function in frames)
+
+
+def frames_of(error: BaseException) -> list[tuple[str, int, str]]:
+    """Return file, line and function of an exception's calls, the innermost first."""
+    calls = traceback.extract_tb(error.__traceback__)[::-1]
+    own = [call for call in calls if not call.filename.startswith(_OWN_FOLDER)]
+    return [(call.filename, call.lineno or 0, call.name) for call in own[:_MOST_FRAMES]]
+
+
+def size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def parse(text: str, main: str, cell: CellText) -> tuple[StackFrame, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 from minicluster.errors import MiniclusterError
 from minicluster.sources import Source
 
+from . import stacks
 from .paths import write_whole
 
 _OWN_FOLDER = str(Path(__file__).parent)
@@ -59,6 +60,7 @@ def account_of(error: BaseException, text: str, exit_code: int) -> dict[str, Any
                 "at": now,
                 "hint": error.hint if isinstance(error, MiniclusterError) else hint_for(error),
                 "interrupted": isinstance(error, KeyboardInterrupt),
+                stacks.FRAMES: stacks.frames_of(error),
             },
         }
     }

@@ -81,6 +81,7 @@ from .policy import (
 from .queue import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 from .servers import PlaceServer, ServerList, ServerPlace
 from .snapshots import Snapshot, SnapshotList, SnapshotRef, SnapshotReport
+from .stacks import RankSight, RankStack, StackFrame
 from .streams import LogChunk, Progress, Record, Records
 from .tasks import (
     RankReport,
@@ -93,7 +94,7 @@ from .tasks import (
     TaskReport,
 )
 from .usage import UsageReport, UsageRow
-from .why import JobWhy, RankSight, RankStack, StackFrame
+from .why import JobWhy
 
 __all__ = [
     "LAYER_FILE",

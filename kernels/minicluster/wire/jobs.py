@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from .base import EnvName, Message, Sha256
+from .stacks import RankStack
 
 
 class JobState(StrEnum):
@@ -43,7 +44,8 @@ class JobError(Message):
     """The first cause of a failure, told in words.
 
     `message` is one sentence; `traceback` is that of the culprit rank, with the cell's own line
-    numbers; `at` is when it happened, in seconds since the epoch on the rank's node.
+    numbers; `at` is when it happened, in seconds since the epoch on the rank's node; `stack` is
+    where the rank was then, for the service.
     """
 
     kind: ErrorKind
@@ -54,6 +56,7 @@ class JobError(Message):
     hint: str = ""
     exit_code: int | None = None
     at: float | None = None
+    stack: RankStack | None = None
 
 
 class NodeRange(Message):
@@ -155,7 +158,8 @@ class BlobInfo(Message):
 class Job(Message):
     """A job as its owner sees it. Times are seconds since the epoch on the service's clock.
 
-    note: what its owner should know while it runs (a rank makes no progress, say).
+    note: what its owner should know while it runs (a rank makes no progress, say), and after its end
+        (files that went with the ranks, say).
     """
 
     id: int

@@ -11,7 +11,7 @@ from .artifacts import ArtifactReport, OutputLimits
 from .base import Message, Sha256, StreamName
 from .jobs import BlobInfo, JobError
 from .snapshots import SnapshotRef, SnapshotReport
-from .why import RankStack
+from .stacks import RankStack
 
 
 class RankState(StrEnum):
@@ -51,6 +51,7 @@ class TaskReport(Message):
     artifacts: files of the output folder that came since a report of them was answered.
     quiet: the ranks that have made no progress for the order's `quiet_after_s`.
     look, stacks: the newest look that was answered, and where the ranks were then.
+    ending: sentences about ranks whose cell is over and which wait for what it started.
     unreached: of the order's `peers`, those for which the ranks wait; told after some seconds.
     """
 
@@ -70,6 +71,7 @@ class TaskReport(Message):
     quiet: tuple[int, ...] = ()
     look: int = 0
     stacks: tuple[RankStack, ...] = ()
+    ending: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
 
 

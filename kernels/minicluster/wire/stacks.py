@@ -1,0 +1,53 @@
+"""Where ranks are: their frames, as their agents see them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from .base import Message
+
+
+class RankSight(StrEnum):
+    """How much an agent could learn of a rank.
+
+    seen: its frames are known. stopped: by a signal (SIGSTOP), it answers when it goes on.
+    kernel: inside a system call that no signal interrupts (a disk, a file server, a driver).
+    silent: it did not answer, though it runs. starting: its process cannot answer yet.
+    ended: its cell is over. away: its whole node did not answer (only the service says so).
+    """
+
+    SEEN = "seen"
+    STOPPED = "stopped"
+    KERNEL = "kernel"
+    SILENT = "silent"
+    STARTING = "starting"
+    ENDED = "ended"
+    AWAY = "away"
+
+
+class StackFrame(Message):
+    """One call. cell: it is a line of the job's own cell, whose text is in `text`."""
+
+    file: str = Field(max_length=512)
+    line: int
+    function: str = Field(max_length=512)
+    cell: bool = False
+    text: str = Field(default="", max_length=200)
+
+
+class RankStack(Message):
+    """Where one rank is. frames: of its main thread, the innermost first; helpers: those of the
+    processes that it forked (a DataLoader's), one tuple each.
+
+    quiet_s: seconds without output, without a record and almost without CPU time.
+    ending: what its process waits for after the cell's end: "thread loader".
+    """
+
+    rank: int = Field(ge=0)
+    sight: RankSight
+    quiet_s: float = 0.0
+    ending: str = Field(default="", max_length=200)
+    frames: tuple[StackFrame, ...] = Field(default=(), max_length=100)
+    helpers: tuple[tuple[StackFrame, ...], ...] = Field(default=(), max_length=4)

@@ -1,0 +1,70 @@
+"""How a cell's end is told: who waited for whom, what it still waits for, what went with its ranks."""
+
+import pytest
+
+from minicluster.failures import DistributedCellError
+from minicluster.wire import ErrorKind, JobState
+
+from ...patience import until
+
+LEFT_EARLY = """%%distribute --nodes 3
+import os, sys, torch.distributed as dist
+if dist.get_rank() == 0:
+    {leave}
+dist.barrier()
+"""
+IN_VAIN = "the cell is over on rank 0, which never reached the barrier of cell line 5"
+
+
+@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
+def test_a_rank_that_left_early_is_named_in_the_others_error(notebook, leave):
+    error = notebook.fails(LEFT_EARLY.format(leave=leave), DistributedCellError)
+    assert IN_VAIN in error.message
+    assert "waited in vain" in error.message
+    assert "same collectives in the same order" in error.hint
+
+
+def test_a_time_limit_says_who_waited_for_whom(notebook):
+    cell = """%%distribute --nodes 3 --timeout 8s
+import time, torch.distributed as dist
+if dist.get_rank() == 2:
+    time.sleep(600)
+dist.barrier()
+"""
+    error = notebook.fails(cell, DistributedCellError)
+    assert error.error.kind is ErrorKind.TIMEOUT
+    assert "longer than its time limit of 8 s" in error.message
+    assert "rank 2 never reached the barrier of cell line 5; ranks 0 and 1 wait there" in error.message
+    assert "Rank 2 is in cell line 4: `time.sleep(600)`" in error.message
+
+
+def test_a_group_that_gives_up_says_who_did_not_come(notebook):
+    cell = """%%distribute --nodes 2
+import time, datetime, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=7))
+if dist.get_rank() == 0:
+    time.sleep(600)
+dist.barrier()
+"""
+    error = notebook.fails(cell, DistributedCellError)
+    assert error.message.startswith("Rank 1 waited in vain: rank 0 never reached the barrier of cell line 6")
+    assert "Rank 0 is in cell line 5" in error.message
+
+
+def test_a_thread_that_stays_is_named_while_it_does_and_at_the_time_limit(notebook):
+    cell = """%%distribute --nodes 1 --timeout 12s --detach
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), name="feeder").start()
+"""
+    handle = notebook.run(cell)
+    until(lambda: handle.job.note == "The cell is over on rank 0, which waits for its thread feeder.")
+    assert handle.state is JobState.RUNNING
+    until(lambda: handle.state.terminal)
+    assert "rank 0 is at the cell's end, waiting for its thread feeder" in handle.job.error.message
+
+
+def test_files_that_went_with_the_working_folder_are_named_at_the_end(notebook, tmp_path, capsys):
+    (tmp_path / "data.json").write_text("{}")
+    notebook.run("%%distribute --nodes 1 --with data.json\nopen('model.pt', 'w').close();")
+    shown = capsys.readouterr().out
+    assert "is gone: model.pt. With --with that is a copy; what is written into mc.output()" in shown
