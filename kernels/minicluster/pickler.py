@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import cloudpickle
 
+from .by_value import NAMED, reduce_by_value
 from .refusal import Refused, reason_against
 from .tensors import TensorReducer
 from .unpickling import HOME_MARK
@@ -88,7 +89,7 @@ class NotebookPickler(cloudpickle.Pickler):
         kind = type(obj)
         if kind not in self._verdicts:
             self._verdicts[kind] = reason_against(kind) or self._lacks(kind.__module__)
-        if isinstance(obj, ModuleType | FunctionType | type):
+        if isinstance(obj, (ModuleType, FunctionType, type, *NAMED)):
             self._note_module(obj)
         if obj is sys.stdout or obj is sys.stderr:
             return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
@@ -99,6 +100,8 @@ class NotebookPickler(cloudpickle.Pickler):
         if kind is not ModuleType and isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj:
             # Modules of a class of their own: torch.backends.cudnn, torch.classes, torch.ops.
             return cloudpickle.cloudpickle.subimport, (obj.__name__,)
+        if by_value := reduce_by_value(obj):
+            return by_value
         return self._tensors.reduce(obj) or super().reducer_override(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:

@@ -6,6 +6,8 @@ import pickle
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 _ALLOWED = ""
@@ -16,6 +18,17 @@ _REASONS: Mapping[str, str] = {
     "_io._IOBase": "an open file belongs to one process; open it inside the cell (its path travels)",
     "_thread.lock": f"a lock belongs to one process; {_INSIDE}",
     "_thread.RLock": f"a lock belongs to one process; {_INSIDE}",
+    "_thread._local": f"values of a thread belong to one process; {_INSIDE}",
+    "weakref.ReferenceType": "a weak reference keeps nothing alive elsewhere; send the object itself",
+    "ctypes.CDLL": f"a loaded library belongs to one process; {_INSIDE}",
+    "multiprocessing.shared_memory.SharedMemory": "shared memory is of one machine; send its contents",
+    "concurrent.futures._base.Executor": f"a pool of processes or threads belongs to one process; {_INSIDE}",
+    "multiprocessing.pool.Pool": f"a pool of processes or threads belongs to one process; {_INSIDE}",
+    "tqdm.std.tqdm": f"a progress bar belongs to one process; {_INSIDE}",
+    "torch.jit._script.ScriptModule": "a scripted module belongs to one process; send the plain one, "
+    "and call torch.jit inside the cell",
+    "torch.jit.torch.jit.ScriptFunction": "a scripted function belongs to one process; send the plain one, "
+    "and call torch.jit inside the cell",
     "threading.Thread": f"a thread belongs to one process; {_INSIDE}",
     "multiprocessing.process.BaseProcess": f"a process handle stays with its parent; {_INSIDE}",
     "subprocess.Popen": f"a process handle stays with its parent; {_INSIDE}",
@@ -100,6 +113,24 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:200])
     elif isinstance(value, list | tuple):
         yield from ((f"[{index}]", part) for index, part in enumerate(value[:200]))
+    for name, cell in zip(*_closure(value), strict=False):
+        with suppress(ValueError):  # A variable that is not assigned yet.
+            yield f"'s variable {name}", cell.cell_contents
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            yield f".{name}", getattr(value, name)
     fields = getattr(value, "__dict__", None)
-    if isinstance(fields, dict):
+    if isinstance(fields, Mapping):
         yield from ((f".{name}", part) for name, part in fields.items())
+
+
+def _closure(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    if not isinstance(value, FunctionType):
+        return (), ()
+    return value.__code__.co_freevars, value.__closure__ or ()
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ()) if base.__module__ == "__main__" else ()
+        yield from (names,) if isinstance(names, str) else names
