@@ -158,20 +158,3 @@ async def test_what_the_cell_starts_at_exit_is_waited_for(cluster: Cluster) -> N
     )
     await run.result()
     assert run.attempt.text(0) == "thread done\ngoodbye\n"
-
-
-async def test_random_numbers_of_torch_are_equal_and_those_of_numpy_are_not(cluster: Cluster) -> None:
-    run = await cluster.run(
-        """
-        import numpy, random, torch, torch.distributed as dist
-        drawn = [None] * dist.get_world_size()
-        mine = (torch.rand(1).item(), numpy.random.rand(), random.random())
-        dist.all_gather_object(drawn, mine)
-        """,
-        nodes=1,
-        ranks_per_node=2,
-    )
-    (torch_0, numpy_0, python_0), (torch_1, numpy_1, python_1) = (await run.result())["drawn"]
-    assert torch_0 == torch_1, "as in processes started by torchrun"
-    assert numpy_0 != numpy_1
-    assert python_0 != python_1

@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 
 from minicluster import pickling, versions
@@ -37,6 +36,7 @@ from .displays.install import Displays
 from .displays.limits import rank_bytes
 from .displays.publisher import Publisher
 from .paths import AttemptPaths
+from .randomness import seed_anew
 from .settings import TOKEN_FILE
 
 _RECORDS_FD_FROM = 200
@@ -109,7 +109,7 @@ class Rank:
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
-        np.random.seed()
+        seed_anew()
         group.choose_interface(self.order.master_addr)
         backend = group.choose_device(self.local_rank, self.order.local_world_size)
         if self.order.fault_tolerant:
