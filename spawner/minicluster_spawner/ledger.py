@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from minicluster.wire import (
 )
 
 _AWAY = frozenset({502, 503, 504})
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _DEBT_PAUSE_S = 0.1, 2.0, 5.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class LedgerError(Exception):
@@ -42,16 +43,27 @@ class LedgerAway(LedgerError):
 class Ledger:
     """url: the job service's full address. patience_s: how long to try again while it is away.
 
-    A place that could not be given back is a debt: it is tried again until it is paid.
+    A place that could not be given back is a debt: it is tried again each `debt_pause_s` until it is paid.
+    A server's place is asked for and given back by one at a time: what is given back late is never the
+    place of the next server of that name.
     """
 
-    def __init__(self, url: str, token: str, log: logging.Logger, patience_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        log: logging.Logger,
+        patience_s: float = 10.0,
+        debt_pause_s: float = 5.0,
+    ) -> None:
         import httpx
 
         self._url = url
         self._log = log
         self._patience_s = patience_s
+        self._debt_pause_s = debt_pause_s
         self._debts: set[tuple[str, str]] = set()
+        self._turns: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._paying: asyncio.Task[None] | None = None
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
@@ -63,6 +75,10 @@ class Ledger:
 
     async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
         """Return a new place for a server that does not run. Raises LedgerError."""
+        async with self._turns[owner, server]:
+            return await self._place(owner, server, ask)
+
+    async def _place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
         if (owner, server) in self._debts:
             await self._delete(owner, server)
         try:
@@ -79,13 +95,14 @@ class Ledger:
 
     async def free(self, owner: str, server: str) -> None:
         """Give a place back; while the service is away it becomes a debt."""
-        try:
-            await self._delete(owner, server)
-        except LedgerError as error:
-            self._log.warning("the place of %s/%s is given back later: %s", owner, server or "-", error)
-            self._debts.add((owner, server))
-            if self._paying is None or self._paying.done():
-                self._paying = asyncio.create_task(self._pay())
+        async with self._turns[owner, server]:
+            try:
+                await self._delete(owner, server)
+            except LedgerError as error:
+                self._log.warning("the place of %s/%s is given back later: %s", owner, server or "-", error)
+                self._debts.add((owner, server))
+        if self._debts and (self._paying is None or self._paying.done()):
+            self._paying = asyncio.create_task(self._pay())
 
     async def places(self) -> tuple[ServerPlace, ...]:
         """Return all places that notebook servers have. Raises LedgerError."""
@@ -104,13 +121,19 @@ class Ledger:
 
     async def _pay(self) -> None:
         while self._debts:
-            await asyncio.sleep(_DEBT_PAUSE_S)
+            await asyncio.sleep(self._debt_pause_s)
             for owner, server in tuple(self._debts):
                 try:
-                    await self._delete(owner, server)
+                    await self._pay_one(owner, server)
                 except LedgerError as error:
                     self._log.debug("the ledger is still away: %s", error)
                     break
+
+    async def _pay_one(self, owner: str, server: str) -> None:
+        """Give a place back that is still owed: a start in the meantime has paid it by itself."""
+        async with self._turns[owner, server]:
+            if (owner, server) in self._debts:
+                await self._delete(owner, server)
 
     async def _put(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
         answer = await self._ask("PUT", _path(owner, server), content=ask.model_dump_json(exclude_none=True))
