@@ -1,9 +1,9 @@
 """How far off the start is that a waiting job is told: each is told one at its arrival, and it is compared.
 
 Once with the progress of all jobs known, once with nothing but their time limits, of which the drawn ones are
-up to five times too long, once with neither. What nobody can know are the jobs that come later: under FIFO
-they change nothing, under the others they do. "By the told one" is the share of jobs that had started by the
-expected start, "by the latest" by the moment that is told as the latest one, where one is told.
+up to five times too long; where neither is known, nothing is told. What nobody can know are the jobs that
+come later: under FIFO they change nothing, under the others they do. "By the told one" is the share of jobs
+that had started by the expected start, "by the latest" by the moment that is told as the latest, if one is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ LAB = Setting(Shape(3, 4))
 KNOWN: dict[str, Callable[[JobView], JobView]] = {
     "progress": lambda job: job,
     "time limits": lambda job: replace(job, remaining_s=None),
-    "nothing": lambda job: replace(job, remaining_s=None, time_limit_s=None),
 }
 HOUR_S = 3600.0
 NEAR_S = 60.0

@@ -66,7 +66,7 @@ class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
         config=True
     )
     engine = Unicode("local", help=f"What starts tasks: {', '.join(ENGINES)}.").tag(config=True)
-    policy = Unicode("fifo", help="The order of waiting jobs.").tag(config=True)
+    policy = Unicode("backfill", help="The order of waiting jobs.").tag(config=True)
     placement = Unicode("pack", help="Which nodes a job gets.").tag(config=True)
     bind_url = Unicode(help="Where to listen; JUPYTERHUB_SERVICE_URL by default.").tag(config=True)
     task_url = Unicode(

@@ -36,7 +36,7 @@ from minicluster_hub.keepers import Keepers
 from minicluster_hub.lifecycle import decide
 from minicluster_hub.models import JobRecord, World
 from minicluster_hub.planner import Planner
-from minicluster_hub.rules.in_force import Rules
+from minicluster_hub.rules.in_force import BUILT_IN, Rules
 from minicluster_hub.scenes import Limits, Scene, Sight, scenes
 from minicluster_hub.states import JobEvent
 from minicluster_hub.store import NotLeading, Store
@@ -69,7 +69,7 @@ class Reconciler:
         self._clock = clock
         self._log = log or logging.getLogger(__name__)
         self.accounts = accounts or Accounts(store, WEEK_S, {})
-        self.rules = rules or Rules(store, PolicyChoice(policy="fifo"), clock, self._log)
+        self.rules = rules or Rules(store, BUILT_IN, clock, self._log)
         self._awake = asyncio.Event()
         self._attention = Attention(monotonic)
         self._planner = Planner(

@@ -22,6 +22,7 @@ from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
 from minicluster_spawner.arguments import SERVER_ARGUMENTS
 from minicluster_spawner.homes import examples_dir, make_home
+from minicluster_spawner.pinned import for_pip, write_constraints
 
 _LOG_KEPT_BYTES = 2**22
 _LOOK_AGAIN_S = 0.05
@@ -68,6 +69,10 @@ class ProcessSpawner(LocalProcessSpawner):
         return Path(self.data_dir).absolute() / "hub" / "servers" / f"{folder_name(self.user.name)}.log"
 
     @property
+    def constraints(self) -> Path:
+        return Path(self.data_dir).absolute() / "hub" / "constraints.txt"
+
+    @property
     def labels(self) -> dict[str, str]:
         return {
             DATA_LABEL: str(Path(self.data_dir).absolute()),
@@ -79,6 +84,7 @@ class ProcessSpawner(LocalProcessSpawner):
         programs = str(Path(sys.executable).parent)
         env.update(USER=self.user.name, HOME=str(self.home), SHELL="/bin/bash", **self.labels)
         env["PATH"] = os.pathsep.join([programs, env.get("PATH", os.defpath)])
+        env["PIP_CONSTRAINT"] = for_pip(self.constraints, env.get("PIP_CONSTRAINT", ""))
         if self.hide_gpus:
             env.setdefault("CUDA_VISIBLE_DEVICES", "")
         return env
@@ -94,6 +100,7 @@ class ProcessSpawner(LocalProcessSpawner):
     async def start(self) -> tuple[str, int]:
         """Make the home and start the server in it, its output in a file of its own."""
         make_home(self.home, Path(self.examples) if self.examples else None)
+        await asyncio.to_thread(write_constraints, self.constraints)
         configured = self.popen_kwargs
         with self._open_log() as log:
             ours = {"cwd": str(self.home), "umask": 0o077, "stdin": DEVNULL, "stdout": log, "stderr": log}

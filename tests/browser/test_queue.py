@@ -28,20 +28,19 @@ def plan(snapshot):
 
 
 def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, site, shots):
+    queue = session.new_page()
+    queue.goto(f"{site.url}{JOBS_PATH}queue")
+    expect(queue.locator("#in-force")).to_have_text("backfill, pack")
+    put_in_force(queue, "fifo")
     site.put_notebook("queue.ipynb", FIRST, LARGE, SMALL)
     open_notebook(page, site.url, USER, "queue.ipynb")
     for index in range(3):
         wait_ran(run_cell(page, index))
-    queue = session.new_page()
-    queue.goto(f"{site.url}{JOBS_PATH}queue")
-    expect(queue.locator("#in-force")).to_have_text("fifo, pack")
     small = queue.get_by_role("row").filter(has_text="small")
     expect(small).to_contain_text("first in the queue", timeout=JOB_MS)
     expect(queue.locator("#share")).to_contain_text("would be your fair share now", timeout=JOB_MS)
     expect(queue.locator("#my-jobs")).to_contain_text("(small): waits for job", timeout=JOB_MS)
-    queue.locator("#policies").select_option("backfill")
-    queue.get_by_role("button", name="Put in force").click()
-    expect(queue.locator("#in-force")).to_have_text("backfill, pack")
+    put_in_force(queue, "backfill")
     expect(small).to_have_count(0, timeout=JOB_MS)
     expect(queue.get_by_role("row").filter(has_text="large")).to_be_visible()
 
@@ -64,23 +63,24 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     with queue.expect_download() as loading:
         queue.get_by_role("link", name="as a file").click()
     assert loading.value.path().read_text().startswith("owner,gpu_hours,slot_hours")
-    queue.locator("#policies").select_option("fifo")
+
+
+def put_in_force(queue, policy):
+    queue.locator("#policies").select_option(policy)
     queue.get_by_role("button", name="Put in force").click()
-    expect(queue.locator("#in-force")).to_have_text("fifo, pack")
+    expect(queue.locator("#in-force")).to_have_text(f"{policy}, pack")
 
 
 def test_an_admin_puts_a_policy_of_their_own_in_force(page, site):
     page.goto(f"{site.url}{JOBS_PATH}queue")
-    expect(page.locator("#in-force")).to_have_text("fifo, pack")
+    expect(page.locator("#in-force")).to_have_text("backfill, pack")
     own, put = page.locator("#own-policy"), page.get_by_role("button", name="Put in force")
     own.set_input_files({"name": "wrong.py", "mimeType": "text/x-python", "buffer": b"def plan(snapshot:"})
     put.click()
     expect(page.get_by_role("alert")).to_contain_text("wrong cannot be put in force: SyntaxError")
-    expect(page.locator("#in-force")).to_have_text("fifo, pack")
+    expect(page.locator("#in-force")).to_have_text("backfill, pack")
     own.set_input_files({"name": "latest.py", "mimeType": "text/x-python", "buffer": LATEST.encode()})
     put.click()
     expect(page.locator("#in-force")).to_have_text("latest, pack")
     expect(page.get_by_role("alert")).to_be_hidden()
-    page.locator("#policies").select_option("fifo")
-    put.click()
-    expect(page.locator("#in-force")).to_have_text("fifo, pack")
+    put_in_force(page, "backfill")

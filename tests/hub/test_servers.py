@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import httpx
@@ -83,3 +85,32 @@ async def test_notebooks_that_a_user_changed_or_deleted_stay_so(lab: Lab, hedy: 
         await hedy.start_server()
         assert (notebook.read_bytes() if notebook.exists() else None) == text
     notebook.write_bytes(kept)
+
+
+def wheel(folder: Path, name: str, version: str, *requires: str) -> None:
+    """Write a package without code."""
+    about = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {other}\n" for other in requires)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as made:
+        made.writestr(
+            f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+        )
+        made.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr(f"{about}/RECORD", "")
+
+
+async def test_pip_in_a_notebook_does_not_replace_the_clusters_torch(
+    lab: Lab, ada: Visitor, tmp_path: Path
+) -> None:
+    wheel(tmp_path, "torch", "1.0")
+    wheel(tmp_path, "seeing", "1.0", "torch==1.0")
+    wheel(tmp_path, "hearing", "1.0", "torch>=2")
+    # Nothing is installed here: this environment is the tests' own.
+    install = f"%pip install --dry-run --no-index --find-links {tmp_path}"
+    async with open_kernel(ada, "quickstart.ipynb") as kernel:
+        (refused,) = await kernel.run(f"{install} seeing")
+        assert f"(constraint) torch=={metadata.version('torch')}" in refused["text"], refused["text"]
+        assert "seeing 1.0 depends on torch==1.0" in refused["text"]
+        assert "Would install" not in refused["text"]
+        taken = await kernel.run(f"{install} hearing")
+        assert any("Would install hearing-1.0" in output.get("text", "") for output in taken), taken

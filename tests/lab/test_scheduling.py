@@ -49,7 +49,7 @@ while True:
 
 @pytest.fixture
 def jobs(standing: LabCluster) -> Iterator[Jobs]:
-    """An administrator's jobs, which may be moved soon; the policy is fifo again afterwards."""
+    """An administrator's jobs, which may be moved soon; the policy is the built-in one again afterwards."""
     standing.set_options(
         "--service-option=--MiniclusterHub.keep_warm_s=0.2", "--service-option=--MiniclusterHub.min_run_s=1"
     )
@@ -57,7 +57,7 @@ def jobs(standing: LabCluster) -> Iterator[Jobs]:
         found.stop_all()
         wait_idle(found)
         yield found
-        put_in_force(found, "fifo")
+        put_in_force(found, "backfill")
         found.stop_all()
         wait_idle(found)
         check_nothing_of_jobs_left(standing)

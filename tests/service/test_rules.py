@@ -7,6 +7,7 @@ import pytest
 
 from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.rules.errors import ChoiceRefused
+from minicluster_hub.rules.in_force import BUILT_IN
 from minicluster_hub.states import JobEvent
 
 from .machines import Machines, play, service, submit, until
@@ -128,19 +129,19 @@ async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, do
         reconciler.wake()
         assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
         report = reconciler.rules.report()
-    assert report.in_force.choice.policy == "fifo"
+    assert report.in_force.choice == BUILT_IN
     assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
 
 
 async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite):
     machines = Machines()
     async with service(sqlite, machines) as reconciler:
-        await reconciler.choose_policy(PolicyChoice(policy="backfill"), "root")
+        await reconciler.choose_policy(PolicyChoice(policy="srtf"), "root")
         await reconciler.choose_policy(own(TURNS_BAD.format(does="raise ValueError")), "root")
         job = submit(sqlite, nodes=1)
         reconciler.wake()
         await play(sqlite, reconciler, machines, job)
-        assert reconciler.rules.in_force.choice.policy == "backfill"
+        assert reconciler.rules.in_force.choice.policy == "srtf"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite
         with pytest.raises(ChoiceRefused) as refused:
             await reconciler.choose_policy(choice, "root")
         assert told in str(refused.value)
-        assert reconciler.rules.in_force.choice.policy == "fifo"
+        assert reconciler.rules.in_force.choice == BUILT_IN
         assert sqlite.policies.in_force() is None
     assert children() == []
 

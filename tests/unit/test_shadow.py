@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from minicluster_hub.models import ServerRecord
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage
-from minicluster_hub.scheduling.forecast import ASSUMED_RUN_S, LIMIT_SHARE, forecast
+from minicluster_hub.scheduling.forecast import LIMIT_SHARE, forecast
 from minicluster_hub.scheduling.free import FreeSlots
 from minicluster_hub.scheduling.placement import placement
-from minicluster_hub.scheduling.policies import policy
+from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.shadow import PastJob, comparable, really, shadow
 from minicluster_hub.scheduling.simulation.model import Model
 from minicluster_hub.scheduling.simulation.work import Shape, TracedJob, works
@@ -82,17 +82,43 @@ def test_what_fits_starts_now():
     assert expected(snapshot(waiting(5, 3))) == {5: NOW}
 
 
-def test_progress_is_believed_before_time_limits_and_those_before_assumptions():
+def test_progress_is_believed_before_time_limits():
     knows = running(1, "node-1", "node-2", "node-3", remaining_s=900.0, time_limit_s=5000.0)
     assert expected(snapshot(knows, waiting(5))) == {5: pytest.approx(400 + 900)}
     limited = replace(knows, remaining_s=None)
     assert expected(snapshot(limited, waiting(5))) == {5: pytest.approx(400 + LIMIT_SHARE * 5000)}
     outlived = replace(limited, time_limit_s=1000.0)
     assert expected(snapshot(outlived, waiting(5))) == {5: pytest.approx(400 + 1000)}
-    silent = replace(limited, time_limit_s=None)
-    assert expected(snapshot(silent, waiting(5))) == {5: pytest.approx(NOW + ASSUMED_RUN_S)}
-    old = replace(silent, since=NOW - 9000.0)
-    assert expected(snapshot(old, waiting(5))) == {5: pytest.approx(NOW + 9000)}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_nothing_is_told_of_a_start_that_rests_on_the_guess_of_an_end(name):
+    silent, limited = running(1, "node-1", "node-2"), running(2, "node-3", time_limit_s=1000.0)
+    here = snapshot(silent, limited, waiting(5, time_limit_s=100.0), waiting(6, 3, time_limit_s=100.0))
+    assert expected(here, name) == {5: pytest.approx(400 + 1000)}, "job 6 needs the slots of job 1"
+
+
+def test_a_job_of_unknown_length_that_waits_holds_up_those_behind_it():
+    holds = running(1, "node-1", "node-2", "node-3", time_limit_s=1000.0)
+    here = snapshot(holds, waiting(5, 3), waiting(6, time_limit_s=100.0))
+    assert expected(here) == {5: pytest.approx(400 + 1000)}
+
+
+def test_it_does_not_look_on_for_ever_where_jobs_of_unknown_length_take_turns():
+    asked = []
+
+    class Counted:
+        moves_running, elastic = True, False
+
+        def plan(self, snapshot):
+            asked.append(snapshot.now)
+            return policy("time_slice").plan(snapshot)
+
+    server = ServerRecord(1, "eve", "", "node-3", (0,), None, 0.0)
+    silent = running(1, "node-1", "node-2", steady_until=0.0)
+    here = snapshot(silent, waiting(5, 2), waiting(6, 3), servers=[server])
+    assert forecast(here, Counted(), placement("pack")).keys() == {5}
+    assert len(asked) < 20
 
 
 def test_a_job_that_should_have_ended_goes_on_for_a_while():
@@ -147,7 +173,9 @@ def test_what_owners_have_used_decides_where_the_policy_heeds_it():
 def test_a_backfill_counts_on_notebook_servers_to_give_back_their_slots():
     server = ServerRecord(1, "eve", "", "node-3", (0,), 1500.0, 0.0)
     long = waiting(6, 1, remaining_s=4000.0, time_limit_s=4000.0)
-    here = snapshot(running(1, "node-1", time_limit_s=700.0), waiting(5, 3), long, servers=[server])
+    here = snapshot(
+        running(1, "node-1", time_limit_s=700.0), waiting(5, 3, time_limit_s=100.0), long, servers=[server]
+    )
     assert expected(here, "backfill")[6] > 1500.0, "it would delay the first"
 
 

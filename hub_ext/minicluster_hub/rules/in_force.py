@@ -21,6 +21,8 @@ from minicluster_hub.scheduling.scheduler import Schedule, schedule
 from minicluster_hub.store import Store
 from minicluster_hub.store.policies import Chosen
 
+BUILT_IN = PolicyChoice(policy="backfill", placement="pack")
+"""What a cluster begins with that sets nothing."""
 LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
 """In force while what the cluster's settings say cannot be."""
 _HINT = (

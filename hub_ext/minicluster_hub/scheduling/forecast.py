@@ -2,8 +2,11 @@
 
 How long a job takes tells its progress, if it logs any; else half of its time limit, for users set limits far
 beyond the run times (Mu'alem and Feitelson, IEEE TPDS 2001), and who believes them foretells waits that are
-many times too long. A job that has outlived that half, or has no limit, goes on for as long again as it has
-run: run times have heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
+many times too long. A job that has outlived that half goes on for as long again as it has run: run times have
+heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
+
+A job without progress and without a limit is played as one that never ends. So no start is told that rests on
+a guess of its end; one that needs its slots is not told at all.
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from minicluster_hub.scheduling.simulation.model import Model
 from minicluster_hub.scheduling.simulation.work import Work, real_work
 from minicluster_hub.scheduling.simulator import Rules, Simulation, SimulationStuck, Start
 
-ASSUMED_RUN_S = 3600.0
-"""Of a job of which nothing is known."""
-
 LIMIT_SHARE = 0.5
 """Of its time limit that a job is taken to run."""
 
 BOUNDED = frozenset({"fifo", "round_robin", "time_slice", "backfill", "priority"})
 """Policies under which `latest_starts` holds for 95 of 100 jobs or more (bench/scheduling_forecast.py); under
 the others jobs that come later go before too often."""
+
+_STILL_S = 3600.0
+"""So long it looks on while no job runs whose end is known: a policy may let jobs take turns for ever."""
 
 _OVERDUE_SHARE = 0.1
 """A job that should have ended goes on for this share of the time that it has run."""
@@ -64,14 +67,15 @@ def latest_starts(snapshot: Snapshot, policy: Policy, placement: Placement) -> M
         return {}
     blind = replace(snapshot, jobs=tuple(replace(job, remaining_s=None) for job in snapshot.jobs))
     starts = forecast(blind, policy, placement, limit_share=1.0)
-    endless = (starts.get(job.job_id, 0.0) for job in snapshot.waiting if job.time_limit_s is None)
+    endless = (starts.get(job.job_id, inf) for job in snapshot.waiting if job.time_limit_s is None)
     known_until = min(endless, default=inf)
     return {job_id: at for job_id, at in starts.items() if at <= known_until}
 
 
 def _starts(simulation: Simulation, waiting: set[int], moments: int) -> Iterator[tuple[int, float]]:
+    look_until = simulation.now + _STILL_S
     for _ in range(moments):
-        if not waiting:
+        if not waiting or simulation.now > look_until:
             return
         try:
             simulation.advance()
@@ -80,6 +84,8 @@ def _starts(simulation: Simulation, waiting: set[int], moments: int) -> Iterator
         started = [job_id for job_id, course in simulation.courses.items() if course.started_at is not None]
         yield from ((job_id, simulation.now) for job_id in sorted(waiting.intersection(started)))
         waiting.difference_update(started)
+        if any(course.ends_at < inf for course in simulation.courses.values()):
+            look_until = simulation.now + _STILL_S
 
 
 def _work(job: JobView, now: float, rules: Rules, limit_share: float) -> Work:
@@ -101,9 +107,9 @@ def _work(job: JobView, now: float, rules: Rules, limit_share: float) -> Work:
 
 
 def _runs_on_s(job: JobView, has_run_s: float, limit_share: float) -> float:
-    """Return how much longer a job of unknown progress runs that has run so long."""
+    """Return how much longer a job of unknown progress runs that has run so long; inf: nobody knows."""
     if job.time_limit_s is None:
-        return max(ASSUMED_RUN_S, has_run_s)
+        return inf
     likely_s = limit_share * job.time_limit_s
     if has_run_s < likely_s:
         return likely_s - has_run_s

@@ -25,7 +25,7 @@ async def crowd(api, monkeypatch):
         api.hub.models[f"{user}-token"] = user_model(user, *scopes)
     answer = await api.ask("PUT", "api/policy", "root-token", json={"policy": "fair_share"})
     assert answer.status_code == 200, answer.text
-    _, agents, runs = await api.running("root", nodes=3)
+    _, agents, runs = await api.running("root", nodes=3, timeout_s=3600)
     alive = asyncio.create_task(keep_alive(agents, runs))
     clients = {user: api.client(f"{user}-token") for user in USERS}
     for client in clients.values():

@@ -45,7 +45,7 @@ async def test_one_answer_tells_why_and_ones_share_and_who_is_before(api):
     share = told["share"]
     assert (share["slots"], share["fair_slots"], share["cluster_slots"]) == (0, 1, 3)
     assert share["used_slot_hours"] == 0 and share["others_slot_hours"] > 0
-    assert told["policy"] == "fifo"
+    assert told["policy"] == "backfill"
 
 
 async def test_nothing_of_others_work_is_in_it(api):

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from minicluster.wire import PolicyReport
+from minicluster_hub.app import MiniclusterHub
+from minicluster_hub.rules.in_force import BUILT_IN
 
 from ...patience import WITHIN_S
 from .client import PREFIX
@@ -31,11 +33,23 @@ async def choose(api, token="root-token", **choice):
 
 async def test_what_there_is_to_choose_is_told_with_its_options(api):
     told = await report(api)
-    assert told.in_force.choice.policy == "fifo" and told.in_force.by == ""
+    assert told.in_force.choice.policy == "backfill" and told.in_force.by == ""
     offered = {policy.name: policy for policy in told.policies}
     assert {"fifo", "backfill", "fair_share", "elastic_fifo", "srtf"} <= offered.keys()
     assert "quantum_s" in {option.name for option in offered["time_slice"].options}
     assert all(policy.summary for policy in (*told.policies, *told.placements))
+
+
+def test_the_settings_begin_with_what_is_built_in():
+    settings = MiniclusterHub()
+    assert (settings.policy, settings.placement) == (BUILT_IN.policy, BUILT_IN.placement)
+
+
+async def test_a_short_job_passes_one_that_does_not_fit_yet_without_anybody_choosing_so(api):
+    await api.running(nodes=2, timeout_s=3600)
+    large, short = await api.submit(nodes=3), await api.submit(nodes=1, timeout_s=60)
+    await api.agents(short.id)
+    assert (await api.ask("GET", f"api/jobs/{large.id}")).json()["state"] == "queued"
 
 
 async def test_an_admin_changes_it_and_everybody_sees_that(api):
@@ -68,10 +82,11 @@ async def test_users_change_nothing_and_do_not_see_the_labs_own_file(api):
 async def test_what_is_wrong_is_told_and_changes_nothing(api, choice, code):
     answer = await choose(api, **choice)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, code)
-    assert (await report(api)).in_force.choice.policy == "fifo"
+    assert (await report(api)).in_force.choice == BUILT_IN
 
 
 async def test_the_reasons_in_the_queue_change_with_it(api):
+    assert (await choose(api, policy="fifo")).status_code == 200
     await api.submit(nodes=2, timeout_s=3600)
     large, small = await api.submit(nodes=3), await api.submit(nodes=1, timeout_s=60)
 
@@ -107,7 +122,7 @@ async def test_a_policy_that_is_taken_back_says_why_to_everybody(api):
     job = await api.submit()
     assert await api.agents(job.id), "the policy before it goes on at once"
     told = await report(api, "bob-token")
-    assert told.in_force.choice.policy == "fifo"
+    assert told.in_force.choice == BUILT_IN
     assert (
         told.trouble.startswith("ours was taken back: AssertionError: ") and "line 5 in plan" in told.trouble
     )
@@ -178,7 +193,7 @@ async def command(api, *words, token="root-token", url=""):
 async def test_the_command_shows_the_policy_and_changes_it(api, tmp_path):
     code, told = await command(api)
     assert code == 0 and told.startswith(
-        "policy     fifo\nplacement  pack\nsince      the cluster's settings"
+        "policy     backfill\nplacement  pack\nsince      the cluster's settings"
     )
     words = ("time_slice", "--placement", "spread", "--option", "quantum_s=60")
     code, told = await command(api, *words)

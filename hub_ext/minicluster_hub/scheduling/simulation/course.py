@@ -43,7 +43,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Course:
-    """`left_s`: of the work, at `view.since`. `gets_on_from`: when it works again after a restart.
+    """`left_s`: of the work, at `view.since`; inf: nobody knows, and no policy is told.
+    `gets_on_from`: when it works again after a restart.
 
     keeps_s: how long it keeps the places that it gets; inf: to its end.
     node_slots: of the largest node.
@@ -79,7 +80,7 @@ class Course:
         self.rate, self.ends_at = 0.0, inf
         view = self.view
         attained = view.attained(now)
-        remaining = self.left_s / self.work.least_rate
+        remaining = self.left_s / self.work.least_rate if self.left_s < inf else None
         if not places:
             self.view = replace(view, places=(), since=now, attained_slot_s=attained, remaining_s=remaining)
             return
