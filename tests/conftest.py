@@ -11,6 +11,7 @@ Marks say when `./test` runs a test; each wants a reason in words:
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -32,6 +33,11 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _T
 # A busy machine takes its time for small inputs, too.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_sessionstart() -> None:
+    """Have fixtures clear up when the tests are ended from outside, too, as after Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -154,6 +154,7 @@ async def test_the_end_of_a_kernel_leaves_the_job_alone(
     assert await answer_of(hedy, job) == "42"
 
 
+@pytest.mark.alone("it measures how soon")
 async def test_a_persons_interrupt_stops_the_job_and_is_shown_at_once(hedy: Visitor, tmp_path: Path) -> None:
     async with running(hedy, tmp_path / "go") as case:
         asked = time.monotonic()
@@ -166,6 +167,7 @@ async def test_a_persons_interrupt_stops_the_job_and_is_shown_at_once(hedy: Visi
         assert await case.kernel.ask("6 * 7") == "42"
 
 
+@pytest.mark.alone("it measures how soon")
 async def test_a_restart_does_not_wait_for_the_cell(hedy: Visitor, tmp_path: Path) -> None:
     async with running(hedy, tmp_path / "go") as case:
         asked = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,6 @@ GPUS_PER_NODE = 2
 # The first test of a session waits for the images: minutes, where nothing is cached.
 TIMEOUT_S = 1500
 FULL = "the gate has of the lab only what is marked `gate`"
-
-
-def pytest_sessionstart() -> None:
-    """Put the machines away when the tests are ended from outside, too: beside others they hear no Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

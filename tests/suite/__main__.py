@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from .parts import ORDER
+from .parts import ALL
 from .report import failures, slowest
 from .results import clear_results
 from .runs import Runs
@@ -19,12 +19,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, the parts are ended, too
     clear_results()
     began = time.monotonic()
-    with Runs(pytest_words) as runs:
-        if asked.parts:
-            for part in asked.parts:
-                runs.whole_part(part)
-        else:
-            runs.everything(full=asked.full)
+    runs = Runs(pytest_words)
+    if asked.parts:
+        for part in asked.parts:
+            runs.whole_part(part)
+    else:
+        runs.everything(full=asked.full)
     print(f"\n== The slowest tests\n{slowest()}")
     print(f"\n== Times\n{runs.times()}\nAll of it: {time.monotonic() - began:.0f} s")
     if runs.failed:
@@ -37,7 +37,7 @@ def main() -> int:
 def parse() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="./test", add_help=False, allow_abbrev=False)
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--part", action="append", default=[], dest="parts", choices=ORDER)
+    parser.add_argument("--part", action="append", default=[], dest="parts", choices=ALL)
     return parser.parse_known_args()
 
 

@@ -7,10 +7,12 @@ LINTERS = {
     "format": ["ruff", "format", "--check", "."],
     "pyright": ["pyright"],
 }
-IN_TURN = ("unit", "service", "runtime", "hub", "browser", "chaos")
-"""One after the other: most of them keep the processor busy."""
+LANES = (("unit", "service", "chaos"), ("runtime", "hub", "browser"))
+"""The parts of a lane follow each other; lanes run beside each other. All of it is done in less time, since
+tests mostly wait for processes that start; what measures time is marked `alone`."""
 
-BESIDE = "lab"
-"""Beside them: it mostly waits for its machines."""
+LAB = "lab"
+"""It has a lane of its own, in which it mostly waits for its machines."""
 
-ORDER = (*IN_TURN, BESIDE)
+ALL = (*LANES[0], *LANES[1], LAB)
+EMPTY_IN_THE_GATE = ("chaos",)

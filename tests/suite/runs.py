@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-from .parts import BESIDE, IN_TURN, LINTERS
+from .parts import EMPTY_IN_THE_GATE, LAB, LANES, LINTERS
 from .results import OTHERS_ENDED, TREE, junit_file, log_file
 
 WAIT_FOR_ENV = "MINICLUSTER_TESTS_WAIT_FOR"
@@ -19,107 +23,128 @@ _NO_TESTS = 5
 """pytest's exit code where nothing was selected."""
 
 
-@dataclass
-class Run:
-    """A part under way. cpu_s: of its processes, once it has ended; what it left to others is not counted."""
+@dataclass(frozen=True)
+class Step:
+    """A program of a lane. may_be_empty: that it finds no test is no failure."""
 
     name: str
-    process: subprocess.Popen[bytes]
-    began: float = field(default_factory=time.monotonic)
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
+    words: list[str]
+    may_be_empty: bool = False
 
-    def wait(self) -> int:
-        """Wait for its end; return the exit code."""
-        _, status, usage = os.wait4(self.process.pid, 0)
-        self.process.returncode = os.waitstatus_to_exitcode(status)
-        self.wall_s = time.monotonic() - self.began
-        self.cpu_s = usage.ru_utime + usage.ru_stime
-        return self.process.returncode
 
-    def end(self) -> None:
-        """Ask it to end and to clear up, if it still runs."""
-        if self.process.returncode is None:
-            self.process.terminate()
-            self.process.wait()
+@dataclass(frozen=True)
+class Ended:
+    """cpu_s: of its processes; what went on by itself, as machines of the lab do, is not counted."""
+
+    name: str
+    wall_s: float
+    cpu_s: float
 
 
 class Runs:
-    """All parts of one call of `./test`; as a context manager, it ends what an error left running."""
+    """All that one call of `./test` runs."""
 
     def __init__(self, pytest_words: Sequence[str]) -> None:
         self.failed: list[str] = []
+        self._ended: list[Ended] = []
         self._pytest_words = list(pytest_words)
-        self._runs: list[Run] = []
-
-    def __enter__(self) -> Runs:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for run in self._runs:
-            run.end()
+        self._running: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._goes_on = True
 
     def whole_part(self, part: str) -> None:
-        """Run all tests of a part."""
-        self._in_turn(part, self._pytest(part, part))
+        """Run all tests of a part; what it says is shown at once."""
+        self._run(self._pytest(part, [f"tests/{part}"]), shown_at_once=True)
 
     def everything(self, *, full: bool) -> None:
         """Run the linters and the parts: the gate's tests only, or all of them."""
         chosen = "" if full else "not full"
-        beside = self._start_beside(chosen)
-        for name, words in LINTERS.items():
-            self._in_turn(name, words)
-        for part in IN_TURN:
-            self._in_turn(part, self._pytest(part, part, chosen, "not alone"))
+        lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
+        lanes[0][:0] = [Step(name, words) for name, words in LINTERS.items()]
         if full:
-            self._in_turn("lab-apart", self._pytest("lab-apart", BESIDE, "apart"))
-        OTHERS_ENDED.touch()
-        self._end_beside(beside)
-        for part in IN_TURN:
-            self._in_turn(f"{part}-alone", self._pytest(f"{part}-alone", part, chosen, "alone"))
+            lanes[1].append(self._pytest("lab-apart", [f"tests/{LAB}"], "apart"))
+        with ThreadPoolExecutor(len(lanes) + 1) as pool:
+            try:
+                lab = pool.submit(self._lane, [self._part(LAB, chosen, "not apart")])
+                for lane in [pool.submit(self._lane, lane) for lane in lanes]:
+                    lane.result()
+                OTHERS_ENDED.touch()
+                lab.result()
+            except BaseException as error:
+                self._end_all(error)
+                raise
+        self._lane(self._alone(chosen))
 
     def times(self) -> str:
-        """Return a line for each part: its time, and how much of that it had the processor."""
-        rows = [f"{run.name:16} {run.wall_s:7.0f} s {run.cpu_s:9.0f} s" for run in self._runs if run.wall_s]
+        """Return a line for each part: its time, and how much of that it had a processor."""
+        rows = [f"{one.name:16} {one.wall_s:7.0f} s {one.cpu_s:9.0f} s" for one in self._ended]
         return "\n".join([f"{'part':16} {'time':>9} {'processor':>11}", *rows])
 
-    def _pytest(self, name: str, part: str, *chosen: str) -> list[str]:
+    def _part(self, part: str, *chosen: str) -> Step:
+        return self._pytest(part, [f"tests/{part}"], *chosen, may_be_empty=part in EMPTY_IN_THE_GATE)
+
+    def _alone(self, chosen: str) -> Iterable[Step]:
+        """Yield the tests that want to be alone, by part; those of the lab have been."""
+        for part in (part for lane in LANES for part in lane):
+            files = [str(path) for path in (TREE / "tests" / part).rglob("test_*.py") if _has_alone(path)]
+            if files:
+                yield self._pytest(f"{part}-alone", sorted(files), chosen, "alone", may_be_empty=True)
+
+    def _pytest(self, name: str, paths: Sequence[str], *chosen: str, may_be_empty: bool = False) -> Step:
         marked = " and ".join(filter(None, chosen))
-        words = [sys.executable, "-m", "pytest", f"tests/{part}", f"--junitxml={junit_file(name)}"]
-        return [*words, *(["-m", marked] if marked else []), *self._pytest_words]
+        words = [sys.executable, "-m", "pytest", *paths, f"--junitxml={junit_file(name)}"]
+        words += [*(["-m", marked] if marked else []), *self._pytest_words]
+        return Step(name, words, may_be_empty or bool(self._pytest_words))
 
-    def _in_turn(self, name: str, words: Sequence[str]) -> None:
-        print(f"\n== {name}", flush=True)
-        run = Run(name, subprocess.Popen(words, cwd=TREE))
-        self._runs.append(run)
-        self._note(run)
+    def _lane(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if self._goes_on:
+                self._run(step)
 
-    def _start_beside(self, chosen: str) -> Run:
-        """Start the part that runs beside the others; its words are shown at its end."""
-        environment = {**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)}
-        with log_file(BESIDE).open("wb") as log:
-            words = self._pytest(BESIDE, BESIDE, chosen, "not apart")
+    def _run(self, step: Step, *, shown_at_once: bool = False) -> None:
+        """Run a program to its end; its words are shown then, since others speak meanwhile."""
+        print(f"== {step.name}{'' if shown_at_once else ' begins'}", flush=True)
+        began = time.monotonic()
+        with log_file(step.name).open("wb") as log:
+            output = None if shown_at_once else log
             process = subprocess.Popen(
-                words, cwd=TREE, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                step.words,
+                cwd=TREE,
+                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)} if step.name == LAB else None,
+                stdin=None if shown_at_once else subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
-        run = Run(BESIDE, process)
-        self._runs.append(run)
-        return run
+        self._running[step.name] = process.pid
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException as error:
+            self._end_all(error)
+            process.wait()
+            raise
+        process.returncode = os.waitstatus_to_exitcode(status)
+        with self._lock:
+            del self._running[step.name]
+            self._note(step, process.returncode, time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
-    def _end_beside(self, run: Run) -> None:
-        print(f"\n== {run.name} (it ran beside the others)", flush=True)
-        self._note(run)
-        print(log_file(run.name).read_text(errors="replace"), flush=True)
+    def _note(self, step: Step, code: int, wall_s: float, cpu_s: float) -> None:
+        if code == _NO_TESTS and step.may_be_empty:
+            return
+        self._ended.append(Ended(step.name, wall_s, cpu_s))
+        if code:
+            self.failed.append(step.name)
+        print(f"\n== {step.name}, {wall_s:.0f} s", flush=True)
+        print(log_file(step.name).read_text(errors="replace"), flush=True)
 
-    def _note(self, run: Run) -> None:
-        code = run.wait()
-        if code == _NO_TESTS and not self._needs_tests(run):
-            self._runs.remove(run)
-        elif code:
-            self.failed.append(run.name)
+    def _end_all(self, error: BaseException) -> None:
+        """Ask all that runs to end and to clear up; who started it waits for that."""
+        self._goes_on = False
+        if isinstance(error, KeyboardInterrupt):
+            return  # the terminal told all of them; told twice, they would not clear up
+        for pid in list(self._running.values()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
-    def _needs_tests(self, run: Run) -> bool:
-        """Whether a part without any test is an error: an empty rest, or a choice by name, is none."""
-        return not (self._pytest_words or run.name.endswith("-alone") or run.name == "chaos")
+
+def _has_alone(path: Path) -> bool:
+    return "pytest.mark.alone(" in path.read_text()

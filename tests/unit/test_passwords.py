@@ -120,6 +120,7 @@ def test_users_made_at_the_same_time_are_all_kept(users: PasswordFile) -> None:
     assert sorted(users.users()) == [f"user{n}" for n in range(4)]
 
 
+@pytest.mark.alone("it compares two times")
 def test_an_unknown_user_takes_as_long_as_a_wrong_password(users: PasswordFile) -> None:
     users.add("ada")
     wrong, unknown = (min(_seconds(users, name) for _ in range(5)) for name in ("ada", "nobody"))
