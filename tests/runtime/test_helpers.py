@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 import minicluster as mc
 from minicluster.train.loaders import LoaderNotDivisible, SharedLoader, share
@@ -59,13 +60,43 @@ class Numbers(IterableDataset[int]):
         return iter(range(3))
 
 
-def test_loaders_that_cannot_be_divided_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(LoaderNotDivisible, match="IterableDataset"):
-        share(DataLoader(Numbers()))
-    data = TensorDataset(torch.zeros(4, 1))
-    with pytest.raises(LoaderNotDivisible, match="the sampler WeightedRandomSampler"):
-        share(DataLoader(data, sampler=WeightedRandomSampler([0.5] * 4, 4)))
+class EverySecond(Sampler[int]):
+    def __iter__(self):
+        return iter(range(0, 4, 2))
+
+
+DATA = TensorDataset(torch.zeros(4, 1))
+NOT_DIVISIBLE = {
+    "an IterableDataset": lambda: DataLoader(Numbers()),
+    "the sampler EverySecond": lambda: DataLoader(DATA, sampler=EverySecond()),
+    "the batch sampler list": lambda: DataLoader(DATA, batch_sampler=[[0, 1], [2]]),
+    "the sampler BatchSampler": lambda: DataLoader(
+        DATA, batch_size=None, sampler=BatchSampler(RandomSampler(DATA), 2, False)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", NOT_DIVISIBLE)
+@pytest.mark.parametrize("fault_tolerant", [False, True])
+def test_loaders_that_cannot_be_divided_are_refused(
+    monkeypatch: pytest.MonkeyPatch, words: str, fault_tolerant: bool
+) -> None:
+    loader = NOT_DIVISIBLE[words]()
+    if fault_tolerant:  # Others may join, so that one rank is no reason to leave it as it is.
+        monkeypatch.setenv("MINICLUSTER_LIGHTHOUSE", "127.0.0.1:1")
+    else:
+        assert share(loader) is loader
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(LoaderNotDivisible, match=words):
+        share(loader)
+
+
+def test_a_distributed_sampler_has_no_place_where_ranks_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(DATA, sampler=DistributedSampler(DATA, 2, 0))
+    assert share(loader) is loader
+    monkeypatch.setenv("MINICLUSTER_LIGHTHOUSE", "127.0.0.1:1")
+    with pytest.raises(LoaderNotDivisible, match="the sampler DistributedSampler"):
+        share(loader)
 
 
 def test_a_shared_loader_keeps_its_options_and_its_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,78 +1,94 @@
-"""What each task is told to do, from a world put together by hand."""
+"""mc.prepare takes the samples that the loader's own sampler chooses, divided among the ranks."""
 
-from dataclasses import replace
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-
-from minicluster.wire import BlobInfo, JobState, RankState, StopMode
-from minicluster_hub.models import GangTarget, RankRecord, SnapshotRecord, TaskState
-from minicluster_hub.orders import TaskOver, orders_for
-
-from .worlds import NOW, READY, TOLERANT, job, lit, scene_of, sight, task, world
-
-
-def test_orders_say_the_place_of_each_rank():
-    scene = scene_of(world(job(JobState.STARTING, attempts=2), READY, (RankState.PENDING,) * 2))
-    run = orders_for(READY[1], scene).run
-    assert (run.first_rank, run.world_size, run.group_rank, run.restart_count) == (1, 2, 1, 1)
-    assert (run.master_addr, run.master_port) == ("127.0.0.1", 4000), "the first task's store"
-
-
-def test_ranks_keep_their_places_when_others_are_lost():
-    ranks = tuple(RankRecord(70, rank, 30 + rank, RankState.STARTED, None, None) for rank in range(3))
-    here = replace(world(job(JobState.REQUEUING, state_since=NOW), (task(1), task(2))), ranks=ranks)
-    run = orders_for(here.tasks[0], scene_of(here)).run
-    assert (run.group_rank, run.group_world_size) == (1, 3)
-
-
-def test_orders_name_the_newest_snapshot_of_the_attempts_before():
-    part = BlobInfo(sha256="b" * 64, size_bytes=5)
-    # Attempt 60 had begun again from step 0: its step 20 is newer than step 90 of attempt 50.
-    made = ((50, 90), (60, 20), (70, 30))
-    left = [SnapshotRecord(7, step, attempt, (part,), NOW) for attempt, step in made]
-    here = replace(world(job(attempts=3), READY), snapshots=tuple(left))
-    wanted = orders_for(READY[0], scene_of(here)).run.snapshot
-    assert (wanted.attempt, wanted.step, wanted.parts) == (60, 20, (part,))
-    own = replace(here, snapshots=(left[2],))
-    assert orders_for(READY[0], scene_of(own)).run.snapshot is None
-
-
-def test_orders_wait_until_the_whole_gang_is_ready():
-    half = (task(0), task(1, TaskState.STARTED))
-    assert orders_for(half[0], scene_of(world(job(JobState.STARTING), half))).run is None
-
-
-def test_ranks_of_a_fault_tolerant_job_start_once_they_can_meet():
-    here = world(job(JobState.STARTING, spec=TOLERANT), READY, (RankState.PENDING,) * 2)
-    alone = scene_of(here)
-    assert orders_for(READY[0], alone).run is None
-    scene = scene_of(here, lit(sight()))
-    assert orders_for(READY[0], scene).run is not None
-
-
-def test_orders_of_a_fault_tolerant_attempt_tell_who_joins_and_who_brings_the_result():
-    tasks = (task(1), task(2))
-    ranks = tuple(
-        RankRecord(70, rank, 30 + rank, RankState.STARTED, None, None, joined=rank == 2) for rank in range(3)
-    )
-    here = replace(world(job(spec=TOLERANT), tasks), ranks=ranks)
-    scene = scene_of(here, lit(sight()))
-    survivor, newcomer = (orders_for(one, scene).run for one in tasks)
-    assert (survivor.joins, survivor.lead, survivor.world_size) == (False, True, 2)
-    assert (newcomer.joins, newcomer.lead, newcomer.world_size) == (True, False, 2)
-    assert (survivor.fault_tolerant, survivor.lighthouse) == (True, "127.0.0.1:5000")
-
-
-@pytest.mark.parametrize(
-    ("state", "mode"),
-    [(JobState.STOPPING, StopMode.INTERRUPT), (JobState.FAILING, StopMode.ABORT), (JobState.RUNNING, None)],
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
 )
-def test_orders_to_stop(state, mode):
-    assert orders_for(READY[0], scene_of(world(job(state), READY))).stop is mode
+
+from minicluster.train.live.loader import LiveLoader
+from minicluster.train.loaders import _options, share
+
+from .test_fault_tolerant import Quorum
+
+DATA = TensorDataset(torch.arange(40))
+SAMPLERS = {
+    "with replacement": lambda: RandomSampler(DATA, replacement=True),
+    "a part of them": lambda: RandomSampler(DATA, num_samples=16),
+    "more than there are": lambda: RandomSampler(DATA, num_samples=100),
+    "bootstrap": lambda: RandomSampler(DATA, replacement=True, num_samples=100),
+    "weighted": lambda: WeightedRandomSampler([0.0] * 20 + [1.0] * 20, 40),
+    "weighted, without replacement": lambda: WeightedRandomSampler([1.0] * 40, 12, replacement=False),
+    "subset": lambda: SubsetRandomSampler([3, 5, 7, 11, 13, 17, 19, 23]),
+    "the first ones": lambda: SequentialSampler(range(8)),
+    "all": lambda: RandomSampler(DATA),
+}
+LOADERS = {
+    "sampler": lambda sampler: DataLoader(DATA, batch_size=2, sampler=sampler),
+    "batch sampler": lambda sampler: DataLoader(DATA, batch_sampler=BatchSampler(sampler, 2, False)),
+}
 
 
-def test_orders_are_the_same_after_a_restart_and_over_when_the_gang_ends():
-    first = orders_for(READY[0], scene_of(world(job(), READY)))
-    assert orders_for(READY[0], scene_of(world(job(), READY))).version == first.version
-    with pytest.raises(TaskOver):
-        orders_for(READY[0], scene_of(world(job(), READY, target=GangTarget.END)))
+def expected(sampler: Any, epoch: int) -> list[int]:
+    sampler.generator = torch.Generator().manual_seed(epoch)
+    return list(sampler)
+
+
+def together(of_ranks: list[Any]) -> Iterator[int]:
+    """Yield the samples of all ranks in the order in which their turns come."""
+    for batches in zip(*of_ranks, strict=True):
+        assert {len(batch[0]) for batch in batches} == {2}
+        yield from itertools.chain.from_iterable(zip(*(batch[0].tolist() for batch in batches), strict=True))
+
+
+@pytest.mark.parametrize("given", LOADERS)
+@pytest.mark.parametrize("kind", SAMPLERS)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_all_ranks_together_take_what_the_sampler_chooses(
+    monkeypatch: pytest.MonkeyPatch, kind: str, given: str, ranks: int
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    made = [share(LOADERS[given](SAMPLERS[kind]())) for _ in range(ranks)]
+    for epoch in range(2):
+        batches = []
+        for rank, loader in enumerate(made):
+            monkeypatch.setenv("RANK", str(rank))
+            batches.append(list(loader))
+            assert len(batches[-1]) == len(loader)
+        assert list(together(batches)) == expected(SAMPLERS[kind](), epoch)
+
+
+@pytest.mark.parametrize("given", LOADERS)
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_so_do_those_that_come_and_go(kind: str, given: str) -> None:
+    for epoch in range(2):
+        taken: list[list[int]] = []
+        for place in range(2):
+            loader, quorum = LOADERS[given](SAMPLERS[kind]()), Quorum((0, 1), place=place)
+            live = LiveLoader(quorum, loader, _options(loader))  # type: ignore[arg-type]
+            live.load_state_dict({"epoch": epoch, "consumed": 0})
+            taken.append([batch[0].tolist() for batch in live])
+        steps = [sample for step in zip(*taken, strict=True) for part in step for sample in part]
+        assert steps == expected(SAMPLERS[kind](), epoch)
+
+
+def test_a_run_that_goes_on_takes_the_rest_of_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader: Any = share(DataLoader(DATA, batch_size=4, sampler=SAMPLERS["bootstrap"]()))
+    batches = iter(loader)
+    begun = [next(batches)[0].tolist() for _ in range(20)]
+    again: Any = share(DataLoader(DATA, batch_size=4, sampler=SAMPLERS["bootstrap"]()))
+    again.load_state_dict(loader.state_dict())
+    rest = [batch[0].tolist() for batch in again]
+    assert list(itertools.chain(*begun, *rest)) == expected(SAMPLERS["bootstrap"](), 0)

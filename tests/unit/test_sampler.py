@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from minicluster.train.loaders import SharedLoader, share
+from minicluster.train.orders import EpochOrder
 from minicluster.train.sampler import ElasticSampler
 
 
@@ -79,9 +80,9 @@ def test_without_an_interruption_it_is_torchs_own_order(monkeypatch: pytest.Monk
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "1")
     data = TensorDataset(torch.arange(20))
-    for shuffle in (True, False):
+    for shuffle, sampler in ((True, RandomSampler), (False, SequentialSampler)):
         for drop_last in (True, False):
-            ours = ElasticSampler(data, shuffle=shuffle, drop_last=drop_last)
+            ours = ElasticSampler(EpochOrder(sampler(data)), drop_last=drop_last)
             torchs = DistributedSampler(data, 3, 1, shuffle=shuffle, drop_last=drop_last)
             for epoch in range(2):
                 ours.epoch = epoch
@@ -117,7 +118,7 @@ def test_a_run_that_goes_on_draws_no_random_number_twice(monkeypatch: pytest.Mon
 def test_processes_of_a_loader_take_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     (loader,) = loaders(1, 12, 2, monkeypatch, shuffle=False)
     data = loader.dataset
-    sampler = ElasticSampler(data, shuffle=False, drop_last=False)  # type: ignore[arg-type]
+    sampler = ElasticSampler(EpochOrder(loader.sampler.order.sampler), drop_last=False)  # type: ignore[attr-defined]
     with_processes = SharedLoader(sampler, data, batch_size=2, num_workers=2)
     position = None
     for number, (batch,) in enumerate(with_processes):

@@ -69,7 +69,7 @@ def share(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
     """Return a loader that follows the ranks that take part."""
     from .live.loader import LiveLoader
 
-    return LiveLoader(live(), loader, options)
+    return loader if isinstance(loader, LiveLoader) else LiveLoader(live(), loader, options)
 
 
 def resume(from_snapshot: Callable[[], int], more: Mapping[str, Any]) -> int:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from minicluster.errors import MiniclusterError
 
 from . import fault_tolerant, place
+from .orders import EpochOrder, sampler_of, trouble_with
 from .sampler import ElasticSampler
 from .snapshots.session import finish_writing
 
@@ -38,7 +39,7 @@ class SharedLoader(DataLoader[Any]):
         return self._elastic.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        size = len(self.dataset)  # type: ignore[arg-type]
+        size = len(self._elastic.order)
         each = (self.batch_size or 1) * place.world_size()
         consumed = min(size, self._elastic.consumed + self._given * each)
         return {"epoch": self.epoch, "consumed": consumed, "within": self._within}
@@ -84,36 +85,36 @@ def share(loader: DataLoader[Any]) -> DataLoader[Any]:
     The batch size stays: all ranks together take world_size() times as much in each step.
     Raises LoaderNotDivisible.
     """
-    if isinstance(loader.sampler, DistributedSampler | ElasticSampler):
+    if isinstance(loader.sampler, ElasticSampler):
+        return loader
+    live = fault_tolerant.wanted()
+    if isinstance(loader.sampler, DistributedSampler) and not live:
         return loader
     trouble = _trouble(loader)
-    if trouble and place.world_size() == 1:
+    if trouble and place.world_size() == 1 and not live:
         return loader
     if trouble:
         hint = "Divide the data by mc.rank() and mc.world_size() yourself, without mc.prepare()."
         raise LoaderNotDivisible(f"mc.prepare() cannot divide {trouble}.", hint)
-    if fault_tolerant.wanted():
+    if live:
         return fault_tolerant.share(loader, _options(loader))
-    shuffle = isinstance(loader.sampler, RandomSampler)
-    sampler = ElasticSampler(cast(Sized, loader.dataset), shuffle=shuffle, drop_last=loader.drop_last)
-    return SharedLoader(sampler, loader.dataset, **_options(loader))
+    options = _options(loader)
+    sampler = ElasticSampler(EpochOrder(sampler_of(loader)), drop_last=options["drop_last"])
+    return SharedLoader(sampler, loader.dataset, **options)
 
 
 def _trouble(loader: DataLoader[Any]) -> str:
     """Return in words what keeps a loader from being divided."""
     if isinstance(loader.dataset, IterableDataset):
         return "an IterableDataset among the ranks"
-    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
-        return f"a loader with the batch sampler {type(loader.batch_sampler).__name__}"
-    if type(loader.sampler) not in (RandomSampler, SequentialSampler):
-        return f"a loader with the sampler {type(loader.sampler).__name__}"
-    return ""
+    return trouble_with(loader)
 
 
 def _options(loader: DataLoader[Any]) -> dict[str, Any]:
+    batches = loader.batch_sampler if type(loader.batch_sampler) is BatchSampler else loader
     return {
-        "batch_size": loader.batch_size,
-        "drop_last": loader.drop_last,
+        "batch_size": batches.batch_size,
+        "drop_last": batches.drop_last,
         "num_workers": loader.num_workers,
         "collate_fn": loader.collate_fn,
         "pin_memory": loader.pin_memory,

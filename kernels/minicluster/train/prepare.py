@@ -45,8 +45,8 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     """Make ready for all ranks: `model, optimizer, loader = mc.prepare(model, optimizer, loader)`.
 
     The model goes to mc.device() and, with several ranks, into DistributedDataParallel; the
-    optimizer keeps its parameters; the loader gives this rank's share of the data, in a new order
-    each epoch, with the batch size of each rank as it was. Batches stay on the CPU: move them with
+    optimizer keeps its parameters; the loader gives this rank's share of what its sampler chooses,
+    anew in each epoch, with the batch size of each rank as it was. Batches stay on the CPU: move them with
     `.to(mc.device())`. Returns as many as were given. Raises NotPreparable, LoaderNotDivisible.
     In a fault-tolerant job the ranks come and go, and the loader's shares follow them.
     """

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 
+from ..orders import EpochOrder, sampler_of
 from .session import Session
 from .shares import Take, next_take
 
@@ -21,7 +21,7 @@ class LiveLoader(DataLoader[Any]):
     """
 
     def __init__(self, session: Session, loader: DataLoader[Any], options: dict[str, Any]) -> None:
-        self._shuffles = isinstance(loader.sampler, RandomSampler)
+        self._drawn = EpochOrder(sampler_of(loader))
         super().__init__(loader.dataset, shuffle=False, **options)
         self._session = session
         self._options = {
@@ -41,7 +41,7 @@ class LiveLoader(DataLoader[Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In the notebook it is a plain loader again: it has no ranks there.
-        return _plain, (self.dataset, self.batch_size, self._shuffles)
+        return _plain, (self.dataset, self.batch_size, self._drawn.sampler)
 
     def state_dict(self) -> dict[str, Any]:
         # With the same names as a plain job's loader: a snapshot of the one serves the other.
@@ -102,15 +102,9 @@ class LiveLoader(DataLoader[Any]):
         return iter(DataLoader(self.dataset, batch_sampler=_Once(batches), **self._options))
 
     def _indexes(self) -> list[int]:
-        """Return the epoch's order, the same on all ranks, as DistributedSampler would make it."""
+        """Return the epoch's order, the same on all ranks, as its sampler draws it."""
         if self._order[0] != self._epoch:
-            size = len(self.dataset)  # pyright: ignore[reportArgumentType]
-            generator = torch.Generator()
-            generator.manual_seed(self._epoch)
-            order = (
-                torch.randperm(size, generator=generator).tolist() if self._shuffles else list(range(size))
-            )
-            self._order = self._epoch, order
+            self._order = self._epoch, self._drawn.of(self._epoch)
         return self._order[1]
 
     def _turn_to(self, epoch: int) -> None:
@@ -123,8 +117,8 @@ class LiveLoader(DataLoader[Any]):
             self._position = self._consumed
 
 
-def _plain(dataset: Any, batch_size: int | None, shuffle: bool) -> DataLoader[Any]:
-    return DataLoader(dataset, batch_size=batch_size, shuffle=shuffle)
+def _plain(dataset: Any, batch_size: int | None, sampler: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=batch_size, sampler=sampler)
 
 
 class _Once:
