@@ -57,6 +57,11 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f".train.{modules[name]}", __name__), name)
 
 
+def __dir__() -> list[str]:
+    """Let Tab show what a cell may call, and nothing of how this package is made."""
+    return __all__
+
+
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Make `%%distribute` and `%distribute` known: called by `%load_ext minicluster`."""
     from .magics import load_ipython_extension as load

@@ -19,6 +19,7 @@ from .wire.displays import MARK
 
 if TYPE_CHECKING:
     from .magics import Distribute
+    from .results import Result
 
 _LOG_BYTES = 256 * 1024
 
@@ -61,7 +62,15 @@ def attach(magics: Distribute, said: Namespace) -> Any:
 
 
 def result(magics: Distribute, said: Namespace) -> Any:
-    return magics.keep(fetch_result(magics.service().job(said.job), magics.notebook()))
+    made = fetch_result(magics.service().job(said.job), magics.notebook())
+    print(came(said.job, made))  # noqa: T201
+    return magics.keep(made)
+
+
+def came(job_id: int, made: Result) -> str:
+    """Say in one line which names a result has put into the notebook."""
+    names = [f"{name} ({type(value).__name__})" for name, value in made.names.items()]
+    return f"From job {job_id}: {', '.join(names) or 'no names'}."
 
 
 def logs(magics: Distribute, said: Namespace) -> None:

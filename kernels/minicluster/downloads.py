@@ -19,7 +19,7 @@ from .connection import ServiceError
 from .errors import MiniclusterError
 from .parsing.values import local_path
 from .pickling import readable_size
-from .tables import Table
+from .tables import Link, Table
 from .wire import Artifact, ArtifactList
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
     """List a job's files. path: of the service, for a browser."""
     until = time.strftime("%Y-%m-%d", time.localtime(listed.keep_until)) if listed.keep_until else ""
     places = placed(listed.artifacts)
-    rows = [
-        (place, readable_size(one.size_bytes), until, path + file_path(job_id, one))
+    rows: list[tuple[str, ...]] = [
+        (place, readable_size(one.size_bytes), until, Link(path + file_path(job_id, one)))
         for place, one in list(places.items())[:ROWS]
     ]
     if len(places) > ROWS:

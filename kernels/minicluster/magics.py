@@ -137,7 +137,7 @@ class Distribute(Magics):
         return Notebook(
             service=self.service(),
             namespace=space,
-            hidden=lambda name: name in hidden and hidden[name] is space.get(name),
+            hidden=lambda name: _is_ipythons(name) and name in hidden and hidden[name] is space.get(name),
             limits=Limits(
                 self.send_limit_bytes,
                 self.result_limit_bytes,
@@ -174,6 +174,11 @@ class Distribute(Magics):
                 "Note: nbdistributed is loaded as well. %%distribute (this one) is Minicluster's and runs "
                 "on the cluster; %%distributed, with a d at its end, is nbdistributed's."
             )
+
+
+def _is_ipythons(name: str) -> bool:
+    """Tell IPython's own names from those of start-up files, which it hides from %who as well."""
+    return name.startswith("_") or name in {"In", "Out", "exit", "quit", "open", "get_ipython"}
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -12,6 +12,12 @@ from .view import duration
 from .wire import Job, JobState, Node, Snapshot
 
 
+class Link(str):
+    """A cell with an address: to be clicked where HTML is shown, to be read in text."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of text under heads; `empty` is said when there are no rows."""
@@ -111,7 +117,7 @@ def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Tab
             str(one.attempt),
             f"{one.size_bytes / 1e6:.1f} MB",
             time.strftime("%H:%M:%S", time.localtime(one.created_at)),
-            f"{path}api/jobs/{job_id}/snapshots/{one.step}",
+            Link(f"{path}api/jobs/{job_id}/snapshots/{one.step}"),
         )
         for one in snapshots
     )
@@ -138,7 +144,13 @@ def _time(job: Job, now: float) -> str:
 
 
 def _cells(row: tuple[str, ...]) -> str:
-    return "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in row)
+    return "".join(f'<td style="text-align:left">{_html(cell)}</td>' for cell in row)
+
+
+def _html(cell: str) -> str:
+    if isinstance(cell, Link):
+        return f'<a href="{escape(cell)}" target="_blank" rel="noopener">download</a>'
+    return escape(cell)
 
 
 def _padded(cells: tuple[str, ...], widths: list[int]) -> str:

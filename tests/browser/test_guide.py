@@ -7,15 +7,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
 
+from ..documents import blocks
 from .conftest import USER, Site
 from .lab import START_MS, cell, open_notebook, output_of, run_cell, wait_ran
 
 NEWCOMER = "ada"
-
-
-def cells_of(guide: str) -> list[str]:
-    """The guide's blocks of Python, in their order: together they are one notebook."""
-    return re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
 
 
 def test_a_newcomer_logs_in_and_finds_the_examples(chromium: Browser, site: Site, shots: Path) -> None:
@@ -35,7 +31,8 @@ def test_a_newcomer_logs_in_and_finds_the_examples(chromium: Browser, site: Site
 
 
 def test_the_guides_cells_run_as_they_stand_there(page: Page, site: Site, tree: Path, shots: Path) -> None:
-    cells = cells_of((tree / "docs" / "guide.md").read_text())
+    guide = blocks((tree / "docs" / "guide.md").read_text())
+    cells = [block.source for block in guide if block.kind == "python"]
     site.put_notebook("guide.ipynb", *cells)
     open_notebook(page, site.url, USER, "guide.ipynb")
     page.keyboard.press("Control+b")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from torch.utils.data.distributed import DistributedSampler
 
 import minicluster as mc
+from minicluster.train.calls import WrongCall
 from minicluster.train.loaders import LoaderNotDivisible, SharedLoader, share
 from minicluster.train.logs import NotANumber
 from minicluster.train.prepare import NotPreparable
@@ -29,6 +31,36 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_an_unknown_helper_lists_those_that_are_there() -> None:
     with pytest.raises(AttributeError, match="'prepair'; it has checkpoint, data, device, local_rank"):
         mc.prepair  # noqa: B018
+
+
+def test_the_package_shows_what_may_be_called_and_nothing_else() -> None:
+    mc.prepare  # noqa: B018 - what is imported by then is not shown either
+    assert dir(mc) == sorted(mc.__all__)
+
+
+@pytest.mark.parametrize(
+    ("call", "like"),
+    [
+        (lambda: mc.log("loss", 0.5), "mc.log(step=step, loss=loss)"),
+        (lambda: mc.log([0.5]), 'mc.log({"loss": loss}, step=step)'),
+        (lambda: mc.log(0.5), "mc.log(step=step, loss=loss)"),
+        (lambda: mc.prepare(), "mc.prepare(model, optimizer, loader)"),
+        (lambda: mc.prepare(1, 2, 3, 4), "mc.prepare(model, optimizer, loader)"),
+        (lambda: mc.progress(5), "for batch in mc.progress(loader):"),
+        (lambda: mc.progress(), "for batch in mc.progress(loader):"),
+        (lambda: mc.checkpoint(torch.nn.Linear(1, 1)), "mc.checkpoint(model, optimizer, loader, step=step)"),
+        (lambda: mc.resume(), "step = mc.resume(model, optimizer, loader)"),
+        (lambda: mc.data(), 'mc.data("cinic10")'),
+        (lambda: mc.data(3), 'mc.data("cinic10")'),
+        (lambda: mc.rank(0), "mc.rank()"),
+        (lambda: mc.output("x"), "mc.output()"),
+    ],
+)
+def test_a_wrong_call_says_what_is_expected(call: Any, like: str) -> None:
+    with pytest.raises(WrongCall) as told:
+        call()
+    assert like in told.value.hint
+    assert isinstance(told.value, TypeError)
 
 
 def test_outside_of_a_job_there_is_one_rank() -> None:
@@ -120,12 +152,14 @@ def test_records_are_lines_of_the_wire(tmp_path: Path, monkeypatch: pytest.Monke
     read_fd, write_fd = os.pipe()
     monkeypatch.setenv("MINICLUSTER_RECORDS_FD", str(write_fd))
     mc.log(step=1, loss=torch.tensor([2.0]), worst=float("inf"))
+    mc.log({"train/loss": 3, "step": 2})
     list(mc.progress(range(5), label="epoch"))
     os.close(write_fd)
     with os.fdopen(read_fd) as lines:
         records = [Record.model_validate_json(line) for line in lines]
     assert records[0].values == {"loss": 2.0, "worst": float("inf")}
-    assert [(record.done, record.total) for record in records[1:]] == [(0, 5), (5, 5)]
+    assert (records[1].step, records[1].values) == (2.0, {"train/loss": 3.0})
+    assert [(record.done, record.total) for record in records[2:]] == [(0, 5), (5, 5)]
 
 
 def test_a_descriptor_that_is_no_pipe_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,4 +38,5 @@ def test_a_long_list_says_how_to_get_all():
     assert len(table.rows) == ROWS + 1
     assert table.rows[-1] == ("… and 3 more", "", "", "%distribute files 7 --to FOLDER brings all of them")
     assert table.rows[0][3] == "/s/api/jobs/7/files/0000?part=0"
+    assert '<a href="/s/api/jobs/7/files/0000?part=0" target="_blank"' in table._repr_html_()
     assert "mc.output()" in repr(file_table(ArtifactList(artifacts=()), 7, "/s/"))

@@ -11,6 +11,8 @@ import minicluster
 from minicluster.command_line import COMMANDS
 from minicluster.options import cell_arguments
 
+from ..documents import blocks
+
 TREE = Path(__file__).resolve().parents[2]
 DOCUMENTS = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
 
@@ -33,6 +35,12 @@ def test_the_guide_has_each_command(usage: str) -> None:
 @pytest.mark.parametrize("helper", sorted({*minicluster.__all__} - {"local_rank"}))
 def test_the_guide_has_each_helper(helper: str) -> None:
     assert f"`mc.{helper}(" in tables()
+
+
+def test_what_is_not_run_by_a_test_says_why() -> None:
+    left_out = [block for block in blocks((TREE / "docs" / "guide.md").read_text()) if block.reason]
+    assert {block.source.split()[1] for block in left_out} == {"install", "minicluster"}
+    assert all(len(block.reason.split()) > 3 for block in left_out)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

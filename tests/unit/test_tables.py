@@ -17,7 +17,9 @@ def test_a_slot_of_a_notebook_server_is_not_free():
 
 def test_snapshots_are_listed_with_their_files():
     one = Snapshot(step=120, attempt=2, size_bytes=1_250_000, created_at=0.0)
-    text = repr(snapshot_table([one], 7, "/services/minicluster/"))
+    table = snapshot_table([one], 7, "/services/minicluster/")
+    assert '<a href="/services/minicluster/api/jobs/7/snapshots/120" target="_blank"' in table._repr_html_()
+    text = repr(table)
     assert "120   2        1.2 MB" in text
     assert "/services/minicluster/api/jobs/7/snapshots/120" in text
     assert "mc.checkpoint(" in repr(snapshot_table([], 7, "/"))

@@ -9,11 +9,13 @@ import torch
 from torch.optim import Optimizer
 
 from . import place
+from .calls import called_as
 from .snapshots import state
 from .snapshots.session import Session, session
 from .snapshots.state import Parts, SnapshotImpossible
 
 
+@called_as("mc.checkpoint(model, optimizer, loader, step=step)")
 def checkpoint(
     model: torch.nn.Module,
     optimizer: Optimizer | None = None,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from minicluster.errors import MiniclusterError
 
+from .calls import WrongCall, called_as
+
 LINKS = "MINICLUSTER_DATA_SETS"
 """The folder with a link for each data set: /data in a container."""
 
@@ -15,11 +17,15 @@ class DataSetNotHere(MiniclusterError):
     """The cell did not name this data set."""
 
 
+@called_as('folder = mc.data("cinic10")')
 def data(name: str) -> Path:
     """Return the folder of a data set that the cell's line names: `--data cinic10`. It cannot be written.
 
     Raises DataSetNotHere.
     """
+    if not isinstance(name, str):
+        told = f"mc.data() takes the name of a data set, not {type(name).__name__}."
+        raise WrongCall(told, 'Like this: mc.data("cinic10")')
     links = os.environ.get(LINKS, "")
     folder = Path(links, name)
     if links and name and folder.is_dir():

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from minicluster.errors import MiniclusterError
 from minicluster.wire import Record
 
 from . import place, records
+from .calls import WrongCall, called_as
+
+_LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
 
 
 class NotANumber(MiniclusterError):
     """Something was logged that has no place on a plot."""
 
 
-def log(*, step: float | None = None, **values: Any) -> None:
-    """Send numbers to the notebook's panel: `mc.log(step=i, loss=loss)`.
+@called_as(_LIKE)
+def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **values: Any) -> None:
+    """Send numbers to the notebook's panel: `mc.log(step=i, loss=loss)`, or `mc.log({"loss": loss}, step=i)`.
 
     step: where on the plot's horizontal axis; left out, the panel counts. values: numbers, or
     tensors and arrays with one element. Each call is kept. Outside of a job nothing happens.
-    Raises NotANumber.
+    Raises NotANumber and WrongCall.
     """
-    if not values:
-        raise NotANumber("mc.log() got no value.", "Name each: mc.log(step=step, loss=loss).")
-    numbers = {name: _number(name, value) for name, value in values.items()}
+    named = {**_named(data), **values}
+    step = named.pop("step", None) if step is None else step
+    if not named:
+        raise NotANumber("mc.log() got no value.", f"Name each: {_LIKE}.")
+    numbers = {name: _number(name, value) for name, value in named.items()}
     at_step = None if step is None else _number("step", step)
     records.send(Record(kind="log", rank=place.rank(), at=time.time(), step=at_step, values=numbers))
+
+
+def _named(data: Any) -> dict[str, Any]:
+    if data is None:
+        return {}
+    if isinstance(data, Mapping) and all(isinstance(name, str) for name in data):
+        return dict(data)
+    raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
 
 
 def _number(name: str, value: Any) -> float:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .calls import called_as
+
 OUTPUT = "MINICLUSTER_OUTPUT"
 
 
+@called_as('torch.save(model.state_dict(), mc.output() / "model.pt")')
 def output() -> Path:
     """Return the folder whose files are brought back when the job ends, however it ends.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from .calls import called_as
 from .live.settings import LIVE_RANK, LIVE_WORLD_SIZE
 
 if TYPE_CHECKING:
     import torch
 
 
+@called_as("mc.rank()")
 def rank() -> int:
     """Return this process's number, from 0 to world_size() - 1.
 
@@ -19,16 +21,19 @@ def rank() -> int:
     return int(os.environ.get(LIVE_RANK) or os.environ.get("RANK", "0"))
 
 
+@called_as("mc.world_size()")
 def world_size() -> int:
     """Return the number of processes that train together; in a fault-tolerant job, just now."""
     return int(os.environ.get(LIVE_WORLD_SIZE) or os.environ.get("WORLD_SIZE", "1"))
 
 
+@called_as("mc.local_rank()")
 def local_rank() -> int:
     """Return this process's number on its node."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+@called_as("mc.device()")
 def device() -> torch.device:
     """Return the GPU of this rank, or the CPU where there is none."""
     import torch

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from minicluster.errors import MiniclusterError
 
 from . import fault_tolerant, place
+from .calls import called_as
 from .loaders import share
 from .whole import whole
 
@@ -41,6 +42,7 @@ def prepare(
 ) -> tuple[torch.nn.Module, DataLoader[Any]]: ...
 
 
+@called_as("model, optimizer, loader = mc.prepare(model, optimizer, loader)")
 def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     """Make ready for all ranks: `model, optimizer, loader = mc.prepare(model, optimizer, loader)`.
 

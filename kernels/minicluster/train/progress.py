@@ -9,6 +9,7 @@ from typing import TypeVar
 from minicluster.wire import Progress, Record
 
 from . import place, records
+from .calls import WrongCall, called_as
 from .whole import Loop, whole
 
 T = TypeVar("T")
@@ -16,6 +17,7 @@ T = TypeVar("T")
 SPACING_S = 0.05
 
 
+@called_as("for batch in mc.progress(loader):")
 def progress(iterable: Iterable[T], total: float | None = None, label: str = "") -> Iterator[T]:
     """Yield from `iterable` and tell the notebook's panel how far it is: `for batch in mc.progress(loader):`.
 
@@ -23,6 +25,9 @@ def progress(iterable: Iterable[T], total: float | None = None, label: str = "")
     At most 20 messages each second are sent, the last one always. The outermost loop with a bar also
     tells the scheduler when the job will be done: `for epoch in mc.progress(range(20)):`.
     """
+    if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
+        told = f"mc.progress() takes what a loop goes over, not {type(iterable).__name__}."
+        raise WrongCall(told, "Like this: for batch in mc.progress(loader):")
     size = _length(iterable) if total is None else total
     return _told(iterable, size, label)
 

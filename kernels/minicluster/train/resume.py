@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from . import fault_tolerant, place
+from .calls import called_as
 from .snapshots import files, state
 from .snapshots.archive import Archive
 from .snapshots.ranks import Ranks
@@ -23,6 +24,7 @@ Offer = tuple[bool, Key, Key]
 """Whether a rank speaks for its node, its newest whole snapshot, and the one that its agent is fetching."""
 
 
+@called_as("step = mc.resume(model, optimizer, loader)")
 def resume(
     model: torch.nn.Module,
     optimizer: Optimizer | None = None,

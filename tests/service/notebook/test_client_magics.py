@@ -109,7 +109,9 @@ def test_detached_jobs_are_attached_later(notebook, capsys):
     assert notebook.run(f"%distribute attach {handle.id}") == 14
     assert "line 0\nline 1\nline 2\n" in capsys.readouterr().out
     del notebook.names["made"]
+    capsys.readouterr()
     assert notebook.run(f"%distribute result {handle.id}") == 14
+    assert f"From job {handle.id}: made (int)" in capsys.readouterr().out
     assert notebook.names["made"] == 7
     table = notebook.run("%distribute status")
     assert "later" in repr(table)

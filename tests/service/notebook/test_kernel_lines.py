@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+import minicluster as mc
+
 from ...patience import WITHIN_S
 
 
@@ -82,6 +84,13 @@ def test_tab_completes_names_of_the_cluster(kernel, service, tmp_path):
     ]
     assert kernel.tab("%distribute data rm tab|") == ["%distribute data rm tab-birds"]
     assert f"%distribute result {job}" in kernel.tab("%distribute result |")
+
+
+def test_tab_behind_mc_shows_what_may_be_called_and_nothing_else(kernel):
+    kernel.run("import minicluster as mc\nmc.prepare")
+    code = "%%distribute --nodes 1\nmc."
+    offered = kernel.client.complete(code, len(code), reply=True, timeout=WITHIN_S)["content"]["matches"]
+    assert offered == sorted(mc.__all__)
 
 
 def test_help_is_shown_in_each_way(kernel):

@@ -95,7 +95,12 @@ def put_together(rest: bytes, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside of what was put around it for training."""
+    """Return the model inside of what was put around it for training. Raises SnapshotImpossible."""
+    if not isinstance(model, torch.nn.Module):
+        raise SnapshotImpossible(
+            f"A snapshot is that of a model (torch.nn.Module), not of {type(model).__name__}.",
+            "mc.checkpoint(model, optimizer, loader, step=step), and mc.resume() with the same.",
+        )
     while True:
         inner = (
             model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
