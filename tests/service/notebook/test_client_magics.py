@@ -111,7 +111,8 @@ def test_detached_jobs_are_attached_later(notebook, capsys):
     del notebook.names["made"]
     capsys.readouterr()
     assert notebook.run(f"%distribute result {handle.id}") == 14
-    assert f"From job {handle.id}: made (int)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"From job {handle.id}: " in out and "made (int)" in out
     assert notebook.names["made"] == 7
     table = notebook.run("%distribute status")
     assert "later" in repr(table)
