@@ -24,6 +24,7 @@ from .conftest import notebook_api
 from .jobs import submit
 
 Start = Callable[..., RunningCluster]
+AGAIN = pytest.mark.full("the same with another signal")
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ async def test_ctrl_c_ends_everything_and_the_next_start_goes_on(start: Start) -
     assert not again.processes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=AGAIN)])
 async def test_other_signals_end_everything_too(start: Start, number: int) -> None:
     cluster = start()
     async with Visitor(cluster.url, "admin") as visitor:
@@ -90,6 +91,7 @@ async def test_other_signals_end_everything_too(start: Start, number: int) -> No
     assert not cluster.processes()
 
 
+@pytest.mark.alone("it compares two times")
 def test_a_second_start_takes_little_longer_than_importing_jupyterhub(start: Start) -> None:
     start().end()
     again = start()
