@@ -43,6 +43,7 @@ def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) ->
         result=record.result,
         queue_position=wait.position if waiting and wait else None,
         expected_start_at=wait.expected_start_at if waiting and wait else None,
+        origin=record.spec.origin,
     )
 
 

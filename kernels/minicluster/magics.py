@@ -130,6 +130,7 @@ class Distribute(Magics):
         """Return what a run needs from this notebook."""
         from .capture import Limits
         from .interrupts import Kernel
+        from .origin import running_cell
         from .runs import Notebook
 
         hidden = self._shell.user_ns_hidden
@@ -148,6 +149,7 @@ class Distribute(Magics):
             kernel=Kernel(self._shell),
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
+            origin=running_cell(self._kernel),
         )
 
     def _shown_as(self, filename: str) -> str:
@@ -155,16 +157,22 @@ class Distribute(Magics):
         known = self._shell.compile.format_code_name(filename)
         return filename if known is None else " ".join(known)
 
+    @property
+    def _kernel(self) -> Any:
+        """The kernel around the shell; a terminal's shell has none."""
+        return getattr(self._shell, "kernel", None)
+
     def _screens(self, plain: bool) -> MakeScreen:
-        # Only a kernel has a front end that may show widgets; a terminal's shell has no kernel.
-        in_kernel = getattr(self._shell, "kernel", None) is not None
-        if plain or not in_kernel or importlib.util.find_spec("anywidget") is None:
+        # Only a kernel has a front end that may show widgets.
+        if plain or self._kernel is None or importlib.util.find_spec("anywidget") is None:
             from .plain import PlainScreen
 
             return lambda ask_stop: PlainScreen()
+        from .origin import page_draws_panels
         from .panel import PanelScreen
 
-        return PanelScreen
+        address, by_page = self.service().browser_path(), page_draws_panels(self._kernel)
+        return lambda ask_stop: PanelScreen(ask_stop, address, by_page)
 
     def _tell_neighbour(self) -> None:
         cell_magics = self._shell.magics_manager.magics["cell"]

@@ -62,7 +62,7 @@ function drawing(html) {
 
 // --- what is known of the job ---------------------------------------------------------------------------------
 
-class JobState {
+export class JobState {
   constructor() {
     this.number = -1;
     this.head = null;
@@ -372,9 +372,10 @@ class Plot {
 // --- all of it ------------------------------------------------------------------------------------------------
 
 // A panel in an element. `stop` asks for the job's stop and may return a promise, whose error is shown.
+// Panels of the same job may share their state; who changes it calls `redraw`.
 export class Panel {
-  constructor(root, stop) {
-    this.state = new JobState();
+  constructor(root, stop, state = new JobState()) {
+    this.state = state;
     this.frame = 0;
     this.asked = false;
     this.trouble = "";

@@ -1,98 +1,68 @@
-"""The live panel under a cell, and its place in the notebook until the picture replaces it.
+"""A running job under its cell: an output that names the job, so that a page can draw it, and its picture.
 
-The Stop button interrupts the kernel, as the notebook's own stop button does: since ipykernel 7.4
-a message of a widget waits for the cell that sent to that widget last, so a message alone would
-come when the cell is over. The message is sent as well, for front ends that cannot interrupt.
+The output says from its first moment which job it is, for every front end. JupyterLab with our extension
+draws the job from the service (lab/), whatever becomes of the kernel. Others show the picture, renewed from
+time to time, and a widget beside it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import anywidget
-import traitlets
 from IPython.display import display
 
-from .render import picture, text_form
+from .render import kept
 from .view import RunView
+from .widget import LiveWidget
 
-_WHOLE_AFTER_S = (0.3, 1.0, 2.0)
-_WHOLE_EVERY_S = 10.0
-_VIEW = "application/vnd.jupyter.widget-view+json"
-
-
-class PanelWidget(anywidget.AnyWidget):
-    """The front end's half: `state` is read when a page opens it, changes come as messages."""
-
-    _esm = Path(__file__).with_name("panel.js")
-    _css = Path(__file__).with_name("panel.css")
-    state = traitlets.Any().tag(sync=True, to_json=lambda make, widget: make())
-
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Replace the text for front ends without widgets, which else shows a Python object."""
-        bundle = super()._repr_mimebundle_()
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        return {_VIEW: data[_VIEW], "text/plain": "This front end shows no panel; add --plain."}, metadata
+JOB_TYPE = "application/vnd.minicluster.job+json"
+_RENEW_AFTER_S = (2.0, 3.0, 5.0, 10.0)
+_RENEW_EVERY_S = 20.0
 
 
 class PanelScreen:
-    """A screen (see follow.Screen) that shows a job in a panel."""
+    """A screen (see follow.Screen) that shows a job in a panel.
 
-    def __init__(self, on_stop: Callable[[], None]) -> None:
-        self._on_stop = on_stop
-        self._widget: PanelWidget | None = None
+    address: of the job service, as this notebook's pages know it. by_page: whether they draw panels.
+    """
+
+    def __init__(self, on_stop: Callable[[], None], address: str, by_page: bool) -> None:
+        self._address = address
         self._handle: Any = None
-        self._number = 0
-        self._opened_at = 0.0
-        self._whole_at = 0.0
-        self._early = list(_WHOLE_AFTER_S)
+        self._widget = None if by_page else LiveWidget(on_stop)
+        self._renew_at = 0.0
+        self._renewals = iter(_RENEW_AFTER_S)
 
     def show(self, view: RunView, now: float) -> None:
-        if self._widget is None:
+        if self._handle is None:
             self._open(view, now)
-            return
-        change = view.snapshot(now) if self._whole_is_due(now) else {}
-        change = {**view.change(now), **change}
-        if change:
-            self._number += 1
-            self._widget.send({**change, "number": self._number})
+        elif now >= self._renew_at:
+            self._renew(now)
+            self._handle.update(self._so_far(view, now), raw=True)
+        if self._widget is not None:
+            self._widget.show(view, now)
 
     def end(self, view: RunView, now: float) -> None:
-        """Leave a picture instead of the panel, which no later front end could show."""
-        shown = {"text/html": picture(view, now), "text/plain": text_form(view, now)}
+        """Leave the picture of the end alone; of one who was interrupted, what a page needs to go on."""
+        shown = kept(view, now) if view.job.state.terminal else self._so_far(view, now)
         if self._handle is None:
             display(shown, raw=True)
-            return
-        self._handle.update(shown, raw=True)
+        else:
+            self._handle.update(shown, raw=True)
         if self._widget is not None:
-            # Both would else be kept by front ends that save the state of open widgets.
-            self._widget.layout.close()
             self._widget.close()
 
     def _open(self, view: RunView, now: float) -> None:
-        self._opened_at = self._whole_at = now
-        view.change(now)
-        # Called in whichever thread serves a page that opens the panel.
-        self._widget = PanelWidget(state=lambda: {**view.snapshot(time.time()), "number": self._number})
-        self._widget.on_msg(self._on_message)
-        self._handle = display(self._widget, display_id=True)
+        self._renew(now)
+        self._handle = display(self._so_far(view, now), raw=True, display_id=True)
 
-    def _whole_is_due(self, now: float) -> bool:
-        """Say whether to send everything: a page may have missed changes while it loaded."""
-        if self._early and now - self._opened_at >= self._early[0]:
-            self._early.pop(0)
-            self._whole_at = now
-            return True
-        if now - self._whole_at >= _WHOLE_EVERY_S:
-            self._whole_at = now
-            return True
-        return False
+    def _renew(self, now: float) -> None:
+        self._renew_at = now + next(self._renewals, _RENEW_EVERY_S)
 
-    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
-        if isinstance(content, dict) and content.get("kind") == "stop":
-            self._on_stop()
+    def _so_far(self, view: RunView, now: float) -> dict[str, Any]:
+        job = view.job
+        told = {"job": job.id, "service": self._address, "made": job.created_at}
+        if job.origin is not None:
+            told |= {"notebook": job.origin.notebook, "cell": job.origin.cell}
+        return {JOB_TYPE: told, **kept(view, now)}

@@ -1,7 +1,8 @@
-"""What stays in the notebook: a picture of the end state that any front end shows, and its text."""
+"""What the notebook keeps of a job: a picture that any front end shows, and its text."""
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
@@ -10,6 +11,7 @@ from itertools import groupby
 from .ansi import as_html, without_colours
 from .plot import number, svg
 from .safe_html import sanitized
+from .terminal import Shown
 from .view import Entry, RunView, duration, progress_words
 from .wire import JobState
 
@@ -32,18 +34,29 @@ _SCROLLED = "max-height:460px;overflow:auto"
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 _WIDE = "flex:1 1 360px;min-width:0"
 _PICTURE_LINES = 100
+_LINES_SO_FAR = 20
+_RANKS_SO_FAR = 8
+
+
+def kept(view: RunView, now: float) -> dict[str, str]:
+    """Return the picture and its text by their MIME types.
+
+    One of a job that goes on says when it was taken and how to look again: nobody may be there to renew it.
+    """
+    return {"text/html": picture(view, now), "text/plain": text_form(view, now)}
 
 
 def picture(view: RunView, now: float) -> str:
     """Return HTML without scripts or widgets; everything that a user wrote is escaped."""
     body = [_headline(view, now)]
-    detail = view.detail(now)
-    if detail:
-        body.append(f'<div style="{_SOFT}">{escape(detail)}</div>')
+    for line in filter(None, (_how_to_look_again(view), view.detail(now))):
+        body.append(f'<div style="{_SOFT}">{escape(line)}</div>')
     if view.metrics.progress is not None:
         words = progress_words(view.metrics.progress)
         body.append(f'<div style="{_SOFT}">{escape(words["text"])}</div>')
-    outputs = "".join(_output(view, rank) for rank in sorted(view.tails))
+    ended = view.job.state.terminal
+    ranks = sorted(view.tails) if ended else sorted(view.tails)[:_RANKS_SO_FAR]
+    outputs = "".join(_output(view, rank) for rank in ranks)
     plot = svg(view.metrics.curves)
     body.append(f'<div style="display:flex;flex-wrap:wrap;gap:12px"><div style="{_WIDE}">{outputs}</div>')
     body.append(f'<div style="flex:0 1 380px;margin-top:6px">{plot}</div></div>' if plot else "</div>")
@@ -52,14 +65,24 @@ def picture(view: RunView, now: float) -> str:
 
 def text_form(view: RunView, now: float) -> str:
     """Return the same as text, for front ends and exports without HTML."""
-    lines = [f"{view.title()} · {_facts(view, now)}"]
-    detail = view.detail(now)
-    lines.extend([detail] if detail else [])
+    lines = [f"{_title(view, now)} · {_facts(view, now)}"]
+    lines.extend(filter(None, (_how_to_look_again(view), view.detail(now))))
     lines.extend(f"{name}: {number(curve.last)}" for name, curve in view.metrics.curves.items())
     first = view.first_shown()
     if first is not None:
         lines.extend(map(without_colours, view.tails[first].lines()[-10:]))
     return "\n".join(lines)
+
+
+def _title(view: RunView, now: float) -> str:
+    if view.job.state.terminal:
+        return view.title()
+    return f"Last seen {time.strftime('%d %b %H:%M:%S', time.localtime(now))}: {view.title()}"
+
+
+def _how_to_look_again(view: RunView) -> str:
+    """Return what to type where no panel comes back by itself; the job needs no page and no kernel."""
+    return "" if view.job.state.terminal else f"Look again: %distribute attach {view.job.id}"
 
 
 def _facts(view: RunView, now: float) -> str:
@@ -75,7 +98,7 @@ def _headline(view: RunView, now: float) -> str:
     link = f'<a href="{escape(view.log_path, quote=True)}" target="_blank" rel="noopener">full log</a>'
     return (
         f'<div><span style="color:{colour};font-weight:600" aria-hidden="true">{mark}</span> '
-        f"<b>{escape(view.title())}</b> "
+        f"<b>{escape(_title(view, now))}</b> "
         f'<span style="{_SOFT}">{escape(_facts(view, now))} · {link}</span></div>'
     )
 
@@ -83,7 +106,7 @@ def _headline(view: RunView, now: float) -> str:
 def _output(view: RunView, rank: int) -> str:
     tail = view.tails[rank]
     lines = tail.entries()
-    shown = lines[-_PICTURE_LINES:]
+    shown = lines[-_PICTURE_LINES:] if view.job.state.terminal else _small(lines)
     cut = len(shown) < len(lines) or tail.whole().first > 0 or view.skipped_bytes.get(rank, 0) > 0
     earlier = ["… (earlier output: see the full log)"] if cut else []
     parts = entries_html([*earlier, *(view.entry(rank, line) for line in shown)])
@@ -92,6 +115,13 @@ def _output(view: RunView, rank: int) -> str:
     return (
         f'<details{opened} style="margin-top:6px">{summary}<div style="{_SCROLLED}">{parts}</div></details>'
     )
+
+
+def _small(lines: list[str | Shown]) -> list[str | Shown]:
+    """Return the newest lines and the newest of what was displayed: this picture is sent again and again."""
+    newest = lines[-_LINES_SO_FAR:]
+    displayed = [line for line in newest if not isinstance(line, str)]
+    return [line for line in newest if isinstance(line, str) or line is displayed[-1]]
 
 
 def entries_html(entries: Iterable[Entry]) -> str:

@@ -26,7 +26,7 @@ from .results import Result, check_owner, not_written, open_result
 from .sources import Source, remember
 from .tables import JobHandle
 from .view import RunView
-from .wire import DataUse, Job, JobSpec, NodeRange
+from .wire import DataUse, Job, JobSpec, NodeRange, NotebookCell
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """Set where the notebook server runs in an image: a cell's ranks run in the same one."""
@@ -40,6 +40,7 @@ class Notebook:
 
     make_screen: makes the screen for a job, given what to call when its Stop button is pressed.
     shown_as: what a traceback calls a file of the notebook's code: "Cell In[3]".
+    origin: the cell that runs now, where the front end tells which it is.
     """
 
     service: Service
@@ -50,6 +51,7 @@ class Notebook:
     kernel: Kernel
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
+    origin: NotebookCell | None = None
 
 
 def run_cell(source: str, filename: str, options: CellOptions, notebook: Notebook) -> Result | JobHandle:
@@ -72,7 +74,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     elif image:
         installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blob = notebook.service.put_blob(payload.to_bytes())
-    spec = job_spec(options, blob.sha256, image, bundle)
+    spec = job_spec(options, blob.sha256, image, bundle, notebook.origin)
     key = uuid.uuid4().hex
     if options.detach:
         return JobHandle(notebook.service, notebook.service.submit(spec, key))
@@ -142,6 +144,7 @@ def job_spec(
     payload_sha256: str,
     notebook_image: str | None = None,
     bundle_sha256: str | None = None,
+    origin: NotebookCell | None = None,
 ) -> JobSpec:
     """Build the request as data from the line's options."""
     asked = {one.name: getattr(options, one.name) for one in fields(options)}
@@ -150,6 +153,7 @@ def job_spec(
         "slots": _range(options.slots),
         "data": tuple(DataUse(name=name) for name in options.data),
         "image": options.image or notebook_image or None,
+        "origin": origin,
     }
     same = {name: value for name, value in asked.items() if name in JobSpec.model_fields}
     return JobSpec(payload_sha256=payload_sha256, bundle_sha256=bundle_sha256, **{**same, **made})

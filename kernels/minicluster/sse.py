@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from .client import Service
 from .connection import ServiceError
@@ -41,9 +42,9 @@ class _Block:
 
 
 def follow(
-    service: Service, job_id: int
+    service: Service, job_id: int, over: Callable[[], bool] = lambda: False
 ) -> Iterator[Job | LogChunk | Displays | Records | Connection | Ended]:
-    """Yield a job's events from its beginning to its end.
+    """Yield a job's events from its beginning to its end, or until `over` says that nobody wants them.
 
     Cut connections are opened again, for ever, with a `Connection` told before and after.
     Raises ServiceError when the service says no (an unknown job, say).
@@ -54,7 +55,7 @@ def follow(
     while True:
         opened = time.monotonic()
         try:
-            for block in _blocks(service, job_id, last_id):
+            for block in _blocks(service, job_id, last_id, over):
                 if lost:
                     yield Connection("", at=time.time(), away_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id
@@ -63,6 +64,8 @@ def follow(
                     yield event
                 if isinstance(event, Ended):
                     return
+            if over():
+                return
             why = "the connection was closed"
         except httpx.TransportError as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
@@ -79,7 +82,7 @@ class _Away(Exception):
     """The service is not behind its proxy for the moment."""
 
 
-def _blocks(service: Service, job_id: int, last_id: str) -> Iterator[_Block]:
+def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool]) -> Iterator[_Block]:
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
     with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
         if answer.status_code >= 400:
@@ -87,7 +90,8 @@ def _blocks(service: Service, job_id: int, last_id: str) -> Iterator[_Block]:
             if answer.status_code >= 500 or service.is_away(answer):
                 raise _Away(f"the service answered {answer.status_code}")
             service.check(answer)
-        yield from parse_lines(answer.iter_lines())
+        # The service sends a line each 15 s at least.
+        yield from parse_lines(takewhile(lambda _: not over(), answer.iter_lines()))
 
 
 def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:

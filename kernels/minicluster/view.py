@@ -16,6 +16,7 @@ _PLOT_EVERY_S = 0.25
 _ALL_TAILS_BYTES = 512 * 1024
 _COLOURED = "application/vnd.minicluster.coloured"
 _BACK_SHOWN_S = 15.0
+_STOPPING = "Ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
 _TITLES = {
     JobState.QUEUED: "Waiting",
     JobState.STARTING: "Starting",
@@ -116,7 +117,8 @@ class RunView:
     def detail(self, now: float) -> str:
         """Say why the job is where it is; what the notebook itself has to say comes first."""
         job = self.job
-        parts = [] if job.state.terminal else [self._contact(now) or self.notice, job.reason, job.note]
+        ours = self._contact(now) or self.notice or (_STOPPING if job.state is JobState.STOPPING else "")
+        parts = [] if job.state.terminal else [ours, job.reason, job.note]
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:

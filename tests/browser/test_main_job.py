@@ -165,7 +165,7 @@ def test_a_second_interrupt_neither_hastens_the_end_nor_hurts_the_kernel(page, s
     expect(output_of(slow)).to_contain_text("working on it", timeout=JOB_MS)
     interrupt_kernel(page)
     interrupt_kernel(page)
-    expect(slow.locator(".mc-panel")).to_contain_text("Already stopping")
+    expect(slow.locator(".mc-panel")).to_contain_text("Ranks have 4 s to end by themselves")
     wait_ran(slow, STOP_MS)
     expect(slow.locator(".mc-picture")).to_contain_text("Stopped on 2 ranks")
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")

@@ -141,10 +141,10 @@ async def test_the_panel_is_there_too(lab: Lab, ada: Visitor, tmp_path: Path) ->
     async with laptop_in(tmp_path) as laptop:
         await laptop.run(f"%distribute connect {lab.cluster.url}", token)
         await laptop.run(
-            "seen = []\nfrom minicluster import panel\nopened = panel.PanelScreen._open\n"
+            "seen = []\nfrom minicluster.widget import LiveWidget\nopened = LiveWidget._open\n"
             "def _open(self, view, now):\n"
             "    opened(self, view, now)\n    seen.append(self._widget.get_state())\n"
-            "panel.PanelScreen._open = _open"
+            "LiveWidget._open = _open"
         )
         await laptop.run("%%distribute --nodes 1\nprint('hello')")
         shown = await laptop.run("seen[0]['state']['head']['log']")

@@ -16,6 +16,7 @@ ERROR = {
 }
 BLOB = {"sha256": SHA, "size_bytes": 12}
 USE = {"name": "ada/cinic10", "owner": "ada", "manifest_sha256": SHA, "size_bytes": 12}
+CELL = {"cell": "1f0c7b5e", "notebook": "lab/quickstart.ipynb", "kernel": "3f1d0b52-5d0c"}
 SPEC = {
     "name": "cell",
     "payload_sha256": SHA,
@@ -32,6 +33,7 @@ SPEC = {
     "priority": 60,
     "bundle_sha256": SHA,
     "data": [USE],
+    "origin": CELL,
 }
 JOB = {
     "id": 7,
@@ -50,6 +52,7 @@ JOB = {
     "queue_position": None,
     "expected_start_at": None,
     "note": "Rank 2 never reached the barrier.",
+    "origin": CELL,
 }
 PROGRESS = {"done": 3.5, "total": 20.0, "steps": 70, "gradient_bytes": 44_700_000}
 RECORD = {

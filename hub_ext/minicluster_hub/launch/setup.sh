@@ -57,7 +57,9 @@ fingerprint() {
     has_gpu && gpu=gpu
     printf '%s %s %s %s %s\n' "$tree" "$extras" "$torch_spec" "$gpu" "$(cat \
         "$tree/pyproject.toml" "$tree/constraints.txt" "$tree/hub_ext/minicluster_hub/launch/setup.sh" \
-        "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" | cksum)"
+        "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" \
+        "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster"/panel.* \
+        "$tree/kernels/minicluster/server_extension/enabled.json" | cksum)"
 }
 
 is_ready() {
@@ -182,9 +184,18 @@ write_proxy_command() {
     chmod +x "$venv/bin/configurable-http-proxy"
 }
 
-# Kernels load the magics by themselves; JupyterLab asks nobody whether it may look for news.
+# Kernels load the magics by themselves; JupyterLab asks nobody whether it may look for news, and draws panels.
 install_settings() {
     mkdir -p "$venv/etc/ipython" "$venv/share/jupyter/lab/settings"
     cp "$tree/images/ipython_kernel_config.py" "$venv/etc/ipython/ipython_kernel_config.py"
     cp "$tree/images/jupyterlab_overrides.json" "$venv/share/jupyter/lab/settings/overrides.json"
+    install_extensions "$tree/kernels/minicluster"
+}
+
+# As the wheel does (pyproject.toml, shared-data), which pip does not do again when only these files change.
+install_extensions() {
+    local ours=$1 lab="$venv/share/jupyter/labextensions/minicluster" server="$venv/etc/jupyter/jupyter_server_config.d"
+    mkdir -p "$lab" "$server"
+    cp "$ours"/lab/* "$ours/panel.js" "$ours/panel.css" "$lab/"
+    cp "$ours/server_extension/enabled.json" "$server/minicluster.json"
 }

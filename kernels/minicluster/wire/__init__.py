@@ -63,6 +63,7 @@ from .jobs import (
     Node,
     NodeList,
     NodeRange,
+    NotebookCell,
     SlotUse,
 )
 from .notices import Notice, NoticeEvent, NoticeReport, NoticeWishes
@@ -154,6 +155,7 @@ __all__ = [
     "Node",
     "NodeList",
     "NodeRange",
+    "NotebookCell",
     "Notice",
     "NoticeEvent",
     "NoticeReport",

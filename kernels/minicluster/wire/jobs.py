@@ -84,6 +84,18 @@ class DataUse(Message):
     size_bytes: int = 0
 
 
+class NotebookCell(Message):
+    """The cell that a job came from, so that a page finds its job again.
+
+    notebook: its path as the kernel was told it when it started, relative to the server's folder or absolute;
+        a notebook that was renamed since has another. kernel: its id, by which the server knows better.
+    """
+
+    cell: str = Field(default="", max_length=256)
+    notebook: str = Field(default="", max_length=4096)
+    kernel: str = Field(default="", max_length=128)
+
+
 class JobSpec(Message):
     """What a cell asks for.
 
@@ -101,6 +113,7 @@ class JobSpec(Message):
     fault_tolerant: its ranks go on when a node is lost, and new ones join them live.
     bundle_sha256: files from beside the notebook for the ranks' working folder, a blob as the payload is.
     data: the data sets that its ranks read.
+    origin: the notebook's cell that it came from; None if no notebook told it.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -118,6 +131,7 @@ class JobSpec(Message):
     priority: int = Field(default=50, ge=1, le=99)
     bundle_sha256: Sha256 | None = None
     data: tuple[DataUse, ...] = Field(default=(), max_length=32)
+    origin: NotebookCell | None = None
 
     @model_validator(mode="after")
     def _one_shape(self) -> JobSpec:
@@ -178,6 +192,7 @@ class Job(Message):
     queue_position: int | None = None
     expected_start_at: float | None = None
     note: str = ""
+    origin: NotebookCell | None = None
 
 
 class JobList(Message):

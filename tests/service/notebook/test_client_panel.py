@@ -31,7 +31,9 @@ def test_a_picture_stays_and_no_widget(cluster, monkeypatch):
     book, error = executed(cluster, monkeypatch, "%load_ext minicluster", CELL, "print(step)")
     assert error is None
     outputs = book.cells[1].outputs
-    (panel,) = [output for output in outputs if output.output_type == "display_data"]
+    shown = [output for output in outputs if output.output_type == "display_data"]
+    (panel,) = [output for output in shown if output.data.get("text/html")]
+    assert not any("application/vnd.jupyter.widget-view+json" in output.data for output in shown)
     assert set(panel.data) == {"text/html", "text/plain"}
     assert "<svg" in panel.data["text/html"]
     assert "&lt;b&gt;step&lt;/b&gt; 2" in panel.data["text/html"]

@@ -1,0 +1,109 @@
+// One connection for all panels of the page. A browser opens six at most to one server: a stream for each panel
+// would leave none for JupyterLab.
+//
+// The page says which jobs it shows, all of them each time: {show: [{service, job, made, live}]}
+// live: the kernel that ran the cell still writes its output here. {keep: {service, job, made}}: what of the end is to
+// stay in the notebook? The server answers one page, and none while one of them is live.
+// The server says, each with {service, job, made}: {change} (see panel.js), {refused: {message, code}},
+// {picture: a MIME bundle}; and {beat} from time to time.
+
+import { JobState } from "./panel.js";
+
+const AGAIN_MS = [500, 1000, 2000, 5000];
+const LOOK_MS = 3000;
+const SILENT_MS = 25_000;
+
+export function keyOf(job) {
+  return JSON.stringify([job.service, job.job, job.made]);
+}
+
+export class Stream {
+  constructor(server) {
+    this.server = server;
+    this.shown = new Map(); // key -> {job, state, views}
+    this.socket = null;
+    this.tries = 0;
+    this.told = "";
+    this.heardAt = 0;
+    setInterval(() => this.look(), LOOK_MS);
+  }
+
+  // Returns the state that all panels of this job share; `view` is told what happens to it.
+  add(job, view) {
+    const key = keyOf(job);
+    if (!this.shown.has(key)) this.shown.set(key, { job, state: new JobState(), views: new Set() });
+    const entry = this.shown.get(key);
+    entry.views.add(view);
+    this.sayShown();
+    return entry.state;
+  }
+
+  remove(job, view) {
+    const entry = this.shown.get(keyOf(job));
+    if (!entry?.views.delete(view) || entry.views.size) return;
+    this.shown.delete(keyOf(job));
+    this.sayShown();
+  }
+
+  async stop(job) {
+    await this.server.ask("stop", { method: "POST", body: JSON.stringify(job) });
+  }
+
+  askToKeep(job) {
+    this.send({ keep: job });
+  }
+
+  look() {
+    const isOpen = this.socket?.readyState === WebSocket.OPEN;
+    if (isOpen && performance.now() - this.heardAt > SILENT_MS) this.socket.close();
+    this.sayShown();
+  }
+
+  sayShown() {
+    const show = [...this.shown.values()].map(({ job, views }) => ({ ...job, live: [...views].some((one) => one.live) }));
+    if (show.length && !this.socket) this.open();
+    const text = JSON.stringify(show);
+    if (text !== this.told && this.send({ show })) this.told = text;
+  }
+
+  send(message) {
+    if (this.socket?.readyState !== WebSocket.OPEN) return false;
+    this.socket.send(JSON.stringify(message));
+    return true;
+  }
+
+  open() {
+    const socket = (this.socket = this.server.socket("stream"));
+    socket.onopen = () => {
+      this.tries = 0;
+      this.heardAt = performance.now();
+      for (const { state } of this.shown.values()) state.startAnew();
+      this.sayShown();
+    };
+    socket.onmessage = ({ data }) => this.hear(JSON.parse(data));
+    socket.onclose = () => this.closed();
+  }
+
+  closed() {
+    this.told = "";
+    for (const { views } of this.shown.values()) views.forEach((view) => view.fallSilent("no contact with the Jupyter server"));
+    const wait = AGAIN_MS[Math.min(this.tries, AGAIN_MS.length - 1)];
+    this.tries += 1;
+    setTimeout(() => {
+      this.socket = null;
+      this.sayShown();
+    }, wait);
+  }
+
+  hear(message) {
+    this.heardAt = performance.now();
+    if (message.beat) {
+      for (const { views } of this.shown.values()) views.forEach((view) => view.hear());
+      return;
+    }
+    const entry = this.shown.get(keyOf(message));
+    if (!entry) return;
+    if (message.change) entry.state.apply(message.change);
+    for (const view of entry.views) view.take(message);
+  }
+}

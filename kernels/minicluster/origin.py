@@ -1,0 +1,48 @@
+"""Which cell of which notebook runs now, as far as the front end tells it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from .wire import NotebookCell
+
+SERVER_VARIABLE = "MINICLUSTER_PANELS"
+"""Set by our extension of a Jupyter server for the kernels that it starts: its pages can draw panels."""
+
+_SESSION_VARIABLE = "JPY_SESSION_NAME"
+_KERNEL_ID = re.compile(r"kernel-([\w-]+)\.json$")
+_IN_VS_CODE = "vscode-"
+
+
+def running_cell(kernel: Any, environ: Mapping[str, str] = os.environ) -> NotebookCell | None:
+    """Return the cell that a kernel (ipykernel's) runs; None where there is no notebook."""
+    if kernel is None:
+        return None
+    cell = _cell_id(kernel)
+    notebook = environ.get(_SESSION_VARIABLE, "")[:4096]
+    return NotebookCell(cell=cell, notebook=notebook, kernel=_kernel_id(kernel)) if cell or notebook else None
+
+
+def page_draws_panels(kernel: Any, environ: Mapping[str, str] = os.environ) -> bool:
+    """Say whether the page from which the cell was run draws panels itself, without widgets.
+
+    VS Code may use the same Jupyter server, and has none of its extensions.
+    """
+    cell = _cell_id(kernel)
+    return bool(environ.get(SERVER_VARIABLE)) and bool(cell) and not cell.startswith(_IN_VS_CODE)
+
+
+def _cell_id(kernel: Any) -> str:
+    """Return what JupyterLab and others write into the request's metadata."""
+    request = kernel.get_parent() if kernel is not None else None
+    told = ((request or {}).get("metadata") or {}).get("cellId")
+    return told[:256] if isinstance(told, str) else ""
+
+
+def _kernel_id(kernel: Any) -> str:
+    path = str(getattr(getattr(kernel, "parent", None), "connection_file", "") or "")
+    found = _KERNEL_ID.search(path)
+    return found.group(1)[:128] if found else ""

@@ -1,0 +1,26 @@
+"""What our JupyterLab extension asks its own Jupyter server: jobs live, stop, the jobs of a notebook.
+
+The server speaks to the job service with its own token: a page needs no second log-in, wherever the hub is.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jupyter_server.serverapp import ServerApp
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    return [{"module": "minicluster.server_extension"}]
+
+
+def _load_jupyter_server_extension(server: ServerApp) -> None:
+    """Add the handlers, and tell kernels that this server's pages draw panels."""
+    from ..origin import SERVER_VARIABLE
+    from .handlers import routes
+
+    if server.web_app is not None:
+        server.web_app.add_handlers(".*$", routes(server.web_app.settings["base_url"]))
+    os.environ[SERVER_VARIABLE] = "1"

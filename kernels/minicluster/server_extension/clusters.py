@@ -1,0 +1,74 @@
+"""The clusters that this server may speak to: its hub's, or those that its user connected to."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import urlsplit
+
+from ..address import Address, understand
+from ..certificates import context_for
+from ..client import TOKEN_NAME, URL_NAME, Service
+from ..connect import Told
+from ..connection import ServiceError
+from ..credentials import Credentials, Kept
+from ..outside import Outside
+
+_PATIENCE_S = 5.0
+
+
+class Clusters:
+    """One connection for each cluster, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[str, Service]] = {}
+
+    def service(self, address: str) -> Service:
+        """Return the connection to a service, by the address that a notebook says.
+
+        The token goes only where it belongs, whatever a notebook says. Raises ServiceError, MiniclusterError.
+        """
+        own = self._own(address)
+        kept = None if own else self._kept(address)
+        token = own or (kept and kept.token)
+        if not token:
+            raise ServiceError(
+                f"This Jupyter server has no token for the cluster at {address}.",
+                "Once, in a notebook: %distribute connect",
+                "unknown_cluster",
+            )
+        known = self._open.get(address)
+        if known is None or known[0] != token:
+            self._open[address] = known = (token, _connected(address, token, kept))
+        return known[1]
+
+    def addresses(self) -> list[str]:
+        """Return where the jobs of this server's notebooks may run."""
+        if os.environ.get(TOKEN_NAME):
+            return [urlsplit(os.environ.get(URL_NAME, "")).path]
+        told, last = Told.by(os.environ), Credentials().last()
+        url = understand(told.url).url if told.url else last.url if last else ""
+        return [Address(url).service] if url else []
+
+    def _own(self, address: str) -> str:
+        """Return the hub's token if this is the service of the hub that started the server."""
+        is_ours = address.startswith("/") and address == urlsplit(os.environ.get(URL_NAME, "")).path
+        return os.environ.get(TOKEN_NAME, "") if is_ours else ""
+
+    def _kept(self, address: str) -> Kept | None:
+        """Return the cluster that this address is of, if the user connected to it."""
+        if address.startswith("/"):
+            return None
+        hub = understand(address)
+        told = Told.by(os.environ)
+        if hub.service != address:
+            return None
+        if told.url and told.token and understand(told.url).url == hub.url:
+            return Kept(url=hub.url, token=told.token)
+        return Credentials().of(hub.url)
+
+
+def _connected(address: str, token: str, kept: Kept | None) -> Service:
+    if kept is None:
+        return Service(os.environ[URL_NAME], token, _PATIENCE_S)
+    outside = Outside(Address(kept.url).token_page, context_for(kept.pem) if kept.pem else None)
+    return Service(address, token, _PATIENCE_S, outside)

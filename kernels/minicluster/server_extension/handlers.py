@@ -1,0 +1,176 @@
+"""The four addresses of the extension. Who may run kernels here may look at the jobs and stop them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.utils import ensure_async, url_path_join
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError, authenticated
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from ..connection import ServiceError
+from ..errors import MiniclusterError
+from ..wire import Job
+from .clusters import Clusters
+from .notebooks import Place, jobs_to_show, kernels_paths
+from .watch import Watch
+from .watched_job import JobKey
+
+_NEWEST_JOBS = 100
+_MOST_ASKED = 256
+_MOST_UNSENT_BYTES = 1 << 20
+
+
+def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any]]]:
+    """Return the handlers with what they share."""
+    clusters = Clusters()
+    at = lambda name: url_path_join(base_url, "minicluster", name)  # noqa: E731
+    return [
+        (at("stream"), StreamHandler, {"watch": Watch(clusters.service)}),
+        (at("stop"), StopHandler, {"clusters": clusters}),
+        (at("jobs"), NotebookJobsHandler, {"clusters": clusters}),
+    ]
+
+
+class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyright: ignore[reportIncompatibleMethodOverride]
+    """One connection for all panels of a page: it says which jobs it shows, and is told of them."""
+
+    auth_resource = "kernels"
+
+    def initialize(self, watch: Watch) -> None:
+        super().initialize()
+        self._watch = watch
+        self._unsent_bytes = 0
+        self._sending: set[asyncio.Future[None]] = set()
+
+    def set_default_headers(self) -> None:
+        """A socket has no use for the headers of answers."""
+
+    def get_compression_options(self) -> dict[str, Any] | None:
+        return self.settings.get("websocket_compression_options")
+
+    @ws_authenticated
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        allowed = await ensure_async(
+            self.authorizer.is_authorized(self, self.current_user, "execute", self.auth_resource)
+        )
+        if not allowed:
+            raise HTTPError(403)
+        await super().get(*args, **kwargs)
+
+    def on_message(self, message: str | bytes) -> None:
+        """Take what the page says; see lab/stream.js."""
+        try:
+            told = json.loads(message)
+            if "keep" in told:
+                self._watch.keep(self, _key(told["keep"]))
+            else:
+                shown = told["show"][:_MOST_ASKED]
+                self._watch.show(self, {_key(one): bool(one.get("live")) for one in shown})
+        except (ValueError, KeyError, TypeError):
+            self.close(1003, "what is to be shown?")
+
+    def on_close(self) -> None:
+        super().on_close()
+        self._watch.leave(self)
+
+    def tell(self, message: dict[str, Any]) -> bool:
+        """Send to the page, unless it has not taken much of what came before."""
+        if self._unsent_bytes > _MOST_UNSENT_BYTES:
+            return False
+        sending = asyncio.ensure_future(self._write(json.dumps(message)))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        return True
+
+    async def _write(self, text: str) -> None:
+        self._unsent_bytes += len(text)
+        # A page that is gone is seen by on_close.
+        with contextlib.suppress(WebSocketClosedError, StreamClosedError):
+            await self.write_message(text)
+        self._unsent_bytes -= len(text)
+
+
+class ServiceHandler(APIHandler):
+    """Base of what is asked of a job service; its refusals come as they are."""
+
+    auth_resource = "kernels"
+
+    def initialize(self, clusters: Clusters) -> None:
+        super().initialize()
+        self._clusters = clusters
+
+    def refuse(self, error: MiniclusterError) -> None:
+        code = getattr(error, "code", "")
+        self.set_status(404 if code in ("unknown_job", "unknown_cluster") else 502)
+        self.finish(json.dumps({"message": str(error), "code": code}))
+
+
+class StopHandler(ServiceHandler):
+    """Stops a job as its owner, whatever its kernel does."""
+
+    @authenticated
+    @authorized(action="execute")
+    async def post(self) -> None:
+        asked = self.get_json_body() or {}
+        try:
+            job = await asyncio.to_thread(self._stop, _key(asked))
+        except (KeyError, TypeError, ValueError) as error:
+            raise HTTPError(400, "which job? {service, job, made}") from error
+        except MiniclusterError as error:
+            self.refuse(error)
+        else:
+            self.finish(json.dumps({"state": job.state.value}))
+
+    def _stop(self, key: JobKey) -> Job:
+        service = self._clusters.service(key.service)
+        if service.job(key.job).created_at != key.made:
+            raise ServiceError(f"job {key.job} of this cluster is another one", code="unknown_job")
+        return service.stop(key.job)
+
+
+class NotebookJobsHandler(ServiceHandler):
+    """The jobs whose panels a notebook may lack."""
+
+    @authenticated
+    @authorized(action="read")
+    async def get(self) -> None:
+        path, place = self.get_query_argument("path"), await self._place()
+        file = place.root / path
+        saved_at = file.stat().st_mtime if file.is_file() else 0.0
+        found = []
+        try:
+            for address in self._clusters.addresses():
+                jobs = await asyncio.to_thread(lambda a=address: self._clusters.service(a).jobs(_NEWEST_JOBS))
+                found += [_told(job, address) for job in jobs_to_show(jobs, path, saved_at, place)]
+        except MiniclusterError as error:
+            self.refuse(error)
+            return
+        self.finish(json.dumps({"jobs": found}))
+
+    async def _place(self) -> Place:
+        sessions = await ensure_async(self.session_manager.list_sessions())
+        return Place(Path(getattr(self.contents_manager, "root_dir", "")), kernels_paths(sessions))
+
+
+def _told(job: Job, address: str) -> dict[str, Any]:
+    cell = job.origin.cell if job.origin else ""
+    return {
+        "service": address,
+        "job": job.id,
+        "made": job.created_at,
+        "cell": cell,
+        "open": not job.state.terminal,
+    }
+
+
+def _key(told: dict[str, Any]) -> JobKey:
+    return JobKey(str(told["service"]), int(told["job"]), float(told["made"]))

@@ -1,0 +1,177 @@
+"""A panel that is there again by itself: after a reload, a kernel restart, in another browser, unsaved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import nbformat
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+
+from .conftest import USER, Site
+from .lab import (
+    JOB_MS,
+    START_MS,
+    STOP_MS,
+    cell,
+    choose,
+    log_in,
+    open_notebook,
+    output_of,
+    restart_kernel,
+    run_cell,
+    wait_ran,
+)
+
+BEFORE = "kept = 42"
+STEPS = """%%distribute --nodes 2 --name {name}
+import time
+import minicluster as mc
+for step in mc.progress(range({steps}), label='steps'):
+    print('rank', mc.rank(), 'step', step, flush=True)
+    mc.log(step=step, loss=2 / (2 + step))
+    time.sleep(0.1)
+"""
+AFTER = "print('kept is', kept)"
+LONG = 3000
+PANEL = ".mc-panel"
+JOB_TYPE = "application/vnd.minicluster.job+json"
+LAST_SEEN = '<div class="mc-picture"><b>Last seen 22 Nov 16:05:11: Running on 3 ranks</b></div>'
+
+
+def started(page: Page, site: Site, name: str, steps: int = LONG) -> Locator:
+    """Run a notebook's distributed cell, its second one, until its ranks print."""
+    site.put_notebook(f"{name}.ipynb", BEFORE, STEPS.format(name=name, steps=steps), AFTER)
+    open_notebook(page, site.url, USER, f"{name}.ipynb")
+    wait_ran(run_cell(page, 0))
+    save(page)
+    panel = run_cell(page, 1).locator(PANEL)
+    expect(panel).to_contain_text("rank 0 step 3", timeout=JOB_MS)
+    return panel
+
+
+def is_live(panel: Locator) -> None:
+    """Wait for it to show a later step than now."""
+    expect(panel).to_contain_text("Running on 2 ranks", timeout=JOB_MS)
+    expect(panel.get_by_role("tabpanel")).to_contain_text("rank 0 step", timeout=JOB_MS)
+    now = int(re.findall(r"rank 0 step (\d+)", panel.inner_text())[-1])
+    expect(panel).to_contain_text(f"rank 0 step {now + 10}", timeout=JOB_MS)
+
+
+def look_again(page: Page, site: Site, name: str) -> Locator:
+    """Open a notebook whose kernel may be busy; return the panel of its second cell."""
+    page.goto(f"{site.url}/user/{USER}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
+    expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
+    return cell(page, 1).locator(PANEL)
+
+
+def save(page: Page) -> None:
+    choose(page, "File", "Save Notebook")
+    expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+
+
+def stop(panel: Locator) -> None:
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+
+
+@contextmanager
+def another_browser(chromium: Browser, site: Site) -> Iterator[Page]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    log_in(page, site.url, USER, site.password)
+    yield page
+    context.close()
+
+
+def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(page: Page, site: Site, shots) -> None:
+    started(page, site, "reloaded", 250)
+    save(page)
+    panel = look_again(page, site, "reloaded")
+    is_live(panel)
+    page.keyboard.press("Control+b")
+    page.screenshot(path=shots / "panel-reload.png")
+    expect(page.locator(PANEL)).to_have_count(1)
+    # The kernel ran the cell for a page that is gone: this one writes what stays.
+    picture = cell(page, 1).locator(".mc-picture")
+    expect(picture).to_contain_text("Succeeded on 2 ranks", timeout=JOB_MS)
+    expect(picture).to_contain_text("rank 0 step 249")
+    save(page)
+    kept = [output.data for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
+    assert len(kept) == 1
+    assert set(kept[0]) == {"text/html", "text/plain"}
+
+
+def test_a_kernel_restart_and_another_browser_change_nothing(
+    page: Page, chromium: Browser, site: Site, shots
+) -> None:
+    panel = started(page, site, "restarted")
+    save(page)
+    restart_kernel(page)
+    is_live(panel)
+    page.keyboard.press("Control+b")
+    page.screenshot(path=shots / "panel-restart.png")
+    with another_browser(chromium, site) as elsewhere:
+        there = look_again(elsewhere, site, "restarted")
+        is_live(there)
+        choose(page, "Kernel", "Shut Down Kernel")
+        stop(there)
+        # Nobody's page writes over the other's file.
+        expect(panel).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+
+
+def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell(
+    page: Page, session: BrowserContext, site: Site, shots
+) -> None:
+    started(page, site, "unsaved")
+    page.close(run_before_unload=False)
+    later = session.new_page()
+    panel = look_again(later, site, "unsaved")
+    is_live(panel)
+    expect(later.locator(PANEL)).to_have_count(1)
+    expect(later.locator(".jp-mod-dirty")).to_have_count(0)
+    later.keyboard.press("Control+b")
+    # The kernel still waits for the job.
+    panel.get_by_role("button", name="Stop").click()
+    later.screenshot(path=shots / "panel-stop.png")
+    expect(cell(later, 1)).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+    expect(output_of(run_cell(later, 2))).to_contain_text("kept is 42", timeout=JOB_MS)
+
+
+def forgotten(site: Site, name: str, cells: int) -> None:
+    """Write a notebook that was saved while jobs ran of which the service knows nothing."""
+    site.put_notebook(name, *(["1"] * cells))
+    notebook = site.read_notebook(name)
+    for number, one in enumerate(notebook.cells):
+        told = {"job": 90_000 + number, "service": "/services/minicluster/", "made": 1.5}
+        data = {JOB_TYPE: told, "text/html": LAST_SEEN, "text/plain": "Last seen"}
+        one.outputs = [nbformat.v4.new_output("display_data", data)]
+    nbformat.write(notebook, site.home / name)
+
+
+def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site: Site) -> None:
+    """Eight panels: with a connection for each, JupyterLab would have none left."""
+    forgotten(site, "forgotten.ipynb", 8)
+    sockets: list[str] = []
+    page.on("websocket", lambda socket: sockets.append(socket.url))
+    open_notebook(page, site.url, USER, "forgotten.ipynb")
+    for number in range(8):
+        here = cell(page, number)
+        here.scroll_into_view_if_needed()
+        expect(here).to_contain_text("Last seen 22 Nov 16:05:11", timeout=JOB_MS)
+        expect(here).to_contain_text(f"job {90_000 + number}")
+        expect(here.get_by_role("button", name="Stop")).to_have_count(0)
+    assert len([url for url in sockets if url.endswith("/minicluster/stream")]) == 1
+    wait_ran(run_cell(page, 0))
+
+
+def test_jupyterlab_takes_the_extension_as_it_is_written(page: Page, site: Site) -> None:
+    """The container is written by hand against names that JupyterLab does not document."""
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(f"{site.url}/user/{USER}/lab?reset")
+    expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=START_MS)
+    assert page.evaluate("Object.keys(window._JUPYTERLAB.minicluster)") == ["init", "get"]
+    expect(page.locator('link[href*="minicluster/panel.css"]')).to_have_count(1, timeout=START_MS)
+    assert not [line for line in said if "minicluster" in line.lower()]
