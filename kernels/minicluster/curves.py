@@ -10,6 +10,7 @@ from .wire import Record
 
 _MAX_POINTS = 400
 _MAX_CURVES = 8
+_MAX_COUNTED = 1000
 LOST_AFTER_S = 5.0
 """A rank that has told nothing for so long, while others did, is lost: ranks take their steps together."""
 
@@ -80,6 +81,17 @@ class Metrics:
     def __init__(self) -> None:
         self._curves: dict[str, dict[int, Curve]] = {}
         self._courses: dict[int, Course] = {}
+        self._left_out: dict[str, None] = {}
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names that were logged and have no curve: there are too many."""
+        return tuple(self._left_out)
+
+    @property
+    def other_ranks(self) -> int:
+        """How many ranks logged what another one's curve shows already."""
+        return max((len(by_rank) - 1 for by_rank in self._curves.values()), default=0)
 
     @property
     def curves(self) -> dict[str, Curve]:
@@ -105,6 +117,8 @@ class Metrics:
             if name in self._curves or len(self._curves) < _MAX_CURVES:
                 curve = self._curves.setdefault(name, {}).setdefault(record.rank, Curve())
                 curve.add(curve.seen if record.step is None else record.step, value, record.at)
+            elif len(self._left_out) < _MAX_COUNTED:
+                self._left_out[name] = None
 
     def _note_progress(self, record: Record) -> None:
         course = self._courses.get(record.rank)

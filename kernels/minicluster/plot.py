@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import cycle
 
 from .curves import Curve
 
@@ -15,31 +16,68 @@ _COLOURS = ("#2f7ed8", "#d9822b", "#2a9d5c", "#c0508f", "#8a63d2", "#b08900", "#
 _TEXT = (
     'fill="var(--jp-ui-font-color2, #777)" font-size="10" font-family="var(--jp-ui-font-family, sans-serif)"'
 )
+_TEXT_STYLE = "font-size:11px;color:var(--jp-ui-font-color2,#777)"
+_FACTOR = 20
+_NAMED = 8
 _GRID = 'stroke="var(--jp-border-color2, #ccc)" stroke-width="1"'
 
 
-def svg(curves: Mapping[str, Curve]) -> str:
+def svg(curves: Mapping[str, Curve], left_out: Sequence[str] = (), other_ranks: int = 0) -> str:
     """Draw the curves over their steps; empty when nothing was logged yet.
 
-    A curve of another magnitude (a learning rate beside a loss) gets a scale of its own, and its
-    legend says so.
+    Curves of about one magnitude share a plot; another (a learning rate beside a loss) gets one of its own,
+    so that each is read by its own scale. What is not drawn is counted: names that were logged as well
+    (left_out), and ranks that logged the same names (other_ranks).
     """
+    if not curves:
+        return ""
+    colours = dict(zip(curves, cycle(_COLOURS)))
+    plots = [_plot({name: curves[name] for name in group}, colours) for group in _groups(curves)]
+    return f'<div class="mc-plot">{"".join(plots)}{_counted(left_out, other_ranks)}</div>'
+
+
+def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
+    """Draw curves that share a scale; one that never had a finite value stands in the legend alone."""
     drawn = {name: curve for name, curve in curves.items() if curve.points}
     if not drawn:
-        return ""
+        return _legend(curves, colours)
     x_range = _range([x for curve in drawn.values() for x, _ in curve.points])
-    shared = _same_magnitude(drawn)
-    y_range = _range([y for name in shared for _, y in drawn[name].points])
-    parts = [_axes(x_range, y_range)]
-    for index, (name, curve) in enumerate(drawn.items()):
-        own = y_range if name in shared else _range([y for _, y in curve.points])
-        parts.append(_line(curve.points, x_range, own, _COLOURS[index % len(_COLOURS)]))
+    y_range = _range([y for curve in drawn.values() for _, y in curve.points])
+    lines = [_line(curve.points, x_range, y_range, colours[name]) for name, curve in drawn.items()]
     label = escape("Plot of " + ", ".join(drawn), quote=True)
     return (
-        f'<div class="mc-plot"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
-        f'aria-label="{label}" style="max-width:100%;height:auto">{"".join(parts)}</svg>'
-        f"{_legend(drawn, shared)}</div>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" aria-label="{label}" '
+        f'style="max-width:100%;height:auto">{_axes(x_range, y_range)}{"".join(lines)}</svg>'
+        f"{_legend(curves, colours)}"
     )
+
+
+def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
+    """Put curves together whose largest values differ by a factor of 20 at most."""
+    heights = {name: max((abs(y) for _, y in curve.points), default=0.0) for name, curve in curves.items()}
+    groups: list[list[str]] = []
+    for name in sorted(heights, key=lambda name: not heights[name]):  # What is 0 fits everywhere.
+        near = (group for group in groups if _near(heights[group[0]], heights[name]))
+        group = next(near, None)
+        if group is None:
+            groups.append([name])
+        else:
+            group.append(name)
+    return groups
+
+
+def _near(one: float, other: float) -> bool:
+    return not other or one / _FACTOR <= other <= one * _FACTOR
+
+
+def _counted(names: Sequence[str], other_ranks: int) -> str:
+    told = (
+        [f"+{len(names)} more: {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}"] if names else []
+    )
+    if other_ranks:
+        told.append(f"of one rank; {other_ranks} more logged, too")
+    style = f"{_TEXT_STYLE};margin-left:{_LEFT}px"
+    return "".join(f'<div class="mc-more" style="{style}">{escape(line)}</div>' for line in told)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -48,13 +86,6 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
         gap = abs(low) * 0.1 or 1.0
         return low - gap, high + gap
     return low, high
-
-
-def _same_magnitude(curves: Mapping[str, Curve]) -> set[str]:
-    heights = {name: max(abs(y) for _, y in curve.points) for name, curve in curves.items()}
-    first = next(iter(heights.values())) or 1.0
-    near = {name for name, height in heights.items() if first / 20 <= height <= first * 20}
-    return near or set(heights)
 
 
 def _axes(x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
@@ -97,12 +128,11 @@ def _line(
     return f'<polyline points="{path}" stroke="{colour}" {style}/>'
 
 
-def _legend(curves: Mapping[str, Curve], shared: set[str]) -> str:
+def _legend(curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
     items = []
-    for index, (name, curve) in enumerate(curves.items()):
-        dot = f'<span style="color:{_COLOURS[index % len(_COLOURS)]}">●</span>'
-        scale = "" if name in shared else " (own scale)"
-        text = f"{dot} {escape(name)} <b>{number(curve.last)}</b>{scale}"
+    for name, curve in curves.items():
+        dot = f'<span style="color:{colours[name]}">●</span>'
+        text = f"{dot} {escape(name)} <b>{number(curve.last)}</b>"
         items.append(f'<span style="margin-right:12px;white-space:nowrap">{text}</span>')
     style = f"display:flex;flex-wrap:wrap;font-size:11px;margin-left:{_LEFT}px"
     return f'<div class="mc-legend" style="{style}">{"".join(items)}</div>'

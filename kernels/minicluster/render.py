@@ -57,7 +57,7 @@ def picture(view: RunView, now: float) -> str:
     ended = view.job.state.terminal
     ranks = sorted(view.tails) if ended else sorted(view.tails)[:_RANKS_SO_FAR]
     outputs = "".join(_output(view, rank) for rank in ranks)
-    plot = svg(view.metrics.curves)
+    plot = svg(view.metrics.curves, view.metrics.left_out, view.metrics.other_ranks)
     body.append(f'<div style="display:flex;flex-wrap:wrap;gap:12px"><div style="{_WIDE}">{outputs}</div>')
     body.append(f'<div style="flex:0 1 380px;margin-top:6px">{plot}</div></div>' if plot else "</div>")
     return f'<div class="mc-picture" style="{_BOX}">{"".join(body)}</div>'
@@ -68,6 +68,7 @@ def text_form(view: RunView, now: float) -> str:
     lines = [f"{_title(view, now)} · {_facts(view, now)}"]
     lines.extend(filter(None, (_how_to_look_again(view), view.detail(now))))
     lines.extend(f"{name}: {number(curve.last)}" for name, curve in view.metrics.curves.items())
+    lines.extend([f"+{len(more)} more"] if (more := view.metrics.left_out) else [])
     first = view.first_shown()
     if first is not None:
         lines.extend(map(without_colours, view.tails[first].lines()[-10:]))

@@ -190,7 +190,7 @@ class RunView:
     def _metrics(self) -> dict[str, Any]:
         progress = self.metrics.progress
         return {
-            "plot": svg(self.metrics.curves),
+            "plot": svg(self.metrics.curves, self.metrics.left_out, self.metrics.other_ranks),
             "progress": None if progress is None else progress_words(progress),
         }
 

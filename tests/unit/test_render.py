@@ -1,11 +1,15 @@
 """What a person sees of a job: terminal output, curves, the picture that stays, changes for a panel."""
 
+import math
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster.curves import Metrics
 from minicluster.plain import PlainScreen
+from minicluster.plot import svg
 from minicluster.render import picture, text_form
 from minicluster.sse import Connection, Ended, parse_lines
 from minicluster.terminal import TerminalTail
@@ -128,6 +132,25 @@ def test_progress_tells_the_time_left():
     metrics.add([Record(kind="progress", rank=1, at=9.0, done=1, total=10, label="epoch")])
     assert metrics.progress is not None
     assert (metrics.progress.done, metrics.progress.left_s) == (4, pytest.approx(6.0))
+
+
+def test_all_that_is_logged_is_drawn_by_its_own_scale_or_counted():
+    metrics = Metrics()
+    magnitudes = {"loss": 2.0, "rate": 1e-4, "accuracy": 0.9, "samples": 5e6, "none": 0.0, "broken": math.nan}
+    metrics.add(
+        logged(step, **{name: value * (step + 1) / 3 for name, value in magnitudes.items()})
+        for step in range(3)
+    )
+    metrics.add([logged(3, **{f"other{number}": 1.0 for number in range(19)}), logged(3, rank=1, loss=1.0)])
+    drawn = svg(metrics.curves, metrics.left_out, metrics.other_ranks)
+    labels = re.findall('aria-label="([^"]+)"', drawn)
+    assert labels == ["Plot of loss, accuracy, other0, other1, none", "Plot of rate", "Plot of samples"]
+    assert drawn.count("<polyline") == 5 and "broken <b>nan</b>" in drawn
+    assert "+17 more: other2, other3" in drawn
+    assert "1 more logged, too" in drawn
+    view = view_of(Records(records=(logged(0, **{f"name{number}": 1.0 for number in range(25)}),)))
+    assert "+17 more" in view.snapshot(1.0)["metrics"]["plot"]
+    assert "+17 more" in picture(view, 1.0) and "+17 more" in text_form(view, 1.0)
 
 
 def test_the_picture_escapes_what_users_write_and_has_no_widget():

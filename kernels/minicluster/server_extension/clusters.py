@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
-from ..address import Address, understand
+from ..address import Address, AddressWrong, understand
 from ..certificates import context_for
 from ..client import TOKEN_NAME, URL_NAME, Service
 from ..connect import Told
@@ -56,12 +56,13 @@ class Clusters:
 
     def _kept(self, address: str) -> Kept | None:
         """Return the cluster that this address is of, if the user connected to it."""
-        if address.startswith("/"):
+        try:
+            hub = understand(address)
+        except AddressWrong:
             return None
-        hub = understand(address)
-        told = Told.by(os.environ)
         if hub.service != address:
             return None
+        told = Told.by(os.environ)
         if told.url and told.token and understand(told.url).url == hub.url:
             return Kept(url=hub.url, token=told.token)
         return Credentials().of(hub.url)
