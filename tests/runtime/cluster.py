@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,9 @@ class Run:
 class Cluster:
     """Some agents, one per virtual node, that live as long as the test wants."""
 
-    def __init__(self, service: TaskService, folder: Path) -> None:
+    def __init__(self, service: TaskService, folder: Path, environ: Mapping[str, str] | None = None) -> None:
         self.service = service
+        self._environ = environ or {}
         self.folder = folder
         self.agents: list[subprocess.Popen[bytes]] = []
         self.tasks: list[Task] = []
@@ -97,7 +98,9 @@ class Cluster:
         scratch = self.folder / f"task-{number}"
         scratch.mkdir(parents=True)
         (scratch / "token").write_text(task.token)
-        environ = os.environ | {
+        environ = {
+            **os.environ,
+            **self._environ,
             "MINICLUSTER_SERVICE_URL": self.service.url,
             "MINICLUSTER_TOKEN_FILE": str(scratch / "token"),
             "MINICLUSTER_TASK": self.label(number),

@@ -19,6 +19,7 @@ from .artifacts import OutputKeeper
 from .attempt import Attempt, Surroundings
 from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
 from .parent import Parent
+from .parents import Parents
 from .program import log_to_stderr, until_told
 from .reporter import Reporter
 from .settings import AgentSettings, SettingsIncomplete
@@ -34,9 +35,9 @@ class Agent:
     def __init__(self, settings: AgentSettings, link: Link, parent: Parent) -> None:
         self._settings = settings
         self._link = link
-        self._parent = parent
+        self._parents = Parents(parent)
         self._reporter = Reporter(link, self._snapshot, self._take_answer)
-        self._store = StoreSeat(settings.address, parent)
+        self._store = StoreSeat(settings.address)
         changed = self._reporter.state_changed
         self._snapshots = SnapshotKeeper(link, changed)
         self._outputs = OutputKeeper(settings.scratch, settings.node, link, changed)
@@ -48,7 +49,7 @@ class Agent:
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        self._parent.listen(self._reporter.state_changed)
+        self._parents.listen(self._reporter.state_changed)
         try:
             async with self._tasks as tasks:
                 tasks.create_task(self._reporter.run())
@@ -64,9 +65,14 @@ class Agent:
         if self._trouble:
             self._reporter.state_changed()
             return
-        await self._parent.usable()
-        if not self._parent.broken:
-            self._store.renew()
+        await self._parents.newest.usable()
+        if not self._parents.broken:
+            self._store.renew(self._parents.newest)
+
+    def _end_store(self, used: bool) -> None:
+        """Have a fresh store for the next attempt, in place of one that was used or ends with its parent."""
+        if used or self._parents.newest not in self._store.parents:
+            self._store.renew(self._parents.newest)
 
     async def _follow_orders(self) -> None:
         have, backoff = "", Backoff()
@@ -98,13 +104,16 @@ class Agent:
 
     def _begin(self, order: RunOrder) -> None:
         log.info("attempt %s of job %s: %s ranks here", order.attempt, order.job_id, order.local_world_size)
+        if self._parents.renew():
+            versions.here.cache_clear()
+            self._versions = versions.here()
         around = Surroundings(
             settings=self._settings,
             link=self._link,
-            parent=self._parent,
+            parent=self._parents.newest,
             changed=self._reporter.state_changed,
             output_came=self._reporter.output_came,
-            renew_store=self._store.renew,
+            end_store=self._end_store,
             kept=self._kept,
             snapshots=self._snapshots,
             outputs=self._outputs,
@@ -124,12 +133,13 @@ class Agent:
         self._attempt = None
         attempt.forget()
         self._store.end_used()
+        self._parents.close_unused(self._store.parents)
         self._reporter.state_changed()
 
     def _snapshot(self) -> TaskReport:
         attempt = self._attempt
         common = TaskReport(
-            ready=self._store.port is not None and not self._parent.broken,
+            ready=self._store.port is not None and not self._parents.broken,
             address=self._settings.address,
             store_port=self._store.port,
             cleared=self._cleared,
@@ -172,17 +182,17 @@ class Agent:
             message = f"Ranks cannot start on {self._settings.node}: {self._trouble}."
             hint = "An admin's `doctor` tells what the node lacks."
             return JobError(kind=ErrorKind.START, message=message, hint=hint, at=time.time())
-        if not self._parent.broken:
+        if not self._parents.broken:
             return None
-        kind = ErrorKind.LOST if self._parent.ready.is_set() else ErrorKind.START
-        message = f"Ranks cannot start on {self._settings.node}: {self._parent.broken}."
+        kind = ErrorKind.LOST if self._parents.newest.ready.is_set() else ErrorKind.START
+        message = f"Ranks cannot start on {self._settings.node}: {self._parents.broken}."
         return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
 
     async def _kept(self) -> set[int]:
-        return {self._parent.pid} | await self._store.pids()
+        return self._parents.pids | await self._store.pids()
 
     async def _end_all(self) -> None:
-        self._parent.close()
+        self._parents.close()
         self._snapshots.close()
         self._outputs.close()
         await processes.clear_below(os.getpid())

@@ -44,15 +44,15 @@ def _is_harsher(mode: StopMode, than: StopMode) -> bool:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What an attempt needs of its agent. renew_store: put a fresh store in the place of a used one;
-    kept: the processes below the agent that outlive an attempt."""
+    """What an attempt needs of its agent. end_store: called at its end, with
+    whether the store here was its; kept: the processes below the agent that outlive an attempt."""
 
     settings: AgentSettings
     link: Link
     parent: Parent
     changed: Callable[[], None]
     output_came: Callable[[], None]
-    renew_store: Callable[[], None]
+    end_store: Callable[[bool], None]
     kept: Callable[[], Awaitable[set[int]]]
     snapshots: SnapshotKeeper
     outputs: OutputKeeper
@@ -229,8 +229,7 @@ class Attempt:
         for rank in self._ranks:
             rank.drain()
             rank.close()
-        if self.order.group_rank == 0:
-            self._around.renew_store()
+        self._around.end_store(self.order.group_rank == 0)
         self._around.changed()
 
     async def _deliver(self) -> None:

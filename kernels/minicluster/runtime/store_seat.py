@@ -13,22 +13,26 @@ from .parent import Child, Parent
 class StoreSeat:
     """Keeps one unused TCPStore listening, so that an order to run needs nothing more."""
 
-    def __init__(self, address: str, parent: Parent) -> None:
+    def __init__(self, address: str) -> None:
         self.port: int | None = None
         self._address = address
-        self._parent = parent
         self._made = 0
-        self._child: Child | None = None
-        self._used: Child | None = None
+        self._child: tuple[Parent, Child] | None = None
+        self._used: tuple[Parent, Child] | None = None
+
+    @property
+    def parents(self) -> set[Parent]:
+        """Those that end with their stores."""
+        return {made[0] for made in (self._child, self._used) if made is not None}
 
     async def pids(self) -> set[int]:
         """Return its processes, once those that are being made are there."""
-        children = [child for child in (self._child, self._used) if child is not None]
+        children = [made[1] for made in (self._child, self._used) if made is not None]
         for child in children:
             await child.made.wait()
         return {child.pid for child in children if child.pid}
 
-    def renew(self) -> None:
+    def renew(self, parent: Parent) -> None:
         """Put a fresh store in the place of the one that was used.
 
         The socket listens from here on: who connects early waits in its queue.
@@ -38,10 +42,12 @@ class StoreSeat:
         with socket.create_server((self._address, 0), backlog=1024) as listener:
             self.port = listener.getsockname()[1]
             self._made += 1
-            self._child = self._parent.fork(f"store-{self._made}", {"kind": "store"}, [listener.fileno()])
+            order = f"store-{self._made}", {"kind": "store"}
+            self._child = parent, parent.fork(*order, [listener.fileno()])
 
     def end_used(self) -> None:
         """End the store of an attempt that is over."""
         if self._used is not None:
-            self._parent.kill(self._used)
+            parent, child = self._used
+            parent.kill(child)
         self._used = None
