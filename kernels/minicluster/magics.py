@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,7 @@ class Distribute(Magics):
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
         """Run this cell on all ranks: `%%distribute --nodes 3`, then plain PyTorch."""
+        from .cell_name import cell_name
         from .results import Result
         from .runs import run_cell
 
@@ -72,7 +74,9 @@ class Distribute(Magics):
         self._tell_neighbour()
         # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
-        filename = f"Cell In[{self._shell.displayhook.prompt_count}]"
+        number = self._shell.displayhook.prompt_count
+        filename = f"Cell In[{number}]"
+        options = replace(options, name=options.name or cell_name(number, self._shell.user_ns))
         outcome = run_cell(source, filename, options, self.notebook(options.plain))
         return self.keep(outcome) if isinstance(outcome, Result) else outcome
 

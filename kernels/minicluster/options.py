@@ -51,7 +51,9 @@ class CellOptions:
     ranks_per_node: int | None = option(
         "--ranks-per-node", values.count_to(256), "2", "ranks on each node, if not one for each GPU"
     )
-    name: str = option("--name", values.job_name, "my-run", "what the job is called", "cell")
+    name: str | None = option(
+        "--name", values.job_name, "my-run", "what the job is called: else NOTEBOOK [CELL]"
+    )
     push: tuple[str, ...] | None = option(
         "--push",
         values.names,

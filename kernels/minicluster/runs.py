@@ -31,6 +31,9 @@ from .wire import DataUse, Job, JobSpec, NodeRange, NotebookCell
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """Set where the notebook server runs in an image: a cell's ranks run in the same one."""
 
+UNNAMED = "cell"
+"""What a job is called that has neither a name nor a notebook."""
+
 MakeScreen = Callable[[Callable[[], None]], Screen]
 
 
@@ -149,6 +152,7 @@ def job_spec(
     """Build the request as data from the line's options."""
     asked = {one.name: getattr(options, one.name) for one in fields(options)}
     made = {
+        "name": options.name or UNNAMED,
         "nodes": _range(options.nodes),
         "slots": _range(options.slots),
         "data": tuple(DataUse(name=name) for name in options.data),

@@ -114,3 +114,12 @@ async def test_pip_in_a_notebook_does_not_replace_the_clusters_torch(
         assert "Would install" not in refused["text"]
         taken = await kernel.run(f"{install} hearing")
         assert any("Would install hearing-1.0" in output.get("text", "") for output in taken), taken
+
+
+async def test_a_job_is_called_by_its_notebook_and_cell_unless_it_has_a_name(lab: Lab, ada: Visitor) -> None:
+    async with open_kernel(ada, "quickstart.ipynb") as kernel:
+        await kernel.run("1")
+        await kernel.run("%%distribute --nodes 1 --detach\nby_itself = 1")
+        assert await kernel.ask("_2.job.name") == "'quickstart [2]'"
+        await kernel.run("%%distribute --nodes 1 --detach --name mine\nby_me = 1")
+        assert await kernel.ask("_3.job.name") == "'mine'"
