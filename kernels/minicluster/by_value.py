@@ -14,7 +14,9 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from .frameworks import plain_part
 from .refusal import Refused
+from .tensors import itself
 
 Reduced = tuple[Any, ...]
 
@@ -31,6 +33,8 @@ _COMPILED = (
 
 def reduce_by_value(obj: Any) -> Reduced | None:
     """Return what `__reduce__` should return; None for what pickle or cloudpickle sends well."""
+    if (inside := plain_part(obj)) is not None:
+        return itself, (inside,)
     if isinstance(obj, functools.cached_property):
         return _reduce_cached_property(obj)
     if isinstance(obj, FunctionType):

@@ -10,6 +10,8 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+from .frameworks import OF_ITS_PROCESSES, SET_UP, line_to_move
+
 _ALLOWED = ""
 _INSIDE = "make it inside the cell"
 _REASONS: Mapping[str, str] = {
@@ -52,6 +54,7 @@ _REASONS: Mapping[str, str] = {
     "IPython.core.interactiveshell.InteractiveShell": "the notebook's shell exists only in the notebook",
     "IPython.core.autocall.IPyAutocall": "this name exists only in the notebook",
     "ipywidgets.widgets.widget.Widget": "a widget lives in the notebook's page",
+    **dict.fromkeys(OF_ITS_PROCESSES, SET_UP),
 }
 
 
@@ -75,6 +78,8 @@ def reason_against(kind: type) -> str:
 
 def reason_of(name: str, value: object, error: BaseException) -> str:
     """Turn the error that pickling `value` gave into one sentence for its owner."""
+    if isinstance(error, Refused) and error.found is value and error.reason == SET_UP:
+        return f"{SET_UP}: {line_to_move(name, value)}"
     if isinstance(error, Refused):
         path = path_to(value, error.found)
         held = "" if error.found is value else f"holds {name}{path} ({type_name(error.found)}): "
