@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import nbformat
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
@@ -71,6 +72,13 @@ def save(page: Page) -> None:
     expect(page.locator(".jp-mod-dirty")).to_have_count(0)
 
 
+def take_picture(page: Page, path: Path) -> None:
+    page.set_viewport_size({"width": 1100, "height": 700})
+    page.keyboard.press("Control+b")
+    expect(page.locator(".jp-DirListing").first).not_to_be_visible()
+    page.screenshot(path=path)
+
+
 def stop(panel: Locator) -> None:
     panel.get_by_role("button", name="Stop").click()
     expect(panel).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
@@ -85,13 +93,14 @@ def another_browser(chromium: Browser, site: Site) -> Iterator[Page]:
     context.close()
 
 
-def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(page: Page, site: Site, shots) -> None:
+def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
+    page: Page, site: Site, shots: Path
+) -> None:
     started(page, site, "reloaded", 250)
     save(page)
     panel = look_again(page, site, "reloaded")
     is_live(panel)
-    page.keyboard.press("Control+b")
-    page.screenshot(path=shots / "panel-reload.png")
+    take_picture(page, shots / "panel-reload.png")
     expect(page.locator(PANEL)).to_have_count(1)
     # The kernel ran the cell for a page that is gone: this one writes what stays.
     picture = cell(page, 1).locator(".mc-picture")
@@ -104,14 +113,13 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(page: Page, si
 
 
 def test_a_kernel_restart_and_another_browser_change_nothing(
-    page: Page, chromium: Browser, site: Site, shots
+    page: Page, chromium: Browser, site: Site, shots: Path
 ) -> None:
     panel = started(page, site, "restarted")
     save(page)
     restart_kernel(page)
     is_live(panel)
-    page.keyboard.press("Control+b")
-    page.screenshot(path=shots / "panel-restart.png")
+    take_picture(page, shots / "panel-restart.png")
     with another_browser(chromium, site) as elsewhere:
         there = look_again(elsewhere, site, "restarted")
         is_live(there)
@@ -122,7 +130,7 @@ def test_a_kernel_restart_and_another_browser_change_nothing(
 
 
 def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell(
-    page: Page, session: BrowserContext, site: Site, shots
+    page: Page, session: BrowserContext, site: Site, shots: Path
 ) -> None:
     started(page, site, "unsaved")
     page.close(run_before_unload=False)
@@ -131,10 +139,9 @@ def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell
     is_live(panel)
     expect(later.locator(PANEL)).to_have_count(1)
     expect(later.locator(".jp-mod-dirty")).to_have_count(0)
-    later.keyboard.press("Control+b")
     # The kernel still waits for the job.
     panel.get_by_role("button", name="Stop").click()
-    later.screenshot(path=shots / "panel-stop.png")
+    take_picture(later, shots / "panel-stop.png")
     expect(cell(later, 1)).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
     expect(output_of(run_cell(later, 2))).to_contain_text("kept is 42", timeout=JOB_MS)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ INPUTS = (
     "constraints.txt",
     "images/ipython_kernel_config.py",
     "images/jupyterlab_overrides.json",
+    "kernels/minicluster/lab/index.js",
+    "kernels/minicluster/panel.js",
+    "kernels/minicluster/panel.css",
+    "kernels/minicluster/server_extension/enabled.json",
 )
 
 
@@ -122,3 +128,31 @@ def test_the_proxy_command_passes_its_arguments_on(tree: Path) -> None:
         tree, f'write_proxy_command "{program}" "first arg"; "$venv/bin/configurable-http-proxy" "a b" c'
     )
     assert told.stdout == "first arg|a b|c|"
+
+
+def of_the_wheel(source: Path) -> dict[Path, bytes]:
+    """What a wheel brings for Jupyter, by its path below the environment."""
+    told = tomllib.loads((source / "pyproject.toml").read_text())
+    found: dict[Path, bytes] = {}
+    for here, there in told["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].items():
+        path = source / here
+        for file in path.iterdir() if path.is_dir() else [path]:
+            found[Path(there, file.name) if path.is_dir() else Path(there)] = file.read_bytes()
+    return found
+
+
+def test_the_set_up_brings_the_same_extensions_as_a_wheel(tmp_path: Path) -> None:
+    source = SETUP.parents[3]
+    script = f'venv="{tmp_path}"; install_extensions "$tree/kernels/minicluster"'
+    assert bash(source, script).returncode == 0
+    files = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == of_the_wheel(source)
+
+
+def test_what_the_extension_loads_is_installed() -> None:
+    files = {path.name: data.decode() for path, data in of_the_wheel(SETUP.parents[3]).items()}
+    loaded = {
+        name for text in files.values() for name in re.findall(r"""["'](?:\./)?(\w+\.(?:js|css))["']""", text)
+    }
+    assert loaded >= {"remoteEntry.js", "index.js", "panel.js", "panel.css"}
+    assert loaded <= set(files)

@@ -1,0 +1,91 @@
+"""The panel's drawing by itself, as a widget of a kernel that may be gone: no hub, a page and panel.js."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import minicluster
+
+SOURCE = Path(minicluster.__file__).with_name("panel.js")
+# What anywidget gives to a widget's code.
+MODEL = """async (source) => {
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const { default: panel } = await import(url);
+  const heard = {};
+  window.sent = [];
+  window.interrupts = 0;
+  const head = { id: 7, name: "cell", state: "running", title: "Running on 3 ranks", detail: "",
+    nodes: "node-1", log: "/jobs/7", elapsed_s: 5, ticking: true, terminal: false, stopping: false };
+  const plot = `<div><svg onload="window.evil = 1"><polyline points="0,0 1,1"></polyline></svg>
+    <img src="x" onerror="window.evil = 1"><script>window.evil = 1</` + `script></div>`;
+  const ranks = { "0": { first: 0, start: 0, entries: ["<b>one</b>", "two"], skipped: 0 } };
+  window.tell = (name, message) => heard[name](message);
+  panel.render({
+    el: document.body.appendChild(document.createElement("div")),
+    model: {
+      get: () => ({ full: true, number: 3, head, ranks, metrics: { plot, progress: null } }),
+      on: (name, callback) => (heard[name] = callback),
+      off: () => {},
+      send: (message) => window.sent.push(message),
+      widget_manager: { kernel: { interrupt: () => (window.interrupts += 1) } },
+    },
+  });
+}"""
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    page = chromium.new_page()
+    page.clock.install()
+    page.goto("about:blank")
+    page.evaluate(MODEL, SOURCE.read_text())
+    expect(page.locator(".mc-panel")).to_contain_text("Running on 3 ranks")
+    yield page
+    page.close()
+
+
+def is_last_seen(page: Page) -> None:
+    expect(page.locator(".mc-title")).to_have_text("Last seen: Running on 3 ranks")
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+
+
+def test_a_panel_whose_kernel_restarted_does_not_claim_to_run(page: Page) -> None:
+    page.evaluate("tell('comm_live_update')")
+    page.clock.run_for(100)
+    is_last_seen(page)
+    expect(page.locator(".mc-detail")).to_contain_text("its kernel restarted or ended")
+
+
+def test_a_panel_that_hears_nothing_any_more_says_so_until_it_does(page: Page) -> None:
+    page.clock.run_for(20_000)
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    page.clock.run_for(10_000)
+    is_last_seen(page)
+    expect(page.locator(".mc-time")).to_have_text("00:05")
+    change = "{ number: 4, ranks: { '0': { first: 0, start: 2, entries: ['three'], skipped: 0 } } }"
+    page.evaluate(f"tell('msg:custom', {change})")
+    page.clock.run_for(100)
+    expect(page.locator(".mc-title")).to_have_text("Running on 3 ranks")
+    expect(page.get_by_role("tabpanel")).to_contain_text("three")
+
+
+def test_a_stop_that_nobody_answers_does_not_hang(page: Page) -> None:
+    page.get_by_role("button", name="Stop").click()
+    page.clock.run_for(1000)
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    assert page.evaluate("[sent, interrupts]") == [[{"kind": "stop"}], 1]
+    page.clock.run_for(6000)
+    expect(page.locator(".mc-detail")).to_contain_text("The job was not stopped: nobody answered")
+    expect(page.get_by_role("button", name="Stop")).to_be_enabled()
+
+
+def test_what_it_is_told_to_draw_stays_a_drawing(page: Page) -> None:
+    expect(page.get_by_role("tabpanel")).to_contain_text("<b>one</b>")
+    expect(page.locator(".mc-plotbox polyline")).to_have_count(1)
+    expect(page.locator(".mc-plotbox img, .mc-plotbox script, .mc-plotbox [onload]")).to_have_count(0)
+    page.clock.run_for(1000)
+    assert page.evaluate("window.evil") is None
