@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .cell import CellSource
+from .changes.known import Known
 from .errors import MiniclusterError
 from .modules import collect, imports_of
 from .payload import CellPayload
@@ -48,13 +49,22 @@ class Surroundings:
     shown_as: Callable[[str], str] = str
 
 
+@dataclass(frozen=True)
+class Captured:
+    """A cell as it travels, and the notebook's objects that go with it."""
+
+    payload: CellPayload
+    known: Known
+    names: Mapping[str, Any]
+
+
 def capture(
     cell: CellSource,
     around: Surroundings,
     limits: Limits,
     push: tuple[str, ...] | None = None,
     pull: tuple[str, ...] | None = None,
-) -> CellPayload:
+) -> Captured:
     """Pack a cell with what it needs.
 
     push: the names that travel; None: those that the cell reads. pull: see CellPayload.
@@ -66,16 +76,18 @@ def capture(
     )
     imported = imports_of(ast.parse(cell.source))
     modules = collect(sorted(imported | packed.modules), around.folder, limits.modules_bytes)
-    return CellPayload(
+    payload = CellPayload(
         source=cell.source,
         filename=cell.filename,
         names=packed.data if names else b"",
+        shared=packed.known.shared() if names and pull != () else b"",
         modules=modules,
         pull=pull,
         result_limit_bytes=limits.result_bytes,
         versions=here().model_dump(),
         sources=sources_of(packed.files - {cell.filename}, around.shown_as),
     )
+    return Captured(payload, packed.known, names)
 
 
 def names_to_send(cell: CellSource, around: Surroundings, push: tuple[str, ...] | None) -> dict[str, Any]:

@@ -125,6 +125,10 @@ class Service(Connection):
         """Write a job's result into an empty file. Raises OSError when that does not take it."""
         self.bring(f"api/jobs/{job_id}/result", file)
 
+    def cell(self, job_id: int) -> bytes:
+        """Return a job's cell with what was sent along."""
+        return self.ask("GET", f"api/jobs/{job_id}/cell").content
+
     def put_blob(self, data: bytes) -> BlobInfo:
         """Bring a blob to the service, unless it is a large one that it has."""
         sha256 = hashlib.sha256(data).hexdigest()

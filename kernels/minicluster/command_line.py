@@ -27,6 +27,7 @@ def _option(name: str, like: str, help: str) -> Argument:
 
 
 _JOB = Argument("ID", "the number of a job", values.job_id, dest="job", offers="jobs")
+_PULL = Argument("--pull", "only these names, as copies", values.names, "a,b", dest="pull")
 _RANK = Argument("--rank", "of which rank, 0 if not given", values.rank, "N", dest="rank", default=0)
 _PATH = _word("PATH", "one file or folder of them", needed=False)
 _DATA_NAME = Argument("--name", "what it is called", values.new_data_set, "NAME", dest="name")
@@ -68,7 +69,7 @@ _ROWS = (
     Command("attach", "commands:attach", "a job's panel, and its results at the end", (_JOB,)),
     Command("why", "commands:why", "why a job does not get on: who waits for whom", (_JOB,)),
     Command("stop", "commands:stop", "end a job", (_JOB,)),
-    Command("result", "commands:result", "bring a job's results once more", (_JOB,)),
+    Command("result", "commands:result", "bring a job's results once more", (_JOB, _PULL)),
     Command("queue", "commands:queue", "why your jobs wait, your share, who is before you"),
     Command("nodes", "commands:nodes", "the nodes and their slots"),
     Command("gpus", "commands:gpus", "take the GPUs again that this notebook server left idle"),

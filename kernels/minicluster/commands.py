@@ -62,7 +62,8 @@ def attach(magics: Distribute, said: Namespace) -> Any:
 
 
 def result(magics: Distribute, said: Namespace) -> Any:
-    made = fetch_result(magics.service().job(said.job), magics.notebook())
+    """Bring a result once more; with names, only these, as copies."""
+    made = fetch_result(magics.service().job(said.job), magics.notebook(), said.pull)
     print(came(said.job, made))  # noqa: T201
     return magics.keep(made)
 

@@ -23,6 +23,7 @@ from .parsing.parser import HelpAsked
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from .changes.applying import Sent
     from .client import Service
     from .parsing.completion import Completer
     from .results import Result
@@ -59,6 +60,7 @@ class Distribute(Magics):
         self._service: Service | None = None
         self._completer: Completer | None = None
         self._neighbour_told = False
+        self._sent: dict[int, Sent] = {}
 
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
@@ -111,8 +113,9 @@ class Distribute(Magics):
         return self._completer.complete(line[1], line[2])
 
     def keep(self, result: Result) -> Any:
-        """Put a result's names into the notebook and return its value, for Out[n]."""
-        self._shell.push(dict(result.names))
+        """Put a result into the notebook and return its value, for Out[n]."""
+        result.put(self._shell.user_ns, self._shell.push)
+        self._sent = {job: sent for job, sent in self._sent.items() if sent is not result.sent}
         if summary := result.summary():
             print(summary)  # noqa: T201
         return result.value
@@ -154,6 +157,7 @@ class Distribute(Magics):
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
+            sent=self._sent,
         )
 
     def _shown_as(self, filename: str) -> str:

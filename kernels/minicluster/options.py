@@ -65,7 +65,7 @@ class CellOptions:
         "--pull",
         values.names,
         "a,b (or none)",
-        "what comes back, in place of what the cell assigns",
+        "what comes back, in place of all that the cell assigns or changes",
         offers="names",
     )
     files: tuple[str, ...] = option(

@@ -15,7 +15,6 @@ from typing import Any
 from .sources import Source
 
 MAGIC = b"MCL1"
-_LEFT = "left_behind"
 _SOURCES = "sources"
 
 
@@ -65,8 +64,9 @@ class CellPayload:
 
     source: the cell's text, as typed. filename: what tracebacks call it.
     names: one pickle of a dict of all names that travel (`pickling.dumps`).
+    shared: which of its objects the notebook has (`Known.shared`); empty: nothing is brought back into them.
     modules: source files beside the notebook by relative path.
-    pull: the names to bring back; None: all that the cell assigns at top level.
+    pull: the names to bring back; None: all that the cell assigns at top level or changes.
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
     sources: texts of other cells whose functions came along, for tracebacks.
@@ -75,6 +75,7 @@ class CellPayload:
     source: str
     filename: str
     names: bytes = b""
+    shared: bytes = b""
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
     result_limit_bytes: int = 1 << 30
@@ -94,7 +95,10 @@ class CellPayload:
         }
         modules = {f"module:{path}": data for path, data in self.modules.items()}
         sources = {name: [source.shown_as, source.text] for name, source in self.sources.items()}
-        return pack(head, {"names": self.names, _SOURCES: json.dumps(sources).encode(), **modules})
+        return pack(
+            head,
+            {"names": self.names, "shared": self.shared, _SOURCES: json.dumps(sources).encode(), **modules},
+        )
 
     @classmethod
     def from_bytes(cls, blob: bytes) -> CellPayload:
@@ -105,6 +109,7 @@ class CellPayload:
             source=head["source"],
             filename=head["filename"],
             names=sections.pop("names"),
+            shared=sections.pop("shared", b""),
             modules={key.removeprefix("module:"): data for key, data in sections.items()},
             pull=None if pull is None else tuple(pull),
             result_limit_bytes=head["result_limit_bytes"],
@@ -121,28 +126,6 @@ class LeftBehind:
     name: str
     type_name: str
     reason: str
-
-
-@dataclass(frozen=True)
-class ResultPayload:
-    """What came back from rank 0.
-
-    names: one pickle of a dict of the names brought back. value: a pickle of a one-key dict
-    {"_": value} of the cell's last expression, empty when there is none.
-    """
-
-    names: bytes = b""
-    value: bytes = b""
-    left_behind: tuple[LeftBehind, ...] = ()
-
-    def to_bytes(self) -> bytes:
-        left = left_to_bytes(self.left_behind)
-        return pack({"kind": "result"}, {"names": self.names, "value": self.value, _LEFT: left})
-
-    @classmethod
-    def from_bytes(cls, blob: bytes) -> ResultPayload:
-        _, sections = unpack(blob)
-        return cls(sections["names"], sections["value"], left_from_bytes(sections[_LEFT]))
 
 
 def left_to_bytes(left: Iterable[LeftBehind]) -> bytes:

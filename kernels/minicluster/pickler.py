@@ -6,12 +6,13 @@ import dis
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, BinaryIO
 
 import cloudpickle
 
 from .by_value import NAMED, reduce_by_value
+from .rebuilding import reduce_array, reduce_cell, reduce_exception
 from .refusal import Refused, reason_against
 from .tensors import TensorReducer
 from .unpickling import HOME_MARK
@@ -82,7 +83,7 @@ class NotebookPickler(cloudpickle.Pickler):
         self._carry = carry
         self._reader = reader
         self._verdicts: dict[type, str] = {}
-        self._tensors = TensorReducer()
+        self.tensors = TensorReducer()
         self.globals_ref[id(namespace)] = HOME_MARK
 
     def reducer_override(self, obj: Any) -> Any:
@@ -102,7 +103,11 @@ class NotebookPickler(cloudpickle.Pickler):
             return cloudpickle.cloudpickle.subimport, (obj.__name__,)
         if by_value := reduce_by_value(obj):
             return by_value
-        return self._tensors.reduce(obj) or super().reducer_override(obj)
+        if isinstance(obj, CellType):
+            return reduce_cell(obj)
+        if isinstance(obj, BaseException):
+            return reduce_exception(obj) or super().reducer_override(obj)
+        return reduce_array(obj) or self.tensors.reduce(obj) or super().reducer_override(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         if self._reader.against_code:
@@ -115,7 +120,10 @@ class NotebookPickler(cloudpickle.Pickler):
             used = slots["__globals__"]
             self.used.update(used)
             slots["__globals__"] = {name: value for name, value in used.items() if self._carry(name)}
-        return reduced
+        # The cells themselves, so that functions that share a variable go on to share it.
+        reduced[2][1]["__closure__"] = None
+        args = (*reduced[1][:-1], func.__closure__)
+        return (reduced[0], args, *reduced[2:])
 
     def _note_module(self, obj: Any) -> None:
         name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__

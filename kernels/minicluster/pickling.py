@@ -9,39 +9,35 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
+from .changes.known import Known
 from .errors import MiniclusterError
-from .payload import LeftBehind, ResultPayload
 from .pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
 from .refusal import reason_of, type_name
-from .unpickling import ForeignCode, MissingModule, SoftModule, load, loads
+from .sizes import readable_size
+from .unpickling import ForeignCode, MissingModule, NotebookUnpickler, load, loads
 
 __all__ = [
     "ANY_READER",
     "DEFAULT_LIMIT_BYTES",
-    "NOTHING",
     "Culprit",
     "ForeignCode",
     "MissingModule",
     "NotPicklable",
     "Packed",
     "Reader",
-    "dump_result",
     "dumps",
     "load",
+    "load_known",
     "loads",
     "pack_names",
     "readable_size",
-    "write_result",
 ]
 
 DEFAULT_LIMIT_BYTES = 1 << 30
-NOTHING = object()
-"""The value of a cell whose last statement is no expression."""
-_VALUE = "value of the last expression"
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,15 @@ class Culprit:
 @dataclass(frozen=True)
 class Packed:
     """Names that were pickled, the top-level modules that their reader will import, and the files in
-    which functions were written that travel by value."""
+    which functions were written that travel by value.
+
+    known: what both sides then have.
+    """
 
     data: bytes
     modules: frozenset[str]
     files: frozenset[str]
+    known: Known
 
 
 class NotPicklable(MiniclusterError):
@@ -103,87 +103,36 @@ def pack_names(
     except Exception as error:
         # Any object's own __reduce__ may raise anything.
         raise _refusal(names, namespace, what, limit_bytes, reader, error) from None
-    return Packed(kept.getvalue(), frozenset(pickler.modules), frozenset(pickler.files))
+    modules = frozenset(pickler.modules)
+    files = frozenset(pickler.files)
+    memo = pickler.memo.copy()
+    pickler.clear_memo()
+    del pickler
+    return Packed(kept.getvalue(), modules, files, Known.of_pickler(memo))
 
 
-def dump_result(
-    namespace: dict[str, Any],
-    names: Iterable[str],
-    value: Any,
-    has_value: bool,
-    limit_bytes: int,
-    at_home: Collection[str] = frozenset(),
-) -> ResultPayload:
-    """Pickle what goes back to the notebook; what cannot is listed in `left_behind`.
-
-    names: those to bring back; ones that the namespace lacks are passed over.
-    at_home: names that the notebook has already; functions on their way back find them there.
-    """
-    file = io.BytesIO()
-    size, left = write_result(file, namespace, names, value if has_value else NOTHING, limit_bytes, at_home)
-    blob = file.getvalue()
-    return ResultPayload(blob[:size], blob[size:], left)
+def load_known(
+    data: bytes, shared: bytes, namespace: dict[str, Any], foreign: bool
+) -> tuple[dict[str, Any], Known]:
+    """Unpickle names as `loads`; return also what both sides have. shared: see `Known.shared`."""
+    names, memo = _load_with_memo(data, namespace, foreign)
+    return names, Known.of_unpickler(memo, shared)
 
 
-def write_result(
-    file: BinaryIO,
-    namespace: dict[str, Any],
-    names: Iterable[str],
-    value: Any,
-    limit_bytes: int,
-    at_home: Collection[str] = frozenset(),
-    reader: Reader = ANY_READER,
-) -> tuple[int, tuple[LeftBehind, ...]]:
-    """Pickle as `dump_result` into a file, which may be larger than the memory that is left.
-
-    value: NOTHING when there is none. Returns the size of the names' pickle, behind which that of the
-    value stands, and what stayed behind.
-    """
-    begin = file.tell()
-    found = {name: namespace[name] for name in names if name in namespace}
-    left = _as_many_as_possible(file, found, namespace, limit_bytes, set(at_home), reader)
-    middle = file.tell()
-    if value is NOTHING:
-        return middle - begin, tuple(left)
-    rest = max(0, limit_bytes - (middle - begin))
-    left_value = _as_many_as_possible(file, {"_": value}, namespace, rest, set(at_home), reader)
-    if left_value:
-        _cut(file, middle)
-    told = [LeftBehind(_VALUE, item.type_name, item.reason) for item in left_value]
-    return middle - begin, (*left, *told)
+def load_all(data: bytes, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
+    """Unpickle names that went out from here, with all objects by the numbers that they had."""
+    names, memo = _load_with_memo(data, namespace, False)
+    return names, Known(memo)
 
 
-def _as_many_as_possible(
-    file: BinaryIO,
-    values: Mapping[str, Any],
-    namespace: dict[str, Any],
-    limit_bytes: int,
-    at_home: set[str],
-    reader: Reader,
-) -> list[LeftBehind]:
-    begin = file.tell()
-    kept = {name: SoftModule.of(value) for name, value in values.items()}
-    left: dict[str, LeftBehind] = {}
-
-    def carry(name: str) -> bool:
-        return name not in at_home and name not in left
-
-    while True:
-        try:
-            NotebookPickler(LimitedFile(limit_bytes, file), namespace, carry, reader).dump(kept)
-            return list(left.values())
-        except Exception as error:
-            _cut(file, begin)
-            found = _culprits(kept, namespace, limit_bytes, carry, reader)
-            culprits = [item for item in found if item.name not in left]
-            if not culprits:
-                culprits = [
-                    Culprit(name, type_name(kept[name]), 0, reason_of(name, kept[name], error))
-                    for name in kept
-                ]
-            for item in culprits:
-                left[item.name] = LeftBehind(item.name, item.type_name, item.reason)
-                kept.pop(item.name, None)
+def _load_with_memo(
+    data: bytes, namespace: dict[str, Any], foreign: bool
+) -> tuple[dict[str, Any], dict[int, Any]]:
+    if not data:
+        return {}, {}
+    unpickler = NotebookUnpickler(io.BytesIO(data), namespace, foreign)
+    names = unpickler.load()
+    return names, unpickler.memo.copy()
 
 
 def _refusal(
@@ -254,20 +203,5 @@ def _too_large(name: str, value: object, size_bytes: int, limit_bytes: int) -> C
     return Culprit(name, type_name(value), size, reason)
 
 
-def _cut(file: BinaryIO, size: int) -> None:
-    """Throw away what a file has from there on."""
-    file.seek(size)
-    file.truncate()
-
-
 def _all(name: str) -> bool:
     return True
-
-
-def readable_size(size_bytes: float) -> str:
-    """Write a size as people say it: 512 bytes, 3.2 MB."""
-    for unit in ("bytes", "KB", "MB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.3g} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.3g} GB"

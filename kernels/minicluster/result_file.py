@@ -1,7 +1,7 @@
 """A result as a file, written and read piece by piece: it may be larger than the memory that is left.
 
-The bytes are those of `payload.ResultPayload`. The head comes first and tells sizes that are known
-last, so its place is kept free and filled up with spaces.
+Like a payload it is a head and sections: `body` is one pickle of all that came back. The head comes
+first and tells sizes that are known last, so its place is kept free and filled up with spaces.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from . import pickling
+from .changes.known import Known
+from .changes.reading import read_body
+from .changes.returning import Return, Wish
 from .payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
-from .pickler import ANY_READER, Reader
 from .versions import against_code
 from .wire import Versions
 
@@ -24,33 +26,29 @@ _START = len(MAGIC) + 8 + _HEAD_BYTES
 
 
 def write_result_file(
-    path: Path,
-    namespace: dict[str, Any],
-    names: Iterable[str],
-    value: Any,
-    limit_bytes: int,
-    at_home: Collection[str] = frozenset(),
-    absent: Iterable[LeftBehind] = (),
-    reader: Reader = ANY_READER,
+    path: Path, back: Return, wish: Wish, absent: Iterable[LeftBehind] = (), said: Sequence[str] = ()
 ) -> None:
-    """Pickle what goes back (see `pickling.write_result`); the file is there as a whole or not at all."""
+    """Write what goes back; the file is there as a whole or not at all. said: sentences for the notebook."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w+b") as file:
             file.seek(_START)
-            size, left = pickling.write_result(file, namespace, names, value, limit_bytes, at_home, reader)
-            value_size = file.tell() - _START - size
+            left = back.write(file, wish)
+            body_size = file.tell() - _START
             last = left_to_bytes((*left, *absent))
-            file.write(last)
+            words = json.dumps(list(said)).encode()
+            file.write(last + words)
             file.seek(0)
-            file.write(_head({"names": size, "value": value_size, "left_behind": len(last)}))
+            sections = {"body": body_size, "left_behind": len(last), "said": len(words)}
+            file.write(_head(sections, back.refers))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _head(sections: dict[str, int]) -> bytes:
-    told = json.dumps({"kind": "result", "python": platform.python_version(), "sections": sections}).encode()
+def _head(sections: dict[str, int], refers: bool) -> bytes:
+    head = {"kind": "result", "python": platform.python_version(), "refers": refers, "sections": sections}
+    told = json.dumps(head).encode()
     return MAGIC + _HEAD_BYTES.to_bytes(8, "big") + told.ljust(_HEAD_BYTES)
 
 
@@ -71,6 +69,7 @@ class ResultFile:
         except (ValueError, KeyError) as error:
             raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
         self.python = str(head.get("python", ""))
+        self.refers = bool(head.get("refers"))
         self._places: dict[str, tuple[int, int]] = {}
         end = 12 + size
         for name, count in sizes.items():
@@ -79,17 +78,36 @@ class ResultFile:
         if end != file.seek(0, os.SEEK_END):
             raise PayloadDamaged(f"the payload has {file.tell()} bytes, its head says {end}")
 
-    def open(self, section: str, namespace: dict[str, Any]) -> dict[str, Any]:
-        """Unpickle a section, "names" or "value"; an empty one has no names.
+    def open(
+        self, namespace: dict[str, Any], known: Known | None, late: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Unpickle what came back, see `reading.read_body`.
 
         Raises ForeignCode when another Python made it and it holds code.
         """
-        start, size = self._places[section]
-        self._file.seek(start)
         foreign = against_code(Versions(python=platform.python_version()), Versions(python=self.python)) != ""
-        return pickling.load(self._file, namespace, foreign) if size else {}
+        if "body" in self._places:
+            self._file.seek(self._places["body"][0])
+            return read_body(self._file, namespace, foreign, known, late)
+        return self._open_older(namespace, foreign), {}
+
+    def _open_older(self, namespace: dict[str, Any], foreign: bool) -> dict[str, Any]:
+        """Read a result of a release that brought back names only."""
+        body: dict[str, Any] = {"names": {}, "value": {}, "changes": [], "rebound": []}
+        for section in ("names", "value"):
+            start, size = self._places[section]
+            self._file.seek(start)
+            if size:
+                body[section] = pickling.load(self._file, namespace, foreign)
+        return body
 
     def left_behind(self) -> tuple[LeftBehind, ...]:
-        start, size = self._places["left_behind"]
+        return left_from_bytes(self._bytes("left_behind"))
+
+    def said(self) -> tuple[str, ...]:
+        return tuple(json.loads(self._bytes("said"))) if "said" in self._places else ()
+
+    def _bytes(self, section: str) -> bytes:
+        start, size = self._places[section]
         self._file.seek(start)
-        return left_from_bytes(self._file.read(size))
+        return self._file.read(size)

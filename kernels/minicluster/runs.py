@@ -6,14 +6,15 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from . import versions
 from .bundle import pack_bundle
 from .capture import Limits, Surroundings, capture
 from .cell import CellSource
+from .changes.applying import Sent
 from .client import Service
 from .connection import ServiceError
 from .failures import raise_unless_succeeded
@@ -22,11 +23,12 @@ from .interrupts import Kernel, StopRequests, interrupts_go_to
 from .options import CellOptions, OptionWrong
 from .publishing import installed
 from .publishing.site import user_site
-from .results import Result, check_owner, not_written, open_result
+from .result_file import ResultFile
+from .results import Result, check_owner, chosen, copies_of, not_written, opened, read_result
 from .sources import Source, remember
 from .tables import JobHandle
 from .view import RunView
-from .wire import DataUse, Job, JobSpec, NodeRange, NotebookCell
+from .wire import DataUse, Job, JobSpec, JobState, NodeRange, NotebookCell
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """Set where the notebook server runs in an image: a cell's ranks run in the same one."""
@@ -44,6 +46,7 @@ class Notebook:
     make_screen: makes the screen for a job, given what to call when its Stop button is pressed.
     shown_as: what a traceback calls a file of the notebook's code: "Cell In[3]".
     origin: the cell that runs now, where the front end tells which it is.
+    sent: by job, what went out with its cell and is still to be changed by its result.
     """
 
     service: Service
@@ -55,6 +58,7 @@ class Notebook:
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None
+    sent: dict[int, Sent] = field(default_factory=dict)
 
 
 def run_cell(source: str, filename: str, options: CellOptions, notebook: Notebook) -> Result | JobHandle:
@@ -68,7 +72,8 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     # Its functions come back with its name: tracebacks here and on the ranks of later cells show its lines.
     remember({filename: Source(filename, source)})
     around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as)
-    payload = capture(cell, around, notebook.limits, options.push, options.pull)
+    captured = capture(cell, around, notebook.limits, options.push, options.pull)
+    payload = captured.payload
     bundle = _bundle(options, notebook)
     image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)
     if options.sync_env:
@@ -78,10 +83,16 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
         installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blob = notebook.service.put_blob(payload.to_bytes())
     spec = job_spec(options, blob.sha256, image, bundle, notebook.origin)
+    sent = Sent(captured.known, captured.names, notebook.namespace) if payload.shared else None
     key = uuid.uuid4().hex
-    if options.detach:
-        return JobHandle(notebook.service, notebook.service.submit(spec, key))
-    return _followed(notebook, lambda: notebook.service.submit(spec, key))
+
+    def submit() -> Job:
+        job = notebook.service.submit(spec, key)
+        if sent is not None:
+            notebook.sent[job.id] = sent
+        return job
+
+    return JobHandle(notebook.service, submit()) if options.detach else _followed(notebook, submit)
 
 
 def check_site(service: Service) -> None:
@@ -118,28 +129,51 @@ def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
         job = get_job()
         view = RunView(job, notebook.service.browser_path(job_page(job.id)), notebook.tail_lines)
         ended = Follower(notebook.service, view, stops).run(notebook.make_screen(stops.ask))
+    if ended.state is not JobState.SUCCEEDED:
+        # A cell that failed changes nothing.
+        notebook.sent.pop(ended.id, None)
     rank = 0 if ended.error is None or ended.error.rank is None else ended.error.rank
     raise_unless_succeeded(ended, notebook.service.url + log_path(ended.id, rank))
     return ended
 
 
-def fetch_result(job: Job, notebook: Notebook) -> Result:
-    """Bring a job's result once more. Raises ServiceError as long as there is none."""
+def fetch_result(job: Job, notebook: Notebook, pull: tuple[str, ...] | None = None) -> Result:
+    """Bring a job's result. Raises ServiceError as long as there is none, ResultConflict.
+
+    It is for the objects that this notebook sent; where they are not known any more (after a restart of the
+    kernel), when all is there already, and for the names of `pull`, for copies of them.
+    """
     check_owner(job, notebook.service.user)
     # On the disk: it may be larger than the memory that is left.
     with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
-        try:
-            notebook.service.bring_result(job.id, file)
-        except ServiceError as error:
-            if error.code != "no_result":
-                raise
-            hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else ""
-            raise ServiceError(
-                f"Job {job.id} is {job.state.value}: it has no result.", hint, error.code
-            ) from None
-        except OSError as error:
-            raise not_written(job, error) from error
-        return open_result(file, job, notebook.namespace)
+        _bring(job, notebook, file)
+        result = opened(file, job)
+        sent = notebook.sent.get(job.id) if pull is None else None
+        if sent is not None or not result.refers:
+            found = read_result(result, job, notebook.namespace, sent)
+            return found if pull is None else chosen(found, pull, job)
+        return _as_copies(result, job, notebook, pull)
+
+
+def _bring(job: Job, notebook: Notebook, file: BinaryIO) -> None:
+    try:
+        notebook.service.bring_result(job.id, file)
+    except ServiceError as error:
+        if error.code != "no_result":
+            raise
+        hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else ""
+        raise ServiceError(
+            f"Job {job.id} is {job.state.value}: it has no result.", hint, error.code
+        ) from None
+    except OSError as error:
+        raise not_written(job, error) from error
+
+
+def _as_copies(result: ResultFile, job: Job, notebook: Notebook, pull: tuple[str, ...] | None) -> Result:
+    """Make anew what was sent with the cell, and put into that what came back."""
+    copies = copies_of(notebook.service.cell(job.id), job, notebook.namespace)
+    found = read_result(result, job, notebook.namespace, copies.sent)
+    return chosen(copies.with_changes(found), pull, job)
 
 
 def job_spec(

@@ -18,32 +18,40 @@ class TensorReducer:
     def __init__(self) -> None:
         torch = sys.modules.get("torch")
         self._typed_storage = getattr(getattr(torch, "storage", None), "TypedStorage", None)
+        self._untyped_storage = getattr(torch, "UntypedStorage", None)
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         self._wrapper = getattr(parallel, "DistributedDataParallel", None)
-        self._stored: dict[int, _Stored] = {}
+        self._stored: dict[int, Stored] = {}
 
     def reduce(self, obj: Any) -> tuple[Any, ...] | None:
         """Return what `__reduce__` returns, or None for an object that is not ours."""
         kind = type(obj)
         if kind is self._typed_storage:
-            return typed_storage, (self._once(obj._untyped_storage), str(obj.dtype))
+            return typed_storage, (self.once(obj._untyped_storage), str(obj.dtype))
+        if kind is self._untyped_storage:
+            return itself, (self.once(obj),)
         if self._wrapper is not None and issubclass(kind, self._wrapper):
             return itself, (obj.module,)
         return None
 
-    def _once(self, untyped: Any) -> _Stored:
+    def know(self, stored: Stored) -> None:
+        """Take this for what stands for its storage."""
+        self._stored[stored.storage._cdata] = stored
+
+    def once(self, untyped: Any) -> Stored:
+        """Return what stands for a storage in this pickle, the same each time."""
         # The entry keeps the storage alive, so that its address stays its own.
-        return self._stored.setdefault(untyped._cdata, _Stored(untyped))
+        return self._stored.setdefault(untyped._cdata, Stored(untyped))
 
 
-class _Stored:
+class Stored:
     """A storage to be written: one object for each, for the pickler's memo to know it by."""
 
     def __init__(self, untyped: Any) -> None:
-        self._untyped = untyped
+        self.storage = untyped
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._on_cpu = self._untyped.cpu()
+        self._on_cpu = self.storage.cpu()
         view = (ctypes.c_char * self._on_cpu.nbytes()).from_address(self._on_cpu.data_ptr() or 1)
         return untyped_storage, (pickle.PickleBuffer(view),)
 

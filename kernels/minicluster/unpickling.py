@@ -65,7 +65,7 @@ class ForeignCode(pickle.UnpicklingError):
 
 
 def loads(data: bytes, namespace: dict[str, Any], foreign: bool = False) -> dict[str, Any]:
-    """Unpickle names that `dumps` or `dump_result` made.
+    """Unpickle names that `dumps` made.
 
     Functions get `namespace` as their globals; what they bring along is put there only under
     names that it lacks. A class that came from here is found again, not made anew.
@@ -76,16 +76,22 @@ def loads(data: bytes, namespace: dict[str, Any], foreign: bool = False) -> dict
 
 def load(file: BinaryIO, namespace: dict[str, Any], foreign: bool = False) -> dict[str, Any]:
     """Unpickle as `loads` from a file, which is not held in memory beside what it contains."""
-    return _NotebookUnpickler(file, namespace, foreign).load()
+    return NotebookUnpickler(file, namespace, foreign).load()
 
 
-class _NotebookUnpickler(pickle.Unpickler):
-    def __init__(self, file: BinaryIO, namespace: dict[str, Any], foreign: bool) -> None:
+class NotebookUnpickler(pickle.Unpickler):
+    """late: takes names that functions bring along, instead of the namespace."""
+
+    def __init__(
+        self, file: BinaryIO, namespace: dict[str, Any], foreign: bool, late: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(file)
         self._known: list[type] = []
+        self._namespace = namespace
+        self._late = namespace if late is None else late
         own = {
             "_make_function": _make_function,
-            "_function_setstate": _set_function_state,
+            "_function_setstate": self._set_function_state,
             "_make_skeleton_class": self._class_maker(4, cloudpickle._make_skeleton_class),
             "_make_skeleton_enum": self._class_maker(5, cloudpickle._make_skeleton_enum),
             "_class_setstate": self._set_class_state,
@@ -109,6 +115,22 @@ class _NotebookUnpickler(pickle.Unpickler):
 
         return make_or_find
 
+    def _set_function_state(
+        self, function: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]
+    ) -> None:
+        fields, slots = state
+        function.__dict__.update(fields)
+        slots = dict(slots)
+        slots.pop("_cloudpickle_submodules")
+        home = function.__globals__ is self._namespace
+        for name, value in slots.pop("__globals__").items():
+            if not home or name not in self._namespace:
+                (self._late if home else function.__globals__).setdefault(name, value)
+        if (closure := slots.pop("__closure__")) is not None:
+            _fill(function.__closure__, closure)
+        for name, value in slots.items():
+            setattr(function, name, value)
+
     def _set_class_state(self, cls: type, state: Any) -> type:
         # A class that is here already keeps its attributes and methods as its owner has them.
         if any(cls is known for known in self._known):
@@ -127,18 +149,6 @@ def _make_function(
 ) -> FunctionType:
     namespace.setdefault("__builtins__", builtins)
     return FunctionType(code, namespace, name, defaults, closure)
-
-
-def _set_function_state(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    fields, slots = state
-    function.__dict__.update(fields)
-    slots = dict(slots)
-    slots.pop("_cloudpickle_submodules")
-    for name, value in slots.pop("__globals__").items():
-        function.__globals__.setdefault(name, value)
-    _fill(function.__closure__, slots.pop("__closure__"))
-    for name, value in slots.items():
-        setattr(function, name, value)
 
 
 def _fill(cells: tuple[CellType, ...] | None, sent: tuple[CellType, ...] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -18,7 +19,8 @@ from typing import Any
 import psutil
 
 from minicluster import pickling
-from minicluster.payload import CellPayload, LeftBehind, ResultPayload
+from minicluster.payload import CellPayload, LeftBehind
+from minicluster.result_file import ResultFile
 from minicluster.runtime.memory import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
 
@@ -54,14 +56,16 @@ class Run:
         attempt = await self.over()
         assert attempt.succeeded, self.errors()
         assert attempt.result
-        result = ResultPayload.from_bytes(self.cluster.service.blobs[attempt.result.sha256])
-        names = pickling.loads(result.names, {}) if result.names else {}
-        return names | (pickling.loads(result.value, {}) if result.value else {})
+        body, _ = self._result_file().open({}, None, {})
+        return body["names"] | body["value"]
 
     def left_behind(self) -> tuple[LeftBehind, ...]:
         """Return what of the result stayed on rank 0."""
+        return self._result_file().left_behind()
+
+    def _result_file(self) -> ResultFile:
         assert self.attempt.result
-        return ResultPayload.from_bytes(self.cluster.service.blobs[self.attempt.result.sha256]).left_behind
+        return ResultFile(io.BytesIO(self.cluster.service.blobs[self.attempt.result.sha256]))
 
     def errors(self) -> dict[int, JobError]:
         return {number: rank.error for number, rank in self.attempt.ranks.items() if rank.error}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -18,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from minicluster import pickling
-from minicluster.payload import CellPayload, ResultPayload
+from minicluster.payload import CellPayload
+from minicluster.result_file import ResultFile
 from minicluster.wire import RankState, RunOrder
 
 from .cluster import FILENAME, Cluster
@@ -174,8 +175,8 @@ class Live:
 
     def result(self) -> float:
         assert self.attempt.result
-        result = ResultPayload.from_bytes(self.cluster.service.blobs[self.attempt.result.sha256])
-        return pickling.loads(result.names, {})["total"]
+        file = io.BytesIO(self.cluster.service.blobs[self.attempt.result.sha256])
+        return ResultFile(file).open({}, None, {})[0]["names"]["total"]
 
     def printed_total(self, rank: int) -> float:
         return float(self.attempt.text(rank).rpartition("total ")[2])

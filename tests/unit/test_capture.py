@@ -31,7 +31,7 @@ def beside(tmp_path, monkeypatch):
 
 def captured(source, namespace, folder=None, **more):
     around = Surroundings(namespace, folder or Path("/nowhere"), lambda name: name == "In")
-    return capture(CellSource.parse(source, "Cell In[1]"), around, LIMITS, **more)
+    return capture(CellSource.parse(source, "Cell In[1]"), around, LIMITS, **more).payload
 
 
 def names_in(payload):

@@ -34,7 +34,7 @@ settings = Settings
 WRITE = """
 import json, sys
 from pathlib import Path
-from minicluster.pickling import NotPicklable, Reader, dump_result, pack_names
+from minicluster.pickling import NotPicklable, Reader, pack_names
 folder, names = Path(sys.argv[1]), sys.argv[3:]
 space = {"__name__": "__main__"}
 exec(sys.stdin.read(), space)

@@ -4,61 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minicluster.payload import ResultPayload
-from minicluster.pickling import NotPicklable, dump_result, dumps, loads
+from minicluster.changes.returning import Wish
+from minicluster.pickling import NotPicklable, dumps, loads
 
-RANK = """
-import sys, json
-from pathlib import Path
-from minicluster.pickling import loads, dump_result
-from minicluster.cell import CellSource
-folder = Path(sys.argv[1]); order = json.loads((folder / "order.json").read_text())
-import __main__
-namespace = vars(__main__)
-cell = CellSource.parse(order["source"], "Cell In[1]")
-before = set(namespace)
-namespace.update(loads((folder / "names").read_bytes(), namespace))
-at_home = set(namespace) - before
-exec(cell.body, namespace)
-value = eval(cell.value, namespace) if cell.value else None
-names = cell.assigned if order["pull"] is None else order["pull"]
-result = dump_result(namespace, names, value, cell.value is not None, order["limit"], at_home)
-(folder / "result").write_bytes(result.to_bytes())
-"""
-
-
-class Notebook:
-    """A namespace as a kernel has it, and a rank in another process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.module = types.ModuleType("__main__")
-        self.names = vars(self.module)
-
-    def cell(self, source: str) -> None:
-        exec(source, self.names)
-
-    def distribute(
-        self, source: str, push: str, pull: list[str] | None = None, limit: int = 10**8
-    ) -> ResultPayload:
-        sent = {name: self.names[name] for name in push.split()}
-        (self.folder / "names").write_bytes(dumps(sent, self.names, "The names"))
-        (self.folder / "order.json").write_text(json.dumps({"source": source, "pull": pull, "limit": limit}))
-        (self.folder / "rank.py").write_text(RANK)
-        subprocess.run(
-            [sys.executable, str(self.folder / "rank.py"), str(self.folder)], check=True, timeout=120
-        )
-        result = ResultPayload.from_bytes((self.folder / "result").read_bytes())
-        self.names.update(loads(result.names, self.names))
-        return result
+from .two_sides import Notebook, came_back
 
 
 @pytest.fixture
@@ -108,8 +63,8 @@ def test_a_helper_of_the_cell_comes_along_with_the_function_that_was_pulled(note
 
 def test_what_is_at_home_does_not_travel_back(notebook: Notebook) -> None:
     notebook.cell("data = b'x' * 1_000_000\nclass Model:\n    def size(self): return len(data)\n")
-    result = notebook.distribute("model = Model()", "Model")
-    assert len(result.names) < 10_000
+    notebook.distribute("model = Model()", "Model")
+    assert notebook.result.stat().st_size < 10_000
     assert notebook.names["model"].size() == 1_000_000
 
 
@@ -174,14 +129,15 @@ def test_large_tensors_and_arrays_travel_unchanged() -> None:
 
 
 def test_modules_come_by_import_and_a_missing_one_costs_nothing_else(notebook: Notebook) -> None:
-    notebook.distribute(
+    result = notebook.distribute(
         "import json as j, types\nghost = types.ModuleType('ghost_of_the_rank')\nx = 1",
         "",
         pull=["j", "ghost", "x"],
     )
     assert notebook.names["j"] is json
     assert notebook.names["x"] == 1
-    assert "ghost_of_the_rank" in notebook.names["ghost"].reason
+    assert "ghost" not in notebook.names
+    assert "ghost_of_the_rank" in result.left_behind[0].reason
 
 
 def test_what_cannot_come_back_is_listed_and_the_rest_arrives(notebook: Notebook) -> None:
@@ -211,9 +167,7 @@ def test_standard_output_stays_the_readers_own() -> None:
 
 def test_nothing_is_an_empty_pickle() -> None:
     assert loads(b"", {}) == {}
-    result = dump_result({"a": 1}, ["missing"], None, False, 1000)
-    assert loads(result.names, {}) == {}
-    assert result.value == b""
+    assert came_back({"a": 1}, Wish(["missing"])) == ({}, {}, [])
 
 
 def test_ddp_comes_back_as_its_module() -> None:
@@ -224,9 +178,9 @@ def test_ddp_comes_back_as_its_module() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         wrapped = DistributedDataParallel(__import__("torch").nn.Linear(2, 1))
-        result = dump_result({"m": wrapped, "g": dist.group.WORLD}, ["m", "g"], wrapped, True, 10**6)
+        names, value, left = came_back({"m": wrapped, "g": dist.group.WORLD}, Wish(["m", "g"], wrapped))
     finally:
         dist.destroy_process_group()
-    assert type(loads(result.names, {})["m"]).__name__ == "Linear"
-    assert type(loads(result.value, {})["_"]).__name__ == "Linear"
-    assert [item.name for item in result.left_behind] == ["g"]
+    assert type(names["m"]).__name__ == "Linear"
+    assert type(value["_"]).__name__ == "Linear"
+    assert [item.name for item in left] == ["g"]

@@ -123,6 +123,14 @@ API_ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "api/jobs/{job_id}/cell",
+        jobs.CellHandler,
+        "What a job was sent with",
+        scope=_READ,
+        answer=BYTES,
+    ),
+    Route(
+        "GET",
         "api/jobs/{job_id}/snapshots",
         snapshots.SnapshotsHandler,
         "What a job left to go on from, the newest first",

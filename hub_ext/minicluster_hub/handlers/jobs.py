@@ -148,3 +148,14 @@ class ResultHandler(UserHandler, FileReply):
         self.set_header("Content-Type", "application/octet-stream")
         self.offer_as(f"job-{record.id}.result")
         await self.send_file(self.context.blobs.path(record.result.sha256))
+
+
+class CellHandler(UserHandler, FileReply):
+    """What a job was sent with: bytes of its owner's kernel, for that alone, as a result."""
+
+    async def get(self, job_id: str) -> None:
+        record = self.job_record(job_id, admins=False)
+        check_kept(record, "the cell")
+        self.set_header("Content-Type", "application/octet-stream")
+        self.offer_as(f"job-{record.id}.cell")
+        await self.send_file(self.context.blobs.path(record.spec.payload_sha256))

@@ -23,6 +23,8 @@ import torch
 
 from minicluster import pickling, versions
 from minicluster.cell import CellMistyped, CellSource
+from minicluster.changes.known import Known
+from minicluster.changes.returning import NOTHING, Return, Wish
 from minicluster.errors import MiniclusterError
 from minicluster.payload import CellPayload, LeftBehind
 from minicluster.result_file import write_result_file
@@ -74,6 +76,7 @@ class Rank:
         self.group: group.GivenGroup | None = None
         shown = self.paths.spool(f"display-{self.rank}")
         self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
+        self.back = Return(Known({}), self.namespace, self.reader)
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -131,7 +134,8 @@ class Rank:
         notebook = Versions.model_validate(payload.versions)
         self.reader = versions.reader(self.versions, notebook)
         try:
-            given = pickling.loads(payload.names, self.namespace, bool(self.reader.against_code))
+            foreign = bool(self.reader.against_code)
+            given, known = pickling.load_known(payload.names, payload.shared, self.namespace, foreign)
         except pickling.ForeignCode:
             raise NotebookDiffers(
                 f"A function or class of the notebook came along, which is code of Python {notebook.python}; "
@@ -140,6 +144,7 @@ class Rank:
             ) from None
         self.namespace.update(given)
         self.given = frozenset(given)
+        self.back = Return(known, self.namespace, self.reader)
 
     def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
         self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
@@ -164,16 +169,15 @@ class Rank:
     def _keep_result(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         wanted = cell.assigned if payload.pull is None else payload.pull
         absent = [name for name in payload.pull or () if name not in self.namespace]
-        write_result_file(
-            self.paths.result,
-            self.namespace,
-            wanted,
-            value if cell.value is not None else pickling.NOTHING,
-            payload.result_limit_bytes,
-            self.given,
-            [LeftBehind(name, "", "the cell did not make it") for name in absent],
-            self.reader,
+        wish = Wish(
+            names=wanted,
+            value=value if cell.value is not None else NOTHING,
+            only=payload.pull is not None,
+            at_home=self.given,
+            limit_bytes=payload.result_limit_bytes,
         )
+        left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
+        write_result_file(self.paths.result, self.back, wish, left)
 
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, SystemExit):

@@ -10,8 +10,10 @@ import httpx
 import numpy as np
 import pytest
 
+from minicluster.changes.known import Known
+from minicluster.changes.returning import Return, Wish
 from minicluster.errors import MiniclusterError
-from minicluster.pickling import NOTHING
+from minicluster.pickler import ANY_READER
 from minicluster.result_file import ResultFile, write_result_file
 
 from ...patience import WITHIN_S
@@ -64,14 +66,15 @@ def test_what_is_over_the_notebooks_limit_is_named_and_the_rest_comes(notebook):
 def test_a_rank_writes_a_result_that_it_has_no_memory_for_twice(tmp_path):
     namespace = {"a": np.arange(40_000_000, dtype="u8"), "f": lambda: 1}
     peak = Peak(os.getpid())
-    write_result_file(tmp_path / "result", namespace, ["a", "f"], NOTHING, 10**9)
+    back = Return(Known({}), namespace, ANY_READER)
+    write_result_file(tmp_path / "result", back, Wish(["a", "f"]))
     assert peak.more_bytes() < AROUND_BYTES < namespace["a"].nbytes / 3
     with (tmp_path / "result").open("rb") as file:
         result = ResultFile(file)
-        back = result.open("names", {})
-        assert back["a"][-1] == 39_999_999
-        assert back["f"]() == 1
-        assert result.open("value", {}) == {}
+        body, broken = result.open({}, None, {})
+        assert body["names"]["a"][-1] == 39_999_999
+        assert body["names"]["f"]() == 1
+        assert (body["value"], broken) == ({}, {})
         assert result.left_behind() == ()
 
 

@@ -1,0 +1,159 @@
+"""Putting what came back into the notebook's own objects: all of it, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import MiniclusterError
+from ..payload import LeftBehind
+from ..refusal import type_name
+from .aspects import Undo
+from .known import Known
+from .sameness import same
+from .tracking import Tracker
+from .trees import leading, reached, shown_at
+
+States = list[tuple[str, Any]]
+
+
+class ResultConflict(MiniclusterError):
+    """What a cell changed has changed in the notebook meanwhile, too."""
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Names that came back, and those of them that the cell itself does not assign."""
+
+    names: Mapping[str, Any]
+    rebound: tuple[str, ...]
+
+
+class Sent:
+    """What a notebook sent with a cell, and how it stood then.
+
+    names: what was sent. namespace: of the whole notebook.
+    copies: it is no one's own but was made anew from what was sent: nothing can have changed since.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        names: Mapping[str, Any],
+        namespace: Mapping[str, Any] | None = None,
+        copies: bool = False,
+    ) -> None:
+        self.known = known
+        self.names = dict(names)
+        self.copies = copies
+        self.tracker = Tracker(known)
+        self._bound = dict(namespace or {})
+
+    def leading(self, ids: set[int]) -> list[str]:
+        """Return the names that led to any of these when they were sent."""
+        return leading(self.tracker.anatomy, self.names, ids) if ids else []
+
+    def changed_here(
+        self, changes: list[tuple[int, States]], result: Returned, now: Mapping[str, Any]
+    ) -> list[str]:
+        """Return names of what has changed here since it was sent, of what came back."""
+        found = self.tracker.changed([number for number, _ in changes])
+        led = self.leading(self._ids([*found.now, *found.broken]))
+        if (found.now or found.broken) and not led:
+            led = ["what the cell changed"]
+        # A name that stands for something else now: what the cell changed would be seen by nobody.
+        elsewhere = [
+            n for n, value in self.names.items() if n not in result.names and now.get(n) is not value
+        ]
+        ids = self._ids([number for number, _ in changes]) if elsewhere else set()
+        lost = set(elsewhere) & set(self.leading(ids))
+        moved = [name for name in result.rebound if not same(self._bound.get(name), now.get(name))]
+        return sorted({*led, *lost, *moved})
+
+    def _ids(self, numbers: list[int]) -> set[int]:
+        return {id(self.known.objects[number]) for number in numbers}
+
+
+@dataclass
+class Putter:
+    """Puts changes into the objects that were sent."""
+
+    sent: Sent
+
+    def put(self, changes: list[tuple[int, States]], then: Callable[[], None]) -> None:
+        """Put all and do what comes then; on any error put back what was there, and raise it."""
+        undo: list[Undo] = []
+        try:
+            for late in (False, True):
+                if late:
+                    then()
+                self._put(changes, late, undo)
+        except BaseException:
+            for step in reversed(undo):
+                step()
+            raise
+        self._tell_autograd(changes)
+
+    def _put(self, changes: list[tuple[int, States]], late: bool, undo: list[Undo]) -> None:
+        anatomy, objects = self.sent.tracker.anatomy, self.sent.known.objects
+        for number, states in changes:
+            for code, state in states:
+                aspect = anatomy.by_code[code]
+                if aspect.late == late:
+                    undo.append(aspect.put(objects[number], state))
+
+    def _tell_autograd(self, changes: list[tuple[int, States]]) -> None:
+        """Have an old graph's backward fail instead of computing with values that are new."""
+        storages = {number for number, states in changes if states and states[0][0] == "memory"}
+        if not storages:
+            return
+        torch = sys.modules["torch"]
+        known = self.sent.known
+        for obj in known.objects.values():
+            if isinstance(obj, torch.Tensor) and obj.layout is torch.strided:
+                with suppress(Exception):  # Tensors of inference mode have no versions.
+                    if known.storage(obj.untyped_storage()) in storages:
+                        torch.autograd.graph.increment_version(obj)
+
+
+def check_unchanged(
+    sent: Sent,
+    changes: list[tuple[int, States]],
+    result: Returned,
+    namespace: Mapping[str, Any],
+    job_id: int,
+) -> None:
+    """Raises ResultConflict when anything that is to be changed has been changed here."""
+    names = sent.changed_here(changes, result, namespace)
+    if names:
+        shown = ", ".join(f"`{name}`" for name in names)
+        raise ResultConflict(
+            f"{shown} changed here while job {job_id} ran; nothing was put back.",
+            f"For copies of what the job made: %distribute result {job_id} --pull {','.join(names)}",
+        )
+
+
+def hold_back(
+    sent: Sent, changes: list[tuple[int, States]], broken: Mapping[str, str], names: dict[str, Any]
+) -> tuple[list[tuple[int, States]], list[LeftBehind]]:
+    """Leave out variables of which something cannot be put here, as a whole. Returns what remains."""
+    anatomy, objects = sent.tracker.anatomy, sent.known.objects
+    bad = {number: broken[f"#{number}"] for number, _ in changes if f"#{number}" in broken}
+    for number, states in changes:
+        for code, state in states:
+            if reason := number not in bad and anatomy.by_code[code].refuses(objects[number], state):
+                bad[number] = reason
+    left: list[LeftBehind] = []
+    for number, reason in bad.items():
+        led = sent.leading({id(objects[number])})
+        where = shown_at(objects[number], {name: sent.names[name] for name in led})
+        root = led[0] if led else where
+        left.append(LeftBehind(where, type_name(objects[number]), f"{reason}; so nothing of `{root}` came"))
+        ids = reached(anatomy, [objects[number], *(sent.names[name] for name in led)])
+        changes = [change for change in changes if id(objects[change[0]]) not in ids]
+        for name in leading(anatomy, names, {id(objects[number])}):
+            del names[name]
+    return changes, left

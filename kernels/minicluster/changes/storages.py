@@ -1,0 +1,38 @@
+"""Storages that were replaced while their tensors stayed: by `.to("cuda")`, `.data = ...`, a resize."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from .known import Known
+from .looks import Looks
+
+
+def settle(known: Known, before: dict[int, Looks]) -> None:
+    """Take a storage that came in the place of a known one for that, and drop what has another size now."""
+    now: dict[int, dict[int, Any]] = defaultdict(dict)
+    for number, looks in before.items():
+        if looks[1] == ("geometry",) and looks[2][0].facts[1][0] == "known":
+            storage, fits = _storage_now(known.objects[number], looks[2][0].facts)
+            old = looks[2][0].facts[1][1]
+            now[old][storage._cdata if fits else -number] = storage
+    for number, found in now.items():
+        if len(found) == 1 and (cdata := next(iter(found))) > 0 and known.storage(found[cdata]) is None:
+            _take(known, number, found[cdata], before)
+    sized = ((n, looks[2][0].facts[0]) for n, looks in before.items() if looks[1] == ("memory",))
+    known.drop([n for n, size in sized if n in known.objects and known.objects[n].nbytes() != size])
+
+
+def _storage_now(tensor: Any, facts: Any) -> tuple[Any, bool]:
+    """Return a tensor's storage, and whether the tensor is the same part of it as before."""
+    storage = tensor.untyped_storage()
+    dtype, shape, strides, offset, _ = facts[2]
+    now = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return storage, now == (dtype, shape, strides, offset)
+
+
+def _take(known: Known, number: int, storage: Any, before: dict[int, Looks]) -> None:
+    looks = before.get(number)
+    if looks and storage.nbytes() == looks[2][0].facts[0]:
+        known.adopt(storage, number)

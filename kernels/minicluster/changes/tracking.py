@@ -1,0 +1,121 @@
+"""What has changed: on a rank since its names were loaded, in a notebook since they were sent."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .known import Known
+from .looks import Anatomy, Looks
+from .storages import settle
+
+
+@dataclass
+class Changed:
+    """now: how those stand that changed, by number. broken: those that cannot be looked at any more, and why.
+
+    fresh: objects whose new state fits no object that is there already; they go as new ones.
+    """
+
+    now: dict[int, Looks] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)
+    fresh: set[int] = field(default_factory=set)
+
+
+class Tracker:
+    """Remembers how known objects stood."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.anatomy = Anatomy(known.number, known.storage)
+        with _no_collection():
+            self.before = dict(self._look_at_all())
+
+    def _look_at_all(self) -> Iterator[tuple[int, Looks]]:
+        for number, obj in self.known.objects.items():
+            try:
+                looks = self.anatomy.look(obj)
+                if looks and (_is_steady(looks) or _is_same(looks, self.anatomy.look(obj))):
+                    yield number, looks
+            except Exception:  # noqa: S112 - any object's own methods may raise; then nobody can tell
+                continue
+
+    def changed(self, numbers: Iterable[int] | None = None) -> Changed:
+        """Look at these objects again (None: at all)."""
+        found = Changed()
+        settle(self.known, self.before)
+        with _no_collection():
+            for number in list(self.before) if numbers is None else numbers:
+                if number in self.before:
+                    self._look_again(number, found)
+        return found
+
+    def _look_again(self, number: int, found: Changed) -> None:
+        before = self.before[number]
+        try:
+            now = self.anatomy.look(self.known.objects[number])
+        except Exception as error:
+            # Objects may forbid it: a parametrized module raises.
+            found.broken[number] = str(error).partition("\n")[0][:200] or type(error).__name__
+            return
+        if now is None or _is_same(before, now):
+            return
+        if before[:2] != now[:2]:
+            found.broken[number] = (
+                f"is a {now[0].__name__} now, which a {before[0].__name__} cannot become here"
+            )
+            return
+        found.now[number] = now
+        aspects = self.anatomy.aspects(self.known.objects[number])
+        pairs = zip(aspects, before[2], now[2], strict=True)
+        if not all(aspect.fits(was, at) for aspect, was, at in pairs if not was.is_same(at)):
+            found.fresh.add(number)
+
+    def look_of(self, number: int, found: Changed) -> Looks | None:
+        return found.now.get(number) or self.before.get(number)
+
+    def spread_fresh(self, found: Changed) -> None:
+        """Let those that hold a fresh object take the new one; what can hold no other is fresh, too."""
+        todo = bool(found.fresh)
+        while todo:
+            ids = {id(self.known.objects[number]) for number in found.fresh}
+            todo = False
+            for number, obj in self.known.objects.items():
+                if number in found.fresh:
+                    continue
+                if isinstance(obj, tuple | frozenset) and not ids.isdisjoint(map(id, obj)):
+                    found.fresh.add(number)
+                    todo = True
+                elif (looks := self.before.get(number)) and number not in found.now and _holds(looks, ids):
+                    found.now[number] = looks
+
+
+def _holds(looks: Looks, ids: set[int]) -> bool:
+    facts = (it for look in looks[2] if isinstance(look.facts, frozenset) for it in look.facts)
+    return any(not ids.isdisjoint(map(id, look.parts)) for look in looks[2]) or not ids.isdisjoint(
+        map(id, facts)
+    )
+
+
+def _is_same(one: Looks, other: Looks | None) -> bool:
+    if other is None or one[:2] != other[:2]:
+        return False
+    return all(before.is_same(now) for before, now in zip(one[2], other[2], strict=True))
+
+
+def _is_steady(looks: Looks) -> bool:
+    return not {"reduced", "encoded"} & set(looks[1])
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: it would go through all that is looked at, again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,91 @@
+"""Objects that Python's own pickles make wrongly or not at all on the other side, and how we make them."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from types import CellType
+from typing import Any
+
+_SMALL_BYTES = 1_000_000
+
+
+def reduce_cell(cell: CellType) -> tuple[Any, ...]:
+    """Reduce a closure's cell: first an empty one, since what is in it may lead back to it."""
+    try:
+        content = (cell.cell_contents,)
+    except ValueError:
+        content = None
+    return CellType, (), content, None, None, fill_cell
+
+
+def fill_cell(cell: CellType, content: tuple[Any]) -> None:
+    cell.cell_contents = content[0]
+
+
+def reduce_exception(error: BaseException) -> tuple[Any, ...] | None:
+    """Reduce an exception whose class has an `__init__` of its own: it may want more than `args` has."""
+    kind = type(error)
+    if kind.__reduce__ is not BaseException.__reduce__ or "__init__" not in _python_attributes(kind):
+        return None
+    return make_exception, (kind, error.args), error.__dict__ or None
+
+
+def _python_attributes(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ if base.__flags__ & 1 << 9 for name in vars(base)}
+
+
+def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+def reduce_array(array: Any) -> tuple[Any, ...] | None:
+    """Reduce a numpy array so that it owns its memory there, too, and a view to its place in its owner.
+
+    A small piece of a large array goes alone: the rest of it may be wanted by nobody.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
+        return None
+    owner = array
+    while type(owner.base) is numpy.ndarray:
+        owner = owner.base
+    if owner is array or not owner.flags.c_contiguous or owner.nbytes > max(_SMALL_BYTES, 2 * array.nbytes):
+        return _reduce_owner(array)
+    offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    return array_view, (owner, array.shape, array.dtype, offset, array.strides)
+
+
+def _reduce_owner(array: Any) -> tuple[Any, ...] | None:
+    if not array.flags.forc or array.size == 0:
+        return None
+    order = "C" if array.flags.c_contiguous else "F"
+    return make_array, (pickle.PickleBuffer(array), array.dtype, array.shape, order)
+
+
+def make_array(data: Any, dtype: Any, shape: Any, order: str) -> Any:
+    """Make an array of bytes that are nobody else's: its base is no array, so it counts as the owner."""
+    numpy = sys.modules.get("numpy") or importlib.import_module("numpy")
+    return numpy.ndarray(shape, dtype, data, 0, None, order)
+
+
+class ArrayContent:
+    """Pickles as a new array with this one's content, without a copy where it lies in one piece."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (self._array.dtype.kind in "biufc" and _reduce_owner(self._array)) or _copied(self._array)
+
+
+def _copied(array: Any) -> tuple[Any, ...]:
+    return array.copy(order="C").__reduce_ex__(5)
+
+
+def array_view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
+    """Make an array that is a part of another one's memory."""
+    return sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)

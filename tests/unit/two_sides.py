@@ -1,0 +1,99 @@
+"""A notebook's namespace, and a rank in another process: what travels there and back, without a cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from minicluster.changes.applying import Sent
+from minicluster.changes.known import Known
+from minicluster.changes.reading import read_body
+from minicluster.changes.returning import Return, Wish
+from minicluster.payload import LeftBehind
+from minicluster.pickling import ANY_READER, pack_names
+from minicluster.result_file import ResultFile
+from minicluster.results import Result, read_result
+from minicluster.wire import Job
+
+RANK = """
+import sys, json
+from pathlib import Path
+from minicluster.pickling import load_known, ANY_READER
+from minicluster.cell import CellSource
+from minicluster.changes.returning import NOTHING, Return, Wish
+from minicluster.result_file import write_result_file
+folder = Path(sys.argv[1]); order = json.loads((folder / "order.json").read_text())
+import __main__
+namespace = vars(__main__)
+cell = CellSource.parse(order["source"], "Cell In[1]")
+shared = (folder / "shared").read_bytes()
+given, known = load_known((folder / "names").read_bytes(), shared, namespace, False)
+namespace.update(given)
+back = Return(known, namespace, ANY_READER)
+exec(cell.body, namespace)
+value = eval(cell.value, namespace) if cell.value else NOTHING
+pull = order["pull"]
+names = cell.assigned if pull is None else pull
+wish = Wish(names, value, pull is not None, frozenset(given), order["limit"])
+write_result_file(folder / "result", back, wish)
+"""
+JOB: Any = SimpleNamespace(id=17)
+
+
+class Notebook:
+    """A namespace as a kernel has it, and a rank in another process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.module = types.ModuleType("__main__")
+        self.names = vars(self.module)
+
+    def cell(self, source: str) -> None:
+        exec(source, self.names)
+
+    def distribute(
+        self, source: str, push: str = "", pull: list[str] | None = None, limit: int = 10**8
+    ) -> Result:
+        sent = self.send(source, push, pull, limit)
+        result = self.read(sent)
+        result.put(self.names, self.names.update)
+        return result
+
+    def send(self, source: str, push: str = "", pull: list[str] | None = None, limit: int = 10**8) -> Sent:
+        """Run a cell on the rank; its result waits in a file."""
+        names = {name: self.names[name] for name in push.split()}
+        packed = pack_names(names, self.names, "The names")
+        (self.folder / "names").write_bytes(packed.data)
+        (self.folder / "shared").write_bytes(packed.known.shared())
+        sent = Sent(packed.known, names, self.names)
+        (self.folder / "order.json").write_text(json.dumps({"source": source, "pull": pull, "limit": limit}))
+        (self.folder / "rank.py").write_text(RANK)
+        command = [sys.executable, str(self.folder / "rank.py"), str(self.folder)]
+        subprocess.run(command, check=True, timeout=120)
+        return sent
+
+    def read(self, sent: Sent) -> Result:
+        job: Job = JOB
+        with self.result.open("rb") as file:
+            return read_result(ResultFile(file), job, self.names, sent)
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result"
+
+
+def came_back(
+    namespace: dict[str, Any], wish: Wish
+) -> tuple[dict[str, Any], dict[str, Any], list[LeftBehind]]:
+    """Write and read what a rank that was sent nothing brings back: names, value, what stayed."""
+    file = io.BytesIO()
+    left = Return(Known({}), namespace, ANY_READER).write(file, wish)
+    file.seek(0)
+    body, _ = read_body(file, {}, False, None, {})
+    return body["names"], body["value"], list(left)
