@@ -45,6 +45,7 @@ async def test_each_sample_of_an_epoch_is_seen_once(live: Live) -> None:
         )
 
 
+@pytest.mark.alone("on a busy machine the others are taken for lost meanwhile")
 async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     await live.run(3, epochs=30)
     await live.until_step(0, 10)
