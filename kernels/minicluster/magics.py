@@ -17,6 +17,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
 from .command_line import commands_help, parse_command_line
+from .figures import have_drawn
 from .options import cell_parser, parse_cell_line
 from .parsing.parser import HelpAsked
 
@@ -118,6 +119,7 @@ class Distribute(Magics):
         self._sent = {job: sent for job, sent in self._sent.items() if sent is not result.sent}
         if summary := result.summary():
             print(summary)  # noqa: T201
+        have_drawn(result.value)
         return result.value
 
     def service(self) -> Service:

@@ -1,0 +1,88 @@
+"""What ranks display, in the panel, in the picture that stays, and on the job's page."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from .conftest import USER
+from .lab import JOBS_PATH, cell, open_notebook, output_of, run_cell, wait_ran
+
+FIGURES = """%%distribute --nodes 3 --name figures
+import time
+import matplotlib.pyplot as plt
+import torch
+import torch.distributed as dist
+rank = dist.get_rank()
+print(f'\\x1b[1;32mrank {rank}\\x1b[0m draws', flush=True)
+plt.figure(figsize=(5, 2.4))
+plt.plot(torch.linspace(0, 9, 200).add(2 * rank).sin(), label=f'rank {rank}')
+plt.legend()
+plt.show()
+
+class Table:
+    def _repr_html_(self):
+        return (f'<table><tr><th>rank</th><th>share</th></tr><tr><td>{rank}</td><td>1/3</td></tr></table>'
+                '<script>parent.document.title = "taken over"; top.stolen = true</script>')
+    def __repr__(self):
+        return f'table of rank {rank}'
+
+display(Table())
+print('and', 'goes on', flush=True)
+time.sleep(600)
+"""
+VALUE = """%%distribute --nodes 2
+import matplotlib.pyplot as plt
+figure, axes = plt.subplots(figsize=(3, 2))
+axes.plot([1, 2, 3])
+figure
+"""
+
+
+def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
+    site.put_notebook("figures.ipynb", FIGURES)
+    open_notebook(page, site.url, USER, "figures.ipynb")
+    page.keyboard.press("Control+b")
+    here = run_cell(page, 0)
+    panel = here.locator(".mc-panel")
+    panel.get_by_role("tab", name="rank 1").click()
+    output = panel.get_by_role("tabpanel")
+    expect(output).to_contain_text("and goes on")
+    expect(output).to_contain_text("rank 1 draws")
+    picture = output.get_by_role("img")
+    expect(picture).to_have_count(1)
+    assert picture.evaluate("image => image.complete && image.naturalWidth > 200")
+    coloured = output.locator("span", has_text=re.compile("^rank 1$"))
+    assert coloured.evaluate("span => getComputedStyle(span).color") == "rgb(0, 162, 80)"
+    frame = output.frame_locator("iframe")
+    expect(frame.locator("td").first).to_have_text("1")
+    assert "taken over" not in page.title() and not page.evaluate("() => window.stolen")
+    page.set_viewport_size({"width": 1280, "height": 1080})
+    here.evaluate("cell => cell.scrollIntoView({block: 'start'})")
+    page.screenshot(path=shots / "figure.png")
+    number = re.search(r"job (\d+)", panel.inner_text())[1]
+    panel.get_by_role("button", name="Stop").click()
+    wait_ran(here)
+    kept = here.locator(".mc-picture details", has_text="rank 2 draws")
+    expect(kept.locator("img")).to_have_count(1)
+    expect(kept.locator("td").first).to_have_text("2")
+    page.goto(f"{site.url}{JOBS_PATH}jobs/{number}")
+    page.get_by_role("tab", name="rank 2").click()
+    log = page.locator("#log")
+    expect(log).to_contain_text("rank 2 draws\n")
+    expect(log).to_contain_text("table of rank 2")
+    expect(log.get_by_role("img")).to_have_count(1)
+    expect(log.locator("table, iframe, script")).to_have_count(0)
+    assert "mc-display" not in log.inner_text() and "[1;32m" not in log.inner_text()
+
+
+def test_a_figure_as_value_is_there_once(page, site):
+    site.put_notebook("value.ipynb", VALUE)
+    open_notebook(page, site.url, USER, "value.ipynb")
+    here = run_cell(page, 0)
+    wait_ran(here)
+    expect(output_of(here).locator(".jp-RenderedImage img")).to_have_count(1)
+    # That of rank 1, which is another one, in its own part.
+    expect(here.locator(".mc-picture img")).to_have_count(1)
+    expect(cell(page, 0).locator(".mc-picture details", has_text="rank 1").locator("img")).to_have_count(1)
