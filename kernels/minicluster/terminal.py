@@ -8,17 +8,22 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
-from itertools import groupby
 
 from .ansi import COLOUR, PLAIN, RESET, Pen
 from .wire.displays import MARK
 
 _TOKENS = re.compile(
-    rf"(?P<mark>{MARK.pattern})|(?P<colour>{COLOUR.pattern})|(?P<erase>\x1b\[[02]?K)|(?P<move>[\r\b\n])"
+    rf"(?=[\x00-\x1f\x7f])(?:(?P<mark>{MARK.pattern})|(?P<colour>{COLOUR.pattern})|(?P<erase>\x1b\[[02]?K)"
+    r"|(?P<move>[\r\b\n])"
     r"|(?P<other>\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\"
-    r"|[ -/]*[0-Z\\-~])|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f])"
+    r"|[ -/]*[0-Z\\-~])|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]))"
 )
 _CUT_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*|[PX^_][^\x1b]*\x1b?|[ -/]*)?$")
+_PLAIN_MOVES = re.compile("([\r\b])")
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]")
+_SAME = re.compile(r"(.)\1*", re.DOTALL)
+_MOST_PENS = 200
+_MOST_STEPS = 2000
 _LINE_CHARS = 2000
 _DISPLAY_CHARS = 20_000
 
@@ -54,24 +59,43 @@ class TailChange:
 
 
 class _OpenLine:
-    """The line that is being written: its characters, and the pen of each."""
+    """The line that is being written: its characters, and the pen of each as a character of a number."""
 
     def __init__(self) -> None:
-        self.pen = PLAIN
-        self._pens: list[Pen] = [PLAIN]
+        self._pens = [PLAIN]
+        self._sequences = [""]
+        self._number = 0
+        self._next: dict[tuple[int, str], int] = {}
         self.clear()
 
     def clear(self) -> None:
         self._text = self._drawn = ""
         self.cursor = 0
 
+    def take_pen(self, parameters: str) -> None:
+        """Write on as an SGR sequence says."""
+        step = self._number, parameters
+        if step not in self._next:
+            self._next[step] = self._number_of(self._pens[self._number].told(parameters))
+        self._number = self._next[step]
+
+    def _number_of(self, pen: Pen) -> int:
+        """Return a pen's number; of a gradient in all colours the rest stays plain."""
+        if len(self._next) >= _MOST_STEPS:
+            self._next.clear()
+        if pen not in self._pens and len(self._pens) < _MOST_PENS:
+            self._pens.append(pen)
+            self._sequences.append(pen.sequence())
+        return self._pens.index(pen) if pen in self._pens else 0
+
     def write(self, part: str) -> None:
         """Write from the cursor on, which returns and backspaces move."""
         part = part[: max(0, _LINE_CHARS - self.cursor)]
         end = self.cursor + len(part)
+        if self._number or self._drawn:
+            drawn = self._drawn.ljust(len(self._text), "\0")
+            self._drawn = drawn[: self.cursor] + chr(self._number) * len(part) + drawn[end:]
         self._text = self._text[: self.cursor] + part + self._text[end:]
-        pens = chr(self._pen_number()) * len(part)
-        self._drawn = self._drawn[: self.cursor] + pens + self._drawn[end:]
         self.cursor = end
 
     def erase(self, *, all_of_it: bool) -> None:
@@ -81,25 +105,13 @@ class _OpenLine:
 
     def text(self) -> str:
         """Return the line, each colour with its escape sequence, plain at its end."""
-        if not self._drawn.strip("\0"):
+        if not self._drawn:
             return self._text
-        parts, at = [], 0
-        for number, group in groupby(self._drawn):
-            size = len(list(group))
-            sequence = self._pens[ord(number)].sequence()
-            part = self._text[at : at + size]
-            parts.append(f"{sequence}{part}{RESET}" if sequence else part)
-            at += size
-        return "".join(parts)
+        return "".join(self._piece(run) for run in _SAME.finditer(self._drawn.ljust(len(self._text), "\0")))
 
-    def _pen_number(self) -> int:
-        if self.pen == PLAIN:
-            return 0
-        if self.pen not in self._pens:
-            if len(self._pens) >= 500:  # Of a gradient in all colours the rest stays plain.
-                return 0
-            self._pens.append(self.pen)
-        return self._pens.index(self.pen)
+    def _piece(self, run: re.Match[str]) -> str:
+        part, sequence = self._text[run.start() : run.end()], self._sequences[ord(run[1])]
+        return f"{sequence}{part}{RESET}" if sequence else part
 
 
 class TerminalTail:
@@ -125,13 +137,34 @@ class TerminalTail:
         cut = _CUT_ESCAPE.search(text)
         self._held = text[cut.start() :] if cut and len(text) - cut.start() < 100 else ""
         text = text[: len(text) - len(self._held)]
+        if "\x1b" in text or self._display is not None:
+            self._feed_tokens(text)
+        else:
+            self._feed_plain(text)
+        self._changed_from = min(self._changed_from, self._open_number)
+
+    def _feed_plain(self, text: str) -> None:
+        """Take text without colours and displays, which most is."""
+        *ended, last = text.split("\n")
+        for part in ended:
+            self._move_and_write(part)
+            self._end_line()
+        self._move_and_write(last)
+
+    def _move_and_write(self, text: str) -> None:
+        for part in _PLAIN_MOVES.split(text):
+            if part in ("\r", "\b"):
+                self._move(part)
+            else:
+                self._write(_CONTROL.sub("", part))
+
+    def _feed_tokens(self, text: str) -> None:
         at = 0
         for token in _TOKENS.finditer(text):
             self._write(text[at : token.start()])
             self._take(token)
             at = token.end()
         self._write(text[at:])
-        self._changed_from = min(self._changed_from, self._open_number)
 
     def lines(self) -> list[str]:
         """Return each entry as text; that of something displayed may have several lines."""
@@ -178,13 +211,16 @@ class TerminalTail:
             if token["move"]:
                 self._write("\n" if token["move"] == "\n" else "")
         elif token["colour"]:
-            self._open.pen = self._open.pen.told(token["colour"][2:-1])
+            self._open.take_pen(token["colour"][2:-1])
         elif token["erase"]:
             self._open.erase(all_of_it="2" in token["erase"])
         elif token["move"] == "\n":
             self._end_line()
         elif token["move"]:
-            self._open.cursor = 0 if token["move"] == "\r" else max(0, self._open.cursor - 1)
+            self._move(token["move"])
+
+    def _move(self, how: str) -> None:
+        self._open.cursor = 0 if how == "\r" else max(0, self._open.cursor - 1)
 
     def _take_mark(self, mark: str) -> None:
         found = MARK.fullmatch(mark)

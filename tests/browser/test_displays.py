@@ -7,29 +7,28 @@ import re
 from playwright.sync_api import expect
 
 from .conftest import USER
-from .lab import JOBS_PATH, cell, open_notebook, output_of, run_cell, wait_ran
+from .lab import JOB_MS, JOBS_PATH, cell, open_notebook, output_of, run_cell, wait_ran
 
+TABLE = """class Table:
+    def __init__(self, rank):
+        self.rank = rank
+    def _repr_html_(self):
+        return (f'<table><tr><th>rank</th><th>share</th></tr><tr><td>{self.rank}</td><td>1/3</td></tr>'
+                '</table><script>parent.document.title = "taken over"; top.stolen = true</script>')
+    def __repr__(self):
+        return f'table of rank {self.rank}'
+"""
 FIGURES = """%%distribute --nodes 3 --name figures
 import time
 import matplotlib.pyplot as plt
-import torch
-import torch.distributed as dist
 rank = dist.get_rank()
-print(f'\\x1b[1;32mrank {rank}\\x1b[0m draws', flush=True)
+print(f'\\x1b[1;32mrank {rank}\\x1b[0m draws')
 plt.figure(figsize=(5, 2.4))
 plt.plot(torch.linspace(0, 9, 200).add(2 * rank).sin(), label=f'rank {rank}')
 plt.legend()
 plt.show()
-
-class Table:
-    def _repr_html_(self):
-        return (f'<table><tr><th>rank</th><th>share</th></tr><tr><td>{rank}</td><td>1/3</td></tr></table>'
-                '<script>parent.document.title = "taken over"; top.stolen = true</script>')
-    def __repr__(self):
-        return f'table of rank {rank}'
-
-display(Table())
-print('and', 'goes on', flush=True)
+display(Table(rank))
+print('and', 'goes on')
 time.sleep(600)
 """
 VALUE = """%%distribute --nodes 2
@@ -41,12 +40,15 @@ figure
 
 
 def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
-    site.put_notebook("figures.ipynb", FIGURES)
+    site.put_notebook("figures.ipynb", "import torch\nimport torch.distributed as dist\n" + TABLE, FIGURES)
     open_notebook(page, site.url, USER, "figures.ipynb")
     page.keyboard.press("Control+b")
-    here = run_cell(page, 0)
+    wait_ran(run_cell(page, 0))
+    here = run_cell(page, 1)
     panel = here.locator(".mc-panel")
-    panel.get_by_role("tab", name="rank 1").click()
+    tab = panel.get_by_role("tab", name="rank 1")
+    expect(tab).to_be_visible(timeout=2 * JOB_MS)  # matplotlib may make its list of fonts first
+    tab.click()
     output = panel.get_by_role("tabpanel")
     expect(output).to_contain_text("and goes on")
     expect(output).to_contain_text("rank 1 draws")
