@@ -170,7 +170,7 @@ class ProgressBar {
     this.node.append(this.text, this.bar, this.left);
   }
 
-  draw(progress) {
+  draw(progress, over) {
     this.node.hidden = !progress;
     if (!progress) return;
     const percent = progress.share === null ? null : Math.round(progress.share * 100);
@@ -180,7 +180,7 @@ class ProgressBar {
     else this.bar.setAttribute("aria-valuenow", String(percent));
     this.bar.setAttribute("aria-label", progress.text);
     setText(this.text, progress.text);
-    setText(this.left, progress.left);
+    setText(this.left, over ? "" : progress.left);
   }
 }
 
@@ -438,7 +438,7 @@ export class Panel {
     const { head, ranks, metrics } = this.state;
     if (!head) return;
     this.headline.draw(head, this.silent, this.asked, this.trouble);
-    this.progress.draw(metrics.progress);
+    this.progress.draw(metrics.progress, head.terminal);
     this.tabs.draw([...ranks.keys()].sort((a, b) => a - b), head.failed_rank);
     this.output.draw(this.tabs.chosen, ranks.get(this.tabs.chosen));
     this.plot.draw(metrics.plot);
