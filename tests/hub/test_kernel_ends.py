@@ -142,7 +142,17 @@ def processes_of(name: str, module: str) -> list[psutil.Process]:
     return [process for process in found if any(module in word for word in process.cmdline())]
 
 
-@pytest.mark.parametrize("end", [restart, shutdown, stop_my_server, kill_kernel, kill_server])
+ALSO = pytest.mark.full("the same with another end of the kernel")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        restart,
+        stop_my_server,
+        *(pytest.param(end, marks=ALSO) for end in (shutdown, kill_kernel, kill_server)),
+    ],
+)
 async def test_the_end_of_a_kernel_leaves_the_job_alone(
     lab: Lab, hedy: Visitor, tmp_path: Path, end: Callable[[Running], Awaitable[None]]
 ) -> None:
@@ -242,6 +252,7 @@ async def test_cullers_take_neither_kernel_nor_server_while_a_cell_runs(
         assert await answer_of(hedy, case.job) == "42"
 
 
+@ALSO
 async def test_a_server_that_is_culled_for_its_age_leaves_the_job_alone(
     lab: Lab, admin: Visitor, hedy: Visitor, tmp_path: Path
 ) -> None:
