@@ -20,15 +20,18 @@ def main() -> int:
     clear_results()
     began = time.monotonic()
     runs = Runs(pytest_words)
-    if asked.parts:
-        for part in asked.parts:
-            runs.whole_part(part)
-    else:
-        runs.everything(full=asked.full)
-    print(f"\n== The slowest tests\n{slowest()}")
-    print(f"\n== Times\n{runs.times()}\nAll of it: {time.monotonic() - began:.0f} s")
+    try:
+        if asked.parts:
+            for part in asked.parts:
+                runs.whole_part(part)
+        else:
+            runs.everything(full=asked.full)
+    finally:
+        print(f"\n== The slowest tests\n{slowest()}")
+        print(f"\n== Times\n{runs.times()}\nAll of it: {time.monotonic() - began:.0f} s")
+        print("\n".join(failures()))
     if runs.failed:
-        print("\n".join(["", *failures(), f"FAILED: {' '.join(runs.failed)}"]))
+        print(f"FAILED: {' '.join(runs.failed)}")
         return 1
     print("All passed.")
     return 0

@@ -14,8 +14,8 @@ OTHERS_ENDED = RESULTS / "others-ended"
 def clear_results() -> None:
     """Forget the last run."""
     RESULTS.mkdir(exist_ok=True)
-    for path in RESULTS.iterdir():
-        path.unlink()
+    for path in (*RESULTS.glob("*.xml"), *RESULTS.glob("*.log"), OTHERS_ENDED):
+        path.unlink(missing_ok=True)
 
 
 def junit_file(name: str) -> Path:
