@@ -153,7 +153,7 @@ async def test_accelerate(cluster: Cluster) -> None:
         from accelerate import Accelerator
         from torch.utils.data import DataLoader, TensorDataset
 
-        accelerator = Accelerator(cpu=True)
+        accelerator = Accelerator()
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4)

@@ -88,8 +88,13 @@ set_up() {
     install_proxy
     install_settings
     fingerprint "$extras" "$torch_spec" >"$venv/.ready-$extras"
-    # What ./test installs is also all that ./run needs.
-    [ "$extras" = "$test_extras" ] && fingerprint "$run_extras" "$torch_spec" >"$venv/.ready-$run_extras"
+    # What `./test full` installs is also all that `./test` needs, and that all that `./run` needs.
+    case $extras in
+        "$test_extras"*)
+            fingerprint "$test_extras" "$torch_spec" >"$venv/.ready-$test_extras"
+            fingerprint "$run_extras" "$torch_spec" >"$venv/.ready-$run_extras"
+            ;;
+    esac
     exec 9<&-
 }
 

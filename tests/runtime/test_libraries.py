@@ -1,0 +1,96 @@
+"""The cells of docs/libraries.md, as they stand there, on three ranks; skipped where a library is missing."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from minicluster.pickling import NotPicklable, dumps
+
+from .cluster import Cluster
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "libraries.md"
+CELLS = dict(
+    re.findall(r"^## (.*?)\n.*?```python\n%%distribute --nodes 3\n(.*?)```", PAGE.read_text(), re.M | re.S)
+)
+MODULES = {
+    "Accelerate": "accelerate",
+    "notebook_launcher": "accelerate",
+    "Hugging Face Trainer": "transformers",
+    "Lightning": "lightning",
+    "JAX": "jax",
+    "TensorFlow": "tensorflow",
+}
+EXPECTED = {
+    "Hugging Face Trainer": {"steps": 4},
+    "Lightning": {"steps": 4},
+    "JAX": {"total": 3.0},
+    "TensorFlow": {"total": 3.0},
+}
+COMES_BACK = {
+    "Accelerate": ("model", "optimizer"),
+    "Hugging Face Trainer": ("model",),
+    "Lightning": ("model",),
+}
+
+
+def test_each_library_of_the_page_is_here() -> None:
+    assert CELLS.keys() == MODULES.keys()
+
+
+@pytest.mark.full("what runs in the gate is Accelerate's, in test_scripts")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("library", MODULES)
+async def test_the_cell_of_the_page_runs_on_all_ranks(cluster: Cluster, library: str) -> None:
+    if find_spec(MODULES[library]) is None:
+        pytest.skip(f"{MODULES[library]} is not installed (the extra `libraries`)")
+    expected = {"processes": 3, **EXPECTED.get(library, {})}
+    trained = COMES_BACK.get(library, ())
+    run = await cluster.run(CELLS[library], pull=(*expected, *trained))
+    await run.over(500)
+    result = await run.result()
+    assert {name: result[name] for name in expected} == expected
+    assert set(trained) <= result.keys(), run.left_behind()
+
+
+MADE_EARLIER = {
+    "accelerate": "from accelerate import Accelerator\nit = Accelerator(cpu=True)",
+    "transformers": "from transformers import TrainingArguments as A\nit = A('/tmp/none', use_cpu=True)",
+    "lightning": "from lightning import Trainer\nit = Trainer(accelerator='cpu', logger=False)",
+    "lightning.fabric": "import lightning\nit = lightning.Fabric(accelerator='cpu')",
+    "pytorch_lightning": "from pytorch_lightning import Trainer\nit = Trainer(accelerator='cpu')",
+}
+
+
+@pytest.mark.parametrize("library", MADE_EARLIER)
+def test_what_an_earlier_cell_made_is_refused_with_the_line_to_move(library: str) -> None:
+    pytest.importorskip(library.partition(".")[0], exc_type=ImportError)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(MADE_EARLIER[library], names)
+    line = f"`it = {type(names['it']).__name__}(...)`"
+    with pytest.raises(NotPicklable) as caught:
+        dumps({"it": names["it"]}, names, "The names")
+    assert f"move the line that makes it into the cell: {line}" in caught.value.message
+    with pytest.raises(NotPicklable) as caught:
+        dumps({"all": {"things": [names["it"]]}}, names, "The names")
+    assert "holds all['things'][0]" in caught.value.message
+
+
+def test_what_accelerate_wraps_comes_as_it_was() -> None:
+    import torch
+    from accelerate import Accelerator
+
+    from minicluster.pickling import loads
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    wrapped = Accelerator(cpu=True).prepare(optimizer, scheduler)
+    assert not isinstance(wrapped[0], torch.optim.SGD)
+    back = loads(dumps({"both": wrapped, "model": model}, {}, "The names"), {})
+    assert type(back["both"][0]) is torch.optim.SGD
+    assert back["both"][0].param_groups[0]["params"][0] is back["model"].weight
+    assert type(back["both"][1]) is torch.optim.lr_scheduler.StepLR
