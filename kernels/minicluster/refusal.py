@@ -14,7 +14,21 @@ from .frameworks import OF_ITS_PROCESSES, SET_UP, line_to_move
 
 _ALLOWED = ""
 _INSIDE = "make it inside the cell"
+_SHARDED = (
+    "each rank has a part of it only; gather it inside the cell, on all ranks: "
+    "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+    "options=StateDictOptions(full_state_dict=True)), and get_optimizer_state_dict for the optimizer"
+)
+_DEEPSPEED = (
+    "its ranks have a part of it each; bring model_engine.module.state_dict() after ZeRO stage 0 to 2, "
+    "or call model_engine.save_checkpoint(mc.output())"
+)
 _REASONS: Mapping[str, str] = {
+    "torch.distributed.tensor.DTensor": _SHARDED,
+    "torch.distributed.tensor._api.DTensor": _SHARDED,
+    "torch.distributed.fsdp._fully_shard._fully_shard.FSDPModule": _SHARDED,
+    "torch.distributed.fsdp.FSDPModule": _SHARDED,
+    "deepspeed.runtime.engine.DeepSpeedEngine": _DEEPSPEED,
     "_io.BytesIO": _ALLOWED,
     "_io.StringIO": _ALLOWED,
     "_io._IOBase": "an open file belongs to one process; open it inside the cell (its path travels)",

@@ -22,15 +22,15 @@ from minicluster.results import Result, read_result
 from minicluster.wire import Job
 
 RANK = """
-import sys, json
+import sys, json, types
 from pathlib import Path
 from minicluster.pickling import load_known, ANY_READER
 from minicluster.cell import CellSource
 from minicluster.changes.returning import NOTHING, Return, Wish
 from minicluster.result_file import write_result_file
 folder = Path(sys.argv[1]); order = json.loads((folder / "order.json").read_text())
-import __main__
-namespace = vars(__main__)
+script, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
+namespace = vars(sys.modules["__main__"])
 cell = CellSource.parse(order["source"], "Cell In[1]")
 shared = (folder / "shared").read_bytes()
 given, known = load_known((folder / "names").read_bytes(), shared, namespace, False)

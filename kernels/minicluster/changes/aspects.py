@@ -94,7 +94,8 @@ class Entries(Aspect):
 
     def look(self, obj: Any) -> Look:
         factory = obj.default_factory if isinstance(obj, defaultdict) else None
-        return Look((len(obj), factory), [*dict.keys(obj), *dict.values(obj)])
+        kind = _kind_of(obj)
+        return Look((len(obj), factory), [*kind.keys(obj), *kind.values(obj)])
 
     def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
         half = len(now.parts) // 2
@@ -112,15 +113,19 @@ class Entries(Aspect):
 
     def put(self, obj: Any, state: Any) -> Undo:
         keys, values, stay = state
-        old = list(dict.items(obj))
+        old = list(_kind_of(obj).items(obj))
         kept = [(key, dict.__getitem__(obj, key)) for key in stay if dict.__contains__(obj, key)]
         _fill(obj, [*zip(keys, values, strict=True), *kept])
         return lambda: _fill(obj, old)
 
 
+def _kind_of(obj: Any) -> type[dict[Any, Any]]:
+    """Return whose methods to use: a subclass's own may do anything, an OrderedDict has its own order."""
+    return OrderedDict if isinstance(obj, OrderedDict) else dict
+
+
 def _fill(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
-    # A subclass's own methods may do anything; an OrderedDict keeps its order beside the dict.
-    kind = OrderedDict if isinstance(obj, OrderedDict) else dict
+    kind = _kind_of(obj)
     kind.clear(obj)
     for key, value in pairs:
         kind.__setitem__(obj, key, value)

@@ -93,24 +93,23 @@ class _Patient(pickle._Unpickler):  # type: ignore[misc, name-defined]
 
     def _patiently(self, step: Callable[[Any], None], takes: int) -> None:
         """Take a step that makes an object of the uppermost entries of the stack."""
-        above = self.stack[len(self.stack) - takes :]  # type: ignore[has-type]
-        below = self.stack[: len(self.stack) - takes]  # type: ignore[has-type]
+        below = len(self.stack) - takes  # type: ignore[has-type]
+        first = self.stack[below]  # type: ignore[has-type]
+        if isinstance(first, Broken):
+            self._end_step(below, first)
+            return
         try:
-            if isinstance(above[0], Broken):
-                raise _Skipped
             step(self)
-        except _Skipped:
-            self.stack = [*below, above[0]]
         except ForeignCode:
             raise
         except Exception as error:
-            self.stack = [*below, self._stand_in(error, above[0] if step is _BUILD else None)]
+            self._end_step(below, self._stand_in(error, first if step is _BUILD else None))
+
+    def _end_step(self, below: int, made: Any) -> None:
+        # In place: the unpickler keeps the list's own append.
+        self.stack[below:] = [made]  # type: ignore[has-type]
 
     dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
-
-
-class _Skipped(Exception):
-    """The object that a step is about could not be made before."""
 
 
 def _patient_step(step: Callable[[Any], None], takes: int) -> Callable[[Any], None]:

@@ -83,3 +83,20 @@ def test_pull_limits_what_is_changed(notebook, pull, came):
     notebook.run(f"%%distribute --nodes 1 --plain --pull {pull}\nlosses.append(1)\nseen['a'] = 1")
     assert notebook.names["losses"] == came
     assert notebook.names["seen"] == {}
+
+
+def test_a_sharded_model_is_named_with_the_call_that_gathers_it(notebook, capsys):
+    notebook.run(PREPARED)
+    notebook.run(
+        "%%distribute --nodes 2 --plain\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "fully_shard(model)\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "model(torch.ones(4, 8)).sum().backward()\noptimizer.step()\nfine = 1"
+    )
+    told = capsys.readouterr().out
+    assert notebook.names["fine"] == 1
+    assert "get_model_state_dict" in told
+    assert "get_optimizer_state_dict" in told
+    assert type(notebook.names["model"]).__name__ == "Linear"
+    assert notebook.names["optimizer"].param_groups[0]["params"][0] is notebook.names["weight"]
