@@ -19,6 +19,9 @@ class TensorReducer:
         torch = sys.modules.get("torch")
         self._typed_storage = getattr(getattr(torch, "storage", None), "TypedStorage", None)
         self._untyped_storage = getattr(torch, "UntypedStorage", None)
+        self._tensor = getattr(torch, "Tensor", None)
+        # float8 and others, which torch's own way back cannot read.
+        self._new_dtypes = torch.storage._new_dtypes() if torch is not None else set()
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         self._wrapper = getattr(parallel, "DistributedDataParallel", None)
         self._stored: dict[int, Stored] = {}
@@ -28,6 +31,13 @@ class TensorReducer:
         kind = type(obj)
         if kind is self._typed_storage:
             return typed_storage, (self.once(obj._untyped_storage), str(obj.dtype))
+        if (
+            kind is self._tensor
+            and obj.dtype in self._new_dtypes
+            and obj.layout is sys.modules["torch"].strided
+        ):
+            place = (obj.storage_offset(), tuple(obj.shape), obj.stride(), obj.requires_grad)
+            return new_tensor, (self.once(obj.untyped_storage()), str(obj.dtype), *place)
         if kind is self._untyped_storage:
             return itself, (self.once(obj),)
         if self._wrapper is not None and issubclass(kind, self._wrapper):
@@ -76,3 +86,12 @@ def typed_storage(untyped: Any, dtype: str) -> Any:
 
     kind = getattr(torch, dtype.removeprefix("torch."))
     return torch.storage.TypedStorage(wrap_storage=untyped, dtype=kind, _internal=True)
+
+
+def new_tensor(
+    untyped: Any, dtype: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], gradient: bool
+) -> Any:
+    import torch
+
+    made = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")), device=untyped.device)
+    return made.set_(untyped, offset, shape, strides).requires_grad_(gradient)
