@@ -38,7 +38,7 @@ COMES_BACK = {
 
 
 def test_each_library_of_the_page_is_here() -> None:
-    assert CELLS.keys() == MODULES.keys()
+    assert CELLS.keys() == MODULES.keys() | {"DeepSpeed"}, "DeepSpeed's compiles for minutes"
 
 
 @pytest.mark.full("what runs in the gate is Accelerate's, in test_scripts")
