@@ -153,6 +153,33 @@ def test_a_name_in_use_is_refused_and_left_alone(swarm: Lab) -> None:
     assert swarm.stands
 
 
+def test_a_reset_leaves_nothing_on_the_engines_but_images(builder: None) -> None:
+    with Lab.fresh(gpus=(0, 0)) as lab:
+        lab.load(BASE_IMAGE)
+        lab.form_swarm()
+        first = lab.nodes[0]
+        first.run(["docker", "network", "create", "--driver=overlay", "--attachable", "kept"])
+        words = [
+            "--replicas=2",
+            "--network=kept",
+            "--mount=source=kept,target=/kept",
+            BASE_IMAGE,
+            "sleep",
+            "600",
+        ]
+        first.run(["docker", "service", "create", "--quiet", *words])
+        lab.reset()
+        for node in lab.nodes:
+            told = node.run(
+                ["docker", "info", "--format", "{{.Swarm.LocalNodeState}} {{.Containers}} {{.Images}}"]
+            )
+            assert told.stdout.split() == ["inactive", "0", "1"]
+            assert not node.run(["docker", "volume", "ls", "--quiet"]).stdout
+            networks = node.run(["docker", "network", "ls", "--format", "{{.Name}}"]).stdout.split()
+            assert set(networks) <= {"bridge", "host", "none", "docker_gwbridge"}
+        lab.form_swarm()
+
+
 def remains(lab: Lab) -> list[str]:
     """Return what there is of a lab: folders, devices, control groups, loop devices, processes."""
     name = lab.plan.name
