@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .cell import CellSource
 from .changes.known import Known
 from .errors import MiniclusterError
+from .home import Home
 from .modules import collect, imports_of
 from .payload import CellPayload
 from .pickling import ANY_READER, Reader, pack_names
@@ -37,6 +38,7 @@ class Limits:
 class Surroundings:
     """Where a cell stands: the notebook's namespace and folder.
 
+    stayed: names that stayed on the ranks of earlier cells, with the reason.
     hidden: tells of a name whether it is the notebook's own (In, Out, exit) and stays there.
     reader: what the ranks cannot take from this notebook.
     shown_as: what a traceback of this notebook calls a file: "Cell In[3]".
@@ -47,6 +49,7 @@ class Surroundings:
     hidden: Callable[[str], bool]
     reader: Reader = ANY_READER
     shown_as: Callable[[str], str] = str
+    stayed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def capture(
         pull=pull,
         result_limit_bytes=limits.result_bytes,
         versions=here().model_dump(),
+        home=Home.here(around.folder, not_sent(cell, names, around)),
         sources=sources_of(packed.files - {cell.filename}, around.shown_as),
     )
     return Captured(payload, packed.known, names)
@@ -101,6 +105,14 @@ def names_to_send(cell: CellSource, around: Surroundings, push: tuple[str, ...] 
             f"--push: the notebook has no {', '.join(map(repr, unknown))}.", _nearest(unknown, around)
         )
     return {name: around.namespace[name] for name in push}
+
+
+def not_sent(cell: CellSource, sent: Mapping[str, Any], around: Surroundings) -> dict[str, str]:
+    """Say of the names that the cell reads and that do not travel why that is so."""
+    missing = [name for name in sorted(cell.reads - sent.keys()) if not around.hidden(name)]
+    told = {name: "is in the notebook and was not sent: --push names what travels." for name in missing}
+    here = {name: told[name] for name in missing if name in around.namespace}
+    return {name: around.stayed[name] for name in missing if name in around.stayed} | here
 
 
 def _nearest(unknown: list[str], around: Surroundings) -> str:

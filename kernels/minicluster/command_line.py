@@ -32,6 +32,7 @@ _RANK = Argument("--rank", "of which rank, 0 if not given", values.rank, "N", de
 _PATH = _word("PATH", "one file or folder of them", needed=False)
 _DATA_NAME = Argument("--name", "what it is called", values.new_data_set, "NAME", dest="name")
 _SHARED = Argument("--shared", "lets all users read it", dest="shared")
+_SCRIPT = Argument("SCRIPT", "a script, and what it is given", dest="words", rest=True)
 _CA, _TRUST = (
     _option("--ca", "FILE", "the certificate of its authority"),
     _option("--trust", "FINGERPRINT", "the fingerprint of its certificate"),
@@ -40,12 +41,16 @@ _CA, _TRUST = (
 
 @dataclass(frozen=True)
 class Command:
-    """A command. verb: what is typed. place: module and function, imported when it is used."""
+    """A command. verb: what is typed. place: module and function, imported when it is used.
+
+    like: what stands behind the verb in a list of all, where all its arguments would be too long.
+    """
 
     verb: str
     place: str
     help: str
     arguments: tuple[Argument, ...] = ()
+    like: str = ""
 
     @property
     def parser(self) -> LineParser:
@@ -55,7 +60,7 @@ class Command:
 
     @property
     def usage(self) -> str:
-        return self.parser.usage.removeprefix("%distribute ")
+        return f"{self.verb} {self.like}" if self.like else self.parser.usage.removeprefix("%distribute ")
 
 
 _ROWS = (
@@ -70,6 +75,10 @@ _ROWS = (
     Command("why", "commands:why", "why a job does not get on: who waits for whom", (_JOB,)),
     Command("stop", "commands:stop", "end a job", (_JOB,)),
     Command("result", "commands:result", "bring a job's results once more", (_JOB, _PULL)),
+    Command(
+        "run", "scripts:run", "run a script on all nodes, as torchrun does",
+        (*cell_arguments(), _SCRIPT), "[OPTIONS of a cell] SCRIPT [ARGUMENTS]",
+    ),
     Command("queue", "commands:queue", "why your jobs wait, your share, who is before you"),
     Command("nodes", "commands:nodes", "the nodes and their slots"),
     Command("gpus", "commands:gpus", "take the GPUs again that this notebook server left idle"),

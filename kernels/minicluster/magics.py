@@ -62,6 +62,7 @@ class Distribute(Magics):
         self._completer: Completer | None = None
         self._neighbour_told = False
         self._sent: dict[int, Sent] = {}
+        self._stayed: dict[str, str] = {}
 
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
@@ -117,6 +118,7 @@ class Distribute(Magics):
         """Put a result into the notebook and return its value, for Out[n]."""
         result.put(self._shell.user_ns, self._shell.push)
         self._sent = {job: sent for job, sent in self._sent.items() if sent is not result.sent}
+        self._stayed.update({item.name: _stayed(item.reason) for item in result.left_behind})
         if summary := result.summary():
             print(summary)  # noqa: T201
         have_drawn(result.value)
@@ -160,6 +162,7 @@ class Distribute(Magics):
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
             sent=self._sent,
+            stayed=self._stayed,
         )
 
     def _shown_as(self, filename: str) -> str:
@@ -197,6 +200,10 @@ class Distribute(Magics):
 def _is_ipythons(name: str) -> bool:
     """Tell IPython's own names from those of start-up files, which it hides from %who as well."""
     return name.startswith("_") or name in {"In", "Out", "exit", "quit", "open", "get_ipython"}
+
+
+def _stayed(reason: str) -> str:
+    return f"stayed on the ranks of an earlier cell ({reason}), which are gone: make it in this cell again."
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

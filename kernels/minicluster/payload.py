@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .home import Home
 from .sources import Source
 
 MAGIC = b"MCL1"
@@ -70,6 +71,8 @@ class CellPayload:
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
     sources: texts of other cells whose functions came along, for tracebacks.
+    home: the notebook's folder, and what stayed there.
+    script: the path of a script of which `source` is the text, "" for a cell. arguments: its own.
     """
 
     source: str
@@ -82,6 +85,9 @@ class CellPayload:
     versions: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
+    home: Home = Home()  # noqa: RUF009 - frozen
+    script: str = ""
+    arguments: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         head = {
@@ -92,6 +98,9 @@ class CellPayload:
             "result_limit_bytes": self.result_limit_bytes,
             "versions": dict(self.versions),
             "packages": self.packages,
+            "home": self.home.to_json(),
+            "script": self.script,
+            "arguments": self.arguments,
         }
         modules = {f"module:{path}": data for path, data in self.modules.items()}
         sources = {name: [source.shown_as, source.text] for name, source in self.sources.items()}
@@ -116,6 +125,9 @@ class CellPayload:
             versions=head["versions"],
             packages=tuple(head.get("packages", ())),
             sources={name: Source(*source) for name, source in sources.items()},
+            home=Home.of_json(head.get("home", {})),
+            script=head.get("script", ""),
+            arguments=tuple(head.get("arguments", ())),
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from . import versions
 from .bundle import pack_bundle
-from .capture import Limits, Surroundings, capture
+from .capture import Captured, Limits, Surroundings, capture
 from .cell import CellSource
 from .changes.applying import Sent
 from .client import Service
@@ -36,6 +36,8 @@ IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 UNNAMED = "cell"
 """What a job is called that has neither a name nor a notebook."""
 
+_NOT_PULLED = "stayed on the ranks of an earlier cell, where --pull did not name it: make it here again."
+
 MakeScreen = Callable[[Callable[[], None]], Screen]
 
 
@@ -44,6 +46,7 @@ class Notebook:
     """What a run needs from the notebook.
 
     make_screen: makes the screen for a job, given what to call when its Stop button is pressed.
+    stayed: names that stayed on the ranks of earlier cells, with the reason.
     shown_as: what a traceback calls a file of the notebook's code: "Cell In[3]".
     origin: the cell that runs now, where the front end tells which it is.
     sent: by job, what went out with its cell and is still to be changed by its result.
@@ -59,6 +62,7 @@ class Notebook:
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None
     sent: dict[int, Sent] = field(default_factory=dict)
+    stayed: dict[str, str] = field(default_factory=dict)
 
 
 def run_cell(source: str, filename: str, options: CellOptions, notebook: Notebook) -> Result | JobHandle:
@@ -71,8 +75,19 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
     # Its functions come back with its name: tracebacks here and on the ranks of later cells show its lines.
     remember({filename: Source(filename, source)})
-    around = Surroundings(notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as)
+    around = Surroundings(
+        notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as, notebook.stayed
+    )
     captured = capture(cell, around, notebook.limits, options.push, options.pull)
+    if options.pull is not None:
+        notebook.stayed.update(dict.fromkeys({*cell.assigned} - {*options.pull}, _NOT_PULLED))
+    return run_payload(captured, cell, options, notebook)
+
+
+def run_payload(
+    captured: Captured, cell: CellSource, options: CellOptions, notebook: Notebook
+) -> Result | JobHandle:
+    """Hand in what was packed, and follow it. Raises as `run_cell`."""
     payload = captured.payload
     bundle = _bundle(options, notebook)
     image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)

@@ -14,7 +14,7 @@ import site
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -26,6 +26,7 @@ from minicluster.cell import CellMistyped, CellSource
 from minicluster.changes.known import Known
 from minicluster.changes.returning import NOTHING, Return, Wish
 from minicluster.errors import MiniclusterError
+from minicluster.home import Home
 from minicluster.payload import CellPayload, LeftBehind
 from minicluster.result_file import write_result_file
 from minicluster.sources import Source, remember
@@ -33,10 +34,23 @@ from minicluster.train.outputs import OUTPUT
 from minicluster.train.snapshots.shelf import FOLDERS
 from minicluster.wire import RunOrder, Versions
 
-from . import birth, ending, environment, group, memory, output, packages, stacks, system, tracebacks
+from . import (
+    birth,
+    children,
+    ending,
+    environment,
+    group,
+    memory,
+    output,
+    packages,
+    stacks,
+    system,
+    tracebacks,
+)
 from .displays.install import Displays
 from .displays.limits import rank_bytes
 from .displays.publisher import Publisher
+from .hints import hint_for_rank
 from .paths import AttemptPaths
 from .randomness import seed_anew
 from .settings import TOKEN_FILE
@@ -74,6 +88,8 @@ class Rank:
         self.versions = Versions(python=platform.python_version())
         self.reader = pickling.ANY_READER
         self.group: group.GivenGroup | None = None
+        self.home = Home()
+        self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
         self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
         self.back = Return(Known({}), self.namespace, self.reader)
@@ -122,13 +138,8 @@ class Rank:
             self.group.make()
 
     def _load(self, payload: CellPayload) -> None:
-        sys.argv = [payload.filename]
         self.displays.install()
-        if self.order.bundle_sha256:
-            os.chdir(self.paths.work)
-        modules = self.paths.modules(self.rank)
-        _write_modules(modules, payload.modules)
-        sys.path[:0] = [str(modules), ""]
+        self._take_place(payload)
         if payload.packages:
             site.addsitedir(str(packages.folder_of(self.paths.folder.parent, payload.packages)))
         notebook = Versions.model_validate(payload.versions)
@@ -146,6 +157,24 @@ class Rank:
         self.given = frozenset(given)
         self.back = Return(known, self.namespace, self.reader)
 
+    def _take_place(self, payload: CellPayload) -> None:
+        """Go where the cell expects to be: among the files that came along, or beside its notebook."""
+        self.home = payload.home
+        self.at_home = not self.order.bundle_sha256 and self.home.seen
+        if self.order.bundle_sha256 or self.at_home:
+            os.chdir(self.home.folder if self.at_home else self.paths.work)
+        modules = self.paths.modules(self.rank)
+        _write_modules(modules, payload.modules)
+        sys.argv = [payload.script or payload.filename, *payload.arguments]
+        sys.path[:0] = [str(modules), ""]
+        if payload.script:
+            known = self.at_home or self.order.bundle_sha256
+            file = Path(payload.script).absolute()
+            file = file if known and file.is_file() else modules / file.name
+            self.namespace["__file__"] = str(file)
+            sys.path[:2] = [str(file.parent), str(modules)]
+        children.prepare(self.namespace)
+
     def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
         self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
         remember(self.sources)
@@ -160,6 +189,8 @@ class Rank:
             if ended.code not in (None, 0):
                 raise
         finally:
+            if payload.script:
+                cell, value = replace(cell, value=None), None
             if os.getpid() == self.pid:
                 # Whoever brings the result brings the value, too: the notebook shows it.
                 brings = self.order.brings_result and self.local_rank == 0
@@ -185,7 +216,8 @@ class Rank:
             account = tracebacks.exit_account(message, code)
         else:
             code, text = 1, tracebacks.render(error, self.sources)
-            account = tracebacks.account_of(error, text, code)
+            hint = hint_for_rank(error, self.home, at_home=self.at_home)
+            account = tracebacks.account_of(error, text, code, hint)
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
         if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
             tracebacks.write_account(self.paths.error_file(self.rank), account)

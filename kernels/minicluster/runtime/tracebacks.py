@@ -45,8 +45,8 @@ def render(error: BaseException, sources: Mapping[str, Source] | None = None) ->
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
-def account_of(error: BaseException, text: str, exit_code: int) -> dict[str, Any]:
-    """Return what the error file holds. `text` is the rendered traceback."""
+def account_of(error: BaseException, text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
+    """Return what the error file holds. `text` is the rendered traceback; hint: what is known better here."""
     said = error.message if isinstance(error, MiniclusterError) else str(error)
     kind = type(error).__name__
     now = time.time()
@@ -58,7 +58,7 @@ def account_of(error: BaseException, text: str, exit_code: int) -> dict[str, Any
                 "py_callstack": text,
                 "timestamp": str(int(now)),
                 "at": now,
-                "hint": error.hint if isinstance(error, MiniclusterError) else hint_for(error),
+                "hint": error.hint if isinstance(error, MiniclusterError) else hint or hint_for(error),
                 "interrupted": isinstance(error, KeyboardInterrupt),
                 stacks.FRAMES: stacks.frames_of(error),
             },

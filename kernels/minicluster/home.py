@@ -1,0 +1,81 @@
+"""Where a cell comes from: its notebook's folder, which ranks may see as well, and what stayed there.
+
+A path says nothing: each container has a /home. The same folder is one with the same number on the same
+machine, or on the same file server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MOUNTS = Path("/proc/self/mountinfo")
+_FILE_SERVERS = ("nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "fuse.glusterfs")
+_MOST_FILES = 1000
+
+
+@dataclass(frozen=True)
+class Home:
+    """What ranks are told of the notebook. Empty: nothing.
+
+    marks: what the folder is known by. files: what lies in it. stayed: names that the cell reads and
+    that do not travel, with the reason.
+    """
+
+    folder: str = ""
+    marks: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    stayed: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def here(cls, folder: Path, stayed: Mapping[str, str]) -> Home:
+        """Describe a folder of this machine."""
+        files: list[str] = []
+        marks: list[str] = []
+        with contextlib.suppress(OSError):
+            files = sorted(path.name for path in folder.iterdir())[:_MOST_FILES]
+            marks = list(_marks(folder))
+        return cls(str(folder), tuple(marks), tuple(files), dict(stayed))
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Home:
+        marks, files = (tuple(map(str, told.get(name, ()))) for name in ("marks", "files"))
+        return cls(str(told.get("folder", "")), marks, files, dict(told.get("stayed", {})))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def seen(self) -> bool:
+        """Whether this process sees the folder, and may use it."""
+        folder = Path(self.folder)
+        try:
+            same = bool(self.folder) and bool(set(self.marks) & set(_marks(folder)))
+        except OSError:
+            return False
+        return same and os.access(folder, os.R_OK | os.X_OK)
+
+
+def _marks(folder: Path) -> Iterator[str]:
+    found = folder.stat()
+    yield f"{_BOOT.read_text().strip()} {found.st_dev} {found.st_ino}"
+    kind, source = _mounted(folder.resolve())
+    if kind in _FILE_SERVERS:
+        yield f"{kind} {source} {found.st_ino}"
+
+
+def _mounted(folder: Path) -> tuple[str, str]:
+    """Return the type and the source of the file system that a folder lies on."""
+    best, found = -1, ("", "")
+    for line in _MOUNTS.read_text().splitlines():
+        place, _, about = line.partition(" - ")
+        mount = Path(place.split()[4].encode().decode("unicode_escape"))
+        if folder.is_relative_to(mount) and len(mount.parts) >= best:
+            kind, source = about.split()[:2]
+            best, found = len(mount.parts), (kind, source)
+    return found
