@@ -96,7 +96,7 @@ def another_browser(chromium: Browser, site: Site) -> Iterator[Page]:
 def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     page: Page, site: Site, shots: Path
 ) -> None:
-    started(page, site, "reloaded", 250)
+    started(page, site, "reloaded", 500)
     save(page)
     panel = look_again(page, site, "reloaded")
     is_live(panel)
@@ -105,7 +105,7 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     # The kernel ran the cell for a page that is gone: this one writes what stays.
     picture = cell(page, 1).locator(".mc-picture")
     expect(picture).to_contain_text("Succeeded on 2 ranks", timeout=JOB_MS)
-    expect(picture).to_contain_text("rank 0 step 249")
+    expect(picture).to_contain_text("rank 0 step 499")
     save(page)
     kept = [output.data for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
     assert len(kept) == 1
