@@ -1,8 +1,9 @@
-"""A small line plot as SVG text, for the panel and for the picture that stays in the notebook."""
+"""A small line plot as SVG, for the panel and for the picture that stays in the notebook."""
 
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import cycle
@@ -22,21 +23,29 @@ _NAMED = 8
 _GRID = 'stroke="var(--jp-border-color2, #ccc)" stroke-width="1"'
 
 
-def svg(curves: Mapping[str, Curve], left_out: Sequence[str] = (), other_ranks: int = 0) -> str:
+def plot_html(
+    curves: Mapping[str, Curve],
+    left_out: Sequence[str] = (),
+    other_ranks: int = 0,
+    as_image: bool = False,
+) -> str:
     """Draw the curves over their steps; empty when nothing was logged yet.
 
     Curves of about one magnitude share a plot; another (a learning rate beside a loss) gets one of its own,
     so that each is read by its own scale. What is not drawn is counted: names that were logged as well
     (left_out), and ranks that logged the same names (other_ranks).
+
+    as_image: with each SVG in an image, since JupyterLab takes SVG elements out of an output that it does not
+        trust: that of a notebook which was opened again, say.
     """
     if not curves:
         return ""
     colours = dict(zip(curves, cycle(_COLOURS)))
-    plots = [_plot({name: curves[name] for name in group}, colours) for group in _groups(curves)]
+    plots = [_plot({name: curves[name] for name in group}, colours, as_image) for group in _groups(curves)]
     return f'<div class="mc-plot">{"".join(plots)}{_counted(left_out, other_ranks)}</div>'
 
 
-def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
+def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str], as_image: bool) -> str:
     """Draw curves that share a scale; one that never had a finite value stands in the legend alone."""
     drawn = {name: curve for name, curve in curves.items() if curve.points}
     if not drawn:
@@ -45,11 +54,17 @@ def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
     y_range = _range([y for curve in drawn.values() for _, y in curve.points])
     lines = [_line(curve.points, x_range, y_range, colours[name]) for name, curve in drawn.items()]
     label = escape("Plot of " + ", ".join(drawn), quote=True)
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" aria-label="{label}" '
-        f'style="max-width:100%;height:auto">{_axes(x_range, y_range)}{"".join(lines)}</svg>'
-        f"{_legend(curves, colours)}"
+    drawing = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" role="img" aria-label="{label}" style="max-width:100%;height:auto">'
+        f"{_axes(x_range, y_range)}{''.join(lines)}</svg>"
     )
+    return (_image(drawing, label) if as_image else drawing) + _legend(curves, colours)
+
+
+def _image(drawing: str, label: str) -> str:
+    source = f"data:image/svg+xml;base64,{b64encode(drawing.encode()).decode()}"
+    return f'<img src="{source}" alt="{label}" width="{_WIDTH}" style="max-width:100%;height:auto">'
 
 
 def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
@@ -75,7 +90,8 @@ def _counted(names: Sequence[str], other_ranks: int) -> str:
         [f"+{len(names)} more: {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}"] if names else []
     )
     if other_ranks:
-        told.append(f"of one rank; {other_ranks} more logged, too")
+        others = f"{other_ranks} other rank{'s' * (other_ranks > 1)}"
+        told.append(f"of one rank; {others} logged the same names")
     style = f"{_TEXT_STYLE};margin-left:{_LEFT}px"
     return "".join(f'<div class="mc-more" style="{style}">{escape(line)}</div>' for line in told)
 

@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 
 from .ansi import as_html, without_colours
-from .plot import number, svg
+from .plot import number, plot_html
 from .safe_html import sanitized
 from .terminal import Shown
 from .view import Entry, RunView, duration, progress_words
@@ -57,7 +57,8 @@ def picture(view: RunView, now: float) -> str:
     ended = view.job.state.terminal
     ranks = sorted(view.tails) if ended else sorted(view.tails)[:_RANKS_SO_FAR]
     outputs = "".join(_output(view, rank) for rank in ranks)
-    plot = svg(view.metrics.curves, view.metrics.left_out, view.metrics.other_ranks)
+    metrics = view.metrics
+    plot = plot_html(metrics.curves, metrics.left_out, metrics.other_ranks, as_image=True)
     body.append(f'<div style="display:flex;flex-wrap:wrap;gap:12px"><div style="{_WIDE}">{outputs}</div>')
     body.append(f'<div style="flex:0 1 380px;margin-top:6px">{plot}</div></div>' if plot else "</div>")
     return f'<div class="mc-picture" style="{_BOX}">{"".join(body)}</div>'

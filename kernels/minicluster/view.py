@@ -7,7 +7,7 @@ from typing import Any
 from .ansi import as_html
 from .curves import Metrics, Progress
 from .failures import told
-from .plot import svg
+from .plot import plot_html
 from .sse import Connection, Ended
 from .terminal import Shown, TailChange, TerminalTail
 from .wire import Display, Displays, Job, JobState, LogChunk, Records
@@ -190,7 +190,7 @@ class RunView:
     def _metrics(self) -> dict[str, Any]:
         progress = self.metrics.progress
         return {
-            "plot": svg(self.metrics.curves, self.metrics.left_out, self.metrics.other_ranks),
+            "plot": plot_html(self.metrics.curves, self.metrics.left_out, self.metrics.other_ranks),
             "progress": None if progress is None else progress_words(progress),
         }
 

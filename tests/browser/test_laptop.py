@@ -97,7 +97,7 @@ def test_a_laptops_notebook_trains_on_the_cluster(
         expect(training.locator(".mc-panel")).to_contain_text("Running on 3 ranks", timeout=JOB_MS)
         wait_ran(training)
         expect(training.locator(".mc-picture")).to_contain_text("hello from rank 0")
-        expect(training.locator(".mc-picture svg polyline")).to_be_visible()
+        expect(training.locator(".mc-picture img[alt^='Plot of']")).to_be_visible()
         expect(output_of(run_cell(laptop, 3))).to_contain_text("tensor([0, 1, 2])")
         connecting.evaluate("cell => cell.scrollIntoView({block: 'start'})")
         laptop.screenshot(path=shots / "connect.png")

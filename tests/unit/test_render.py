@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minicluster.curves import Metrics
 from minicluster.plain import PlainScreen
-from minicluster.plot import svg
+from minicluster.plot import plot_html
 from minicluster.render import picture, text_form
 from minicluster.sse import Connection, Ended, parse_lines
 from minicluster.terminal import TerminalTail
@@ -142,12 +142,12 @@ def test_all_that_is_logged_is_drawn_by_its_own_scale_or_counted():
         for step in range(3)
     )
     metrics.add([logged(3, **{f"other{number}": 1.0 for number in range(19)}), logged(3, rank=1, loss=1.0)])
-    drawn = svg(metrics.curves, metrics.left_out, metrics.other_ranks)
+    drawn = plot_html(metrics.curves, metrics.left_out, metrics.other_ranks)
     labels = re.findall('aria-label="([^"]+)"', drawn)
     assert labels == ["Plot of loss, accuracy, other0, other1, none", "Plot of rate", "Plot of samples"]
     assert drawn.count("<polyline") == 5 and "broken <b>nan</b>" in drawn
     assert "+17 more: other2, other3" in drawn
-    assert "1 more logged, too" in drawn
+    assert "of one rank; 1 other rank logged the same names" in drawn
     view = view_of(Records(records=(logged(0, **{f"name{number}": 1.0 for number in range(25)}),)))
     assert "+17 more" in view.snapshot(1.0)["metrics"]["plot"]
     assert "+17 more" in picture(view, 1.0) and "+17 more" in text_form(view, 1.0)
@@ -162,7 +162,7 @@ def test_the_picture_escapes_what_users_write_and_has_no_widget():
     html = picture(view, 20.0)
     assert "<script" not in html
     assert html.count("&lt;script&gt;") >= 4
-    assert "<svg" in html
+    assert "<svg" not in html and '<img src="data:image/svg+xml;base64,' in html
     assert "widget" not in html
 
 

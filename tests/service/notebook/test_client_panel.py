@@ -35,7 +35,7 @@ def test_a_picture_stays_and_no_widget(cluster, monkeypatch):
     (panel,) = [output for output in shown if output.data.get("text/html")]
     assert not any("application/vnd.jupyter.widget-view+json" in output.data for output in shown)
     assert set(panel.data) == {"text/html", "text/plain"}
-    assert "<svg" in panel.data["text/html"]
+    assert "data:image/svg+xml" in panel.data["text/html"]
     assert "&lt;b&gt;step&lt;/b&gt; 2" in panel.data["text/html"]
     assert "Succeeded on 2 ranks" in panel.data["text/plain"]
     (value,) = [output for output in outputs if output.output_type == "execute_result"]
