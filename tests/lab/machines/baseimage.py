@@ -31,7 +31,7 @@ def base_image_tar() -> Path:
 
 def _make(tar: Path) -> None:
     folder = cache_folder() / "base"
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     packages = "--include=python3,python3-venv,ca-certificates"
     run("debootstrap", "--variant=minbase", packages, "bookworm", folder)
     # Where a machine trusts an authority of its own, so must what is built on it.
@@ -41,5 +41,13 @@ def _make(tar: Path) -> None:
         run("sh", "-c", 'rm -rf "$0"/*', folder / name)
     unfinished = tar.with_suffix(".new")
     run("tar", "--numeric-owner", "-C", folder, "-cf", unfinished, ".")
-    shutil.rmtree(folder)
+    _remove(folder)
     unfinished.rename(tar)
+
+
+def _remove(folder: Path) -> None:
+    """Remove what debootstrap made; one that was cut off has left the machine's /proc mounted in it."""
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in reversed([place for place in mounted if place.startswith(f"{folder}/")]):
+        run("umount", place)
+    run("rm", "-rf", "--one-file-system", folder)
