@@ -76,6 +76,7 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, limits: Limits) -
         quiet_after_s=limits.quiet_after_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
         output=limits.output,
         bundle_sha256=job.spec.bundle_sha256,
+        parts=job.spec.parts,
         snapshot=_snapshot(scene, job),
         fault_tolerant=job.spec.fault_tolerant,
         lighthouse=scene.lighthouse if job.spec.fault_tolerant else "",

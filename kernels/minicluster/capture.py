@@ -84,6 +84,7 @@ def capture(
         filename=cell.filename,
         names=packed.data if names else b"",
         shared=packed.known.shared() if names and pull != () else b"",
+        parts=packed.parts,
         modules=modules,
         pull=pull,
         result_limit_bytes=limits.result_bytes,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from .connection import PATIENCE_S, Connection, ServiceError
+from .payload import CellPayload
 from .wire import (
     About,
     ArtifactList,
@@ -20,6 +21,7 @@ from .wire import (
     JobSpec,
     JobSubmit,
     JobWhy,
+    MissingBlobs,
     MyQueue,
     NodeList,
     Publication,
@@ -127,7 +129,21 @@ class Service(Connection):
 
     def cell(self, job_id: int) -> bytes:
         """Return a job's cell with what was sent along."""
-        return self.ask("GET", f"api/jobs/{job_id}/cell").content
+        path = f"api/jobs/{job_id}/cell"
+        light = self.ask("GET", path).content
+        cell = CellPayload.from_bytes(
+            light, lambda part: self.ask("GET", path, params={"part": part}).content
+        )
+        return cell.to_bytes()
+
+    def missing(self, blobs: Sequence[str]) -> set[str]:
+        """Return those of these blobs that are to be sent; the others stay until a job names them."""
+        body = MissingBlobs(sha256=tuple(dict.fromkeys(blobs))).model_dump_json()
+        return {*self._message(MissingBlobs, "POST", "api/missing-blobs", content=body).sha256}
+
+    def put_part(self, data: memoryview, sha256: str) -> None:
+        """Bring a blob to the service that it lacks."""
+        self.ask("PUT", f"api/blobs/{sha256}", content=bytes(data))
 
     def put_blob(self, data: bytes) -> BlobInfo:
         """Bring a blob to the service, unless it is a large one that it has."""

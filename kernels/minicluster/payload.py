@@ -7,12 +7,13 @@ Both are a JSON head, readable without unpickling anything, and byte sections be
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .home import Home
+from .parts import Data, Part, whole
 from .sources import Source
 
 MAGIC = b"MCL1"
@@ -70,6 +71,7 @@ class CellPayload:
     pull: the names to bring back; None: all that the cell assigns at top level or changes.
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
+    parts: what is large of `names`, kept apart from it; then `names` is the rest (see minicluster.parts).
     sources: texts of other cells whose functions came along, for tracebacks.
     home: the notebook's folder, and what stayed there.
     script: the path of a script of which `source` is the text, "" for a cell. arguments: its own.
@@ -79,6 +81,7 @@ class CellPayload:
     filename: str
     names: bytes = b""
     shared: bytes = b""
+    parts: tuple[Part, ...] = ()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
     result_limit_bytes: int = 1 << 30
@@ -90,8 +93,15 @@ class CellPayload:
     arguments: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
+        """Return all of it as one blob."""
+        names = whole(self.names, ((part.at, part.data) for part in self.parts))
+        return replace(self, names=names, parts=()).without_parts(())
+
+    def without_parts(self, digests: Sequence[str]) -> bytes:
+        """Return the blob that refers to its parts by their SHA-256."""
         head = {
             "kind": "cell",
+            "parts": [[part.at, sha256] for part, sha256 in zip(self.parts, digests, strict=True)],
             "source": self.source,
             "filename": self.filename,
             "pull": self.pull,
@@ -110,14 +120,18 @@ class CellPayload:
         )
 
     @classmethod
-    def from_bytes(cls, blob: bytes) -> CellPayload:
+    def from_bytes(cls, blob: bytes, part: Callable[[str], Data] | None = None) -> CellPayload:
+        """Read a cell. part: returns a part by its SHA-256. Raises PayloadDamaged."""
         head, sections = unpack(blob)
+        parts: list[tuple[int, str]] = head.get("parts") or []
+        if parts and part is None:
+            raise PayloadDamaged(f"the payload's {len(parts)} parts are not with it")
         pull = head["pull"]
         sources: dict[str, list[str]] = json.loads(sections.pop(_SOURCES, b"{}"))
         return cls(
             source=head["source"],
             filename=head["filename"],
-            names=sections.pop("names"),
+            names=whole(sections.pop("names"), ((at, part(one)) for at, one in parts if part)),
             shared=sections.pop("shared", b""),
             modules={key.removeprefix("module:"): data for key, data in sections.items()},
             pull=None if pull is None else tuple(pull),

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import cloudpickle
 
 from .by_value import NAMED, reduce_by_value
+from .parts import PartsFile
 from .rebuilding import reduce_array, reduce_cell, reduce_exception
 from .refusal import Refused, reason_against
 from .tensors import TensorReducer
@@ -54,7 +55,7 @@ class CountingFile:
 class LimitedFile(CountingFile):
     """Passes on to a file, within the limit."""
 
-    def __init__(self, limit_bytes: int, file: BinaryIO) -> None:
+    def __init__(self, limit_bytes: int, file: BinaryIO | PartsFile) -> None:
         super().__init__(limit_bytes)
         self._file = file
 

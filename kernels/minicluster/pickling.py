@@ -15,6 +15,7 @@ from typing import Any
 
 from .changes.known import Known
 from .errors import MiniclusterError
+from .parts import Part, PartsFile, whole
 from .pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
 from .refusal import reason_of, type_name
 from .sizes import readable_size
@@ -34,6 +35,7 @@ __all__ = [
     "load_known",
     "loads",
     "pack_names",
+    "parts_of",
     "readable_size",
 ]
 
@@ -58,10 +60,11 @@ class Packed:
     """Names that were pickled, the top-level modules that their reader will import, and the files in
     which functions were written that travel by value.
 
-    known: what both sides then have.
+    data: the pickle but for its parts. known: what both sides then have.
     """
 
     data: bytes
+    parts: tuple[Part, ...]
     modules: frozenset[str]
     files: frozenset[str]
     known: Known
@@ -85,7 +88,8 @@ def dumps(
     what: the subject of the error's sentence, "The names of this cell", say.
     Raises NotPicklable, which names each culprit, its type, size and the reason.
     """
-    return pack_names(names, namespace, what, limit_bytes).data
+    packed = pack_names(names, namespace, what, limit_bytes)
+    return whole(packed.data, ((part.at, part.data) for part in packed.parts))
 
 
 def pack_names(
@@ -96,7 +100,7 @@ def pack_names(
     reader: Reader = ANY_READER,
 ) -> Packed:
     """Do what `dumps` does for a certain reader, and tell which modules that will import."""
-    kept = io.BytesIO()
+    kept = PartsFile()
     pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all, reader)
     try:
         pickler.dump(dict(names))
@@ -108,7 +112,12 @@ def pack_names(
     memo = pickler.memo.copy()
     pickler.clear_memo()
     del pickler
-    return Packed(kept.getvalue(), modules, files, Known.of_pickler(memo))
+    return Packed(kept.small, tuple(kept.parts), modules, files, Known.of_pickler(memo))
+
+
+def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
+    """Return what is large of one value that travels."""
+    return pack_names({"_": value}, namespace, "A name", sys.maxsize).parts
 
 
 def load_known(

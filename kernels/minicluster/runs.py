@@ -25,6 +25,7 @@ from .publishing import installed
 from .publishing.site import user_site
 from .result_file import ResultFile
 from .results import Result, check_owner, chosen, copies_of, not_written, opened, read_result
+from .sending import send
 from .sources import Source, remember
 from .tables import JobHandle
 from .view import RunView
@@ -96,8 +97,8 @@ def run_payload(
         payload = replace(payload, packages=installed.travelling())
     elif image:
         installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
-    blob = notebook.service.put_blob(payload.to_bytes())
-    spec = job_spec(options, blob.sha256, image, bundle, notebook.origin)
+    blobs = send(notebook.service, payload, captured.names, notebook.namespace)
+    spec = job_spec(options, blobs.payload_sha256, image, bundle, notebook.origin, blobs.parts)
     sent = Sent(captured.known, captured.names, notebook.namespace) if payload.shared else None
     key = uuid.uuid4().hex
 
@@ -197,6 +198,7 @@ def job_spec(
     notebook_image: str | None = None,
     bundle_sha256: str | None = None,
     origin: NotebookCell | None = None,
+    parts: tuple[str, ...] = (),
 ) -> JobSpec:
     """Build the request as data from the line's options."""
     asked = {one.name: getattr(options, one.name) for one in fields(options)}
@@ -207,6 +209,7 @@ def job_spec(
         "data": tuple(DataUse(name=name) for name in options.data),
         "image": options.image or notebook_image or None,
         "origin": origin,
+        "parts": parts,
     }
     same = {name: value for name, value in asked.items() if name in JobSpec.model_fields}
     return JobSpec(payload_sha256=payload_sha256, bundle_sha256=bundle_sha256, **{**same, **made})

@@ -63,6 +63,8 @@ class Stored:
     def __reduce__(self) -> tuple[Any, ...]:
         self._on_cpu = self.storage.cpu()
         view = (ctypes.c_char * self._on_cpu.nbytes()).from_address(self._on_cpu.data_ptr() or 1)
+        # The view does not hold what it shows by itself.
+        view.storage = self._on_cpu
         return untyped_storage, (pickle.PickleBuffer(view),)
 
 

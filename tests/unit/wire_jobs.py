@@ -34,6 +34,7 @@ SPEC = {
     "bundle_sha256": SHA,
     "data": [USE],
     "origin": CELL,
+    "parts": [SHA],
 }
 JOB = {
     "id": 7,
@@ -88,6 +89,7 @@ RUN = {
     "peers": ["task-8:4001"],
     "output": {"files": 10, "size_bytes": 1000},
     "bundle_sha256": SHA,
+    "parts": [SHA],
     "data": {"ada/cinic10": "f01d"},
 }
 DATA_SET = {

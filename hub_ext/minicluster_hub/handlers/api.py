@@ -9,6 +9,7 @@ from minicluster.wire import (
     JobList,
     JobSubmit,
     JobWhy,
+    MissingBlobs,
     NodeList,
     PlaceServer,
     ReportAnswer,
@@ -128,6 +129,7 @@ API_ROUTES: tuple[Route, ...] = (
         "What a job was sent with",
         scope=_READ,
         answer=BYTES,
+        query=(Query("part", "string", "the SHA-256 of one of its parts"),),
     ),
     Route(
         "GET",
@@ -154,6 +156,15 @@ API_ROUTES: tuple[Route, ...] = (
         scope=_SUBMIT,
         body=BYTES,
         answer=BlobInfo,
+    ),
+    Route(
+        "POST",
+        "api/missing-blobs",
+        blobs.MissingBlobsHandler,
+        "Which parts of a payload are to be sent",
+        scope=_SUBMIT,
+        body=MissingBlobs,
+        answer=MissingBlobs,
     ),
     Route("HEAD", "api/blobs/{sha256}", blobs.UserBlobHandler, "Is a payload there?", scope=_SUBMIT),
     Route(

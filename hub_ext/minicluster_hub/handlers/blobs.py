@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minicluster.wire import BlobInfo
+from minicluster.wire import BlobInfo, MissingBlobs
 from minicluster_hub.blobs import BlobDamaged, BlobFiles, BlobNotKept, BlobWriter
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
@@ -97,6 +97,16 @@ class UserBlobHandler(UserHandler, Upload):
         self.finish()
 
 
+class MissingBlobsHandler(UserHandler):
+    """Says which blobs a notebook has to send; the others stay until it names them in a moment."""
+
+    def post(self) -> None:
+        blobs = self.parse(MissingBlobs).sha256
+        lacks = self.context.store.blobs.renew_all(self.user.name, blobs, self.context.clock())
+        missing = (one for one in blobs if one in lacks or self.context.blobs.size(one) is None)
+        self.reply(MissingBlobs(sha256=tuple(missing)))
+
+
 class TaskBlobHandler(TaskHandler, Upload, FileReply):
     """The bound job's payload down, its result up."""
 
@@ -106,7 +116,7 @@ class TaskBlobHandler(TaskHandler, Upload, FileReply):
 
     async def get(self, sha256: str) -> None:
         run = self.run_order()
-        if sha256 not in (run.payload_sha256, run.bundle_sha256):
+        if sha256 not in (run.payload_sha256, run.bundle_sha256, *run.parts):
             raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
         self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(self.context.blobs.path(sha256))

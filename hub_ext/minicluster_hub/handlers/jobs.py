@@ -56,14 +56,13 @@ class JobsHandler(UserHandler):
             raise ApiError(422, refused.code, refused.message, refused.hint) from refused
         except ImageNotAllowed as refused:
             raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
-        for blob in filter(None, (spec.payload_sha256, spec.bundle_sha256)):
-            if not context.store.blobs.has(owner, blob):
-                raise ApiError(
-                    409,
-                    "payload_missing",
-                    f"the cell's payload {blob} is not here",
-                    "PUT it to api/blobs/SHA256 first, then submit again with the same key",
-                )
+        for blob in context.store.blobs.lacks(owner, spec.blobs):
+            raise ApiError(
+                409,
+                "payload_missing",
+                f"the cell's payload {blob} is not here",
+                "PUT it to api/blobs/SHA256 first, then submit again with the same key",
+            )
         chosen["env"] = {**context.job_environment, **spec.env}
         return decided.model_copy(update=chosen)
 
@@ -158,4 +157,7 @@ class CellHandler(UserHandler, FileReply):
         check_kept(record, "the cell")
         self.set_header("Content-Type", "application/octet-stream")
         self.offer_as(f"job-{record.id}.cell")
-        await self.send_file(self.context.blobs.path(record.spec.payload_sha256))
+        part = self.get_query_argument("part", record.spec.payload_sha256)
+        if part not in record.spec.blobs:
+            raise ApiError(404, "unknown_blob", f"{part[:80]} is no part of the cell of job {record.id}")
+        await self.send_file(self.context.blobs.path(part))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, Select, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster_hub.store.blob_tables import BLOBS, JOB_BLOBS
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.tables import ATTEMPTS, JOBS
 
+_AT_ONCE = 500
 _RESULTS = (
     select(ATTEMPTS.c.result_sha256)
     .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
@@ -40,8 +41,19 @@ class OwnedBlobs:
         with self._database.write() as connection:
             return connection.execute(mine.values(asked_at=now)).rowcount > 0
 
-    def has(self, owner: str, sha256: str) -> bool:
-        return self.size(owner, sha256) is not None
+    def lacks(self, owner: str, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these blobs that are not the owner's."""
+        with self._database.read() as connection:
+            found = (connection.execute(_of(owner, some)).scalars() for some in _portions(blobs))
+            return frozenset(blobs).difference(*found)
+
+    def renew_all(self, owner: str, blobs: Collection[str], now: float) -> frozenset[str]:
+        """Have the owner's own of these blobs stay for some time from now on; return those that are not."""
+        with self._database.write() as connection:
+            for some in _portions(blobs):
+                mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some))
+                connection.execute(mine.values(asked_at=now))
+        return self.lacks(owner, blobs)
 
     def size(self, owner: str, sha256: str) -> int | None:
         """Return the size in bytes of an owner's blob, None if the owner has no such blob."""
@@ -64,7 +76,17 @@ class OwnedBlobs:
             return frozenset(blobs) - set(connection.execute(query).scalars())
 
 
-def name(connection: Connection, job_id: int, blobs: Iterable[str | None]) -> None:
+def _of(owner: str, blobs: Collection[str]) -> Select[tuple[str]]:
+    return select(BLOBS.c.sha256).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(blobs))
+
+
+def _portions(blobs: Collection[str]) -> Iterator[list[str]]:
+    """Yield as many at once as a statement takes."""
+    every = list(blobs)
+    return (every[start : start + _AT_ONCE] for start in range(0, len(every), _AT_ONCE))
+
+
+def name(connection: Connection, job_id: int, blobs: frozenset[str]) -> None:
     """Keep that a job takes these blobs along."""
-    named = [{"job_id": job_id, "sha256": sha256} for sha256 in set(filter(None, blobs))]
+    named = [{"job_id": job_id, "sha256": sha256} for sha256 in blobs]
     connection.execute(insert(JOB_BLOBS), named)

@@ -32,7 +32,7 @@ def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -
         "attempts": 0,
     }
     job_id = add_row(connection, JOBS, values)
-    blobs.name(connection, job_id, (request.spec.payload_sha256, request.spec.bundle_sha256))
+    blobs.name(connection, job_id, request.spec.blobs)
     add_event(connection, job_id, "submitted", request.spec.name, now)
     return find_known(connection, job_id)
 

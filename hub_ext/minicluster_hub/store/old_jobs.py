@@ -45,7 +45,7 @@ class OldJobs:
             rows = connection.execute(select(JOBS.c.id, JOBS.c.spec).where(*unnamed).limit(limit)).all()
             for row in rows:
                 spec = JobSpec.model_validate_json(row.spec)
-                blobs.name(connection, row.id, (spec.payload_sha256, spec.bundle_sha256))
+                blobs.name(connection, row.id, spec.blobs)
         return len(rows)
 
     def forgotten(self, job_ids: Collection[int]) -> list[int]:

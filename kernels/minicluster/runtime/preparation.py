@@ -12,6 +12,7 @@ from . import bundles, data_folders, packages
 from .link import Link, ServiceRefused
 from .meeting import Meeting
 from .parent import Parent
+from .parts import PartStore
 from .paths import AttemptPaths, write_whole
 from .settings import AgentSettings
 
@@ -45,6 +46,7 @@ class Preparation:
         link, paths, order = self._link, self._paths, self._order
         try:
             await link.fetch_in_time(order.payload_sha256, paths.payload)
+            await PartStore(self._settings.scratch).bring(order.parts, link)
             await packages.install(paths.payload, self._settings.scratch, order.env)
             if order.bundle_sha256:
                 await link.fetch_in_time(order.bundle_sha256, paths.bundle)

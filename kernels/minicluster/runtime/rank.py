@@ -51,6 +51,7 @@ from .displays.install import Displays
 from .displays.limits import rank_bytes
 from .displays.publisher import Publisher
 from .hints import hint_for_rank
+from .parts import PartStore
 from .paths import AttemptPaths
 from .randomness import seed_anew
 from .settings import TOKEN_FILE
@@ -98,7 +99,9 @@ class Rank:
         """Run the cell and return the process's exit code."""
         try:
             self._prepare()
-            payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
+            payload = CellPayload.from_bytes(
+                self.paths.payload.read_bytes(), PartStore(self.paths.folder.parent).read
+            )
             self._load(payload)
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:

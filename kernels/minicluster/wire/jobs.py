@@ -96,6 +96,9 @@ class NotebookCell(Message):
     kernel: str = Field(default="", max_length=128)
 
 
+MOST_PARTS = 1000
+
+
 class JobSpec(Message):
     """What a cell asks for.
 
@@ -114,6 +117,7 @@ class JobSpec(Message):
     bundle_sha256: files from beside the notebook for the ranks' working folder, a blob as the payload is.
     data: the data sets that its ranks read.
     origin: the notebook's cell that it came from; None if no notebook told it.
+    parts: blobs that the payload refers to: what is large of it, see minicluster.parts.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -132,6 +136,12 @@ class JobSpec(Message):
     bundle_sha256: Sha256 | None = None
     data: tuple[DataUse, ...] = Field(default=(), max_length=32)
     origin: NotebookCell | None = None
+    parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
+
+    @property
+    def blobs(self) -> frozenset[str]:
+        """All blobs that the job takes along."""
+        return frozenset(filter(None, (self.payload_sha256, self.bundle_sha256, *self.parts)))
 
     @model_validator(mode="after")
     def _one_shape(self) -> JobSpec:
@@ -167,6 +177,12 @@ class JobSubmit(Message):
 class BlobInfo(Message):
     sha256: Sha256
     size_bytes: int = Field(ge=0)
+
+
+class MissingBlobs(Message):
+    """POST api/missing-blobs; the answer, of the same form, holds those that are to be sent."""
+
+    sha256: tuple[Sha256, ...] = Field(max_length=MOST_PARTS)
 
 
 class Job(Message):

@@ -94,7 +94,7 @@ class RunOrder(Message):
     lighthouse: host:port of the job's lighthouse, if so. joins: the attempt runs already.
     lead: this task's first rank brings the result; may change while the attempt runs, with no effect
         but this. None: the task with rank 0.
-    output: what the task may bring of its output folder. bundle_sha256: see JobSpec.
+    output: what the task may bring of its output folder. bundle_sha256, parts: see JobSpec.
     data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
     """
@@ -119,6 +119,7 @@ class RunOrder(Message):
     lead: bool | None = None
     output: OutputLimits = OutputLimits()
     bundle_sha256: Sha256 | None = None
+    parts: tuple[Sha256, ...] = ()
     data: dict[str, str] = Field(default_factory=dict)
     peers: tuple[str, ...] = ()
 

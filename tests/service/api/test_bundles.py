@@ -30,3 +30,18 @@ async def test_a_bundle_that_is_not_here_or_of_somebody_else_is_asked_for(api):
     assert bundle in answer.json()["error"]["message"]
     await put(api, b"bob's bundle")
     assert (await api.ask("POST", "api/jobs", json=body)).status_code == 201
+
+
+async def test_a_task_gets_the_parts_of_its_job_and_nobody_elses(api):
+    part, other = await put(api, b"a part"), await put(api, b"another part")
+    _, (agent,), (run,) = await api.running(parts=[part])
+    assert run.parts == (part,)
+    assert (await agent.http.get(f"api/tasks/blobs/{part}")).content == b"a part"
+    assert (await agent.http.get(f"api/tasks/blobs/{other}")).status_code == 404
+
+
+async def test_a_notebook_is_told_which_parts_to_send(api):
+    mine, bobs = await put(api, b"mine"), await put(api, b"his", "bob")
+    ask = {"sha256": [mine, bobs, "0" * 64]}
+    answer = await api.ask("POST", "api/missing-blobs", json=ask)
+    assert answer.json()["sha256"] == [bobs, "0" * 64]

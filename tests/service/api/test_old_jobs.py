@@ -55,6 +55,7 @@ async def put(api, data, owner="ada"):
 async def ended(api, owner="ada", payload=b"a cell", result=b"a result", bundle=b"files"):
     """Return a job that ended, with all that one can leave."""
     more = {"payload": payload, "bundle_sha256": await put(api, bundle, owner)}
+    more["parts"] = [await put(api, bundle + b" and a part", owner)]
     job, (agent,), (run,) = await api.running(owner, **more)
     await agent.say(run, "rank-0", 0, b"printed")
     await snapshots.bring(agent, run, 10, b"ten")
@@ -69,7 +70,7 @@ async def ended(api, owner="ada", payload=b"a cell", result=b"a result", bundle=
 )
 async def test_what_a_job_left_goes_when_its_time_is_over(api, days, keep_days, goes):
     job = await ended(api)
-    left = {sha(b"a cell"), sha(b"files"), sha(b"a result")}
+    left = {sha(b"a cell"), sha(b"files"), sha(b"files and a part"), sha(b"a result")}
     assert blobs_of(api) == left
     await look(api, days, keep_days)
     assert blobs_of(api) == (set() if goes else left)

@@ -1,0 +1,60 @@
+"""What is large of a cell, kept on its task: the next cell of the same owner on the same gang has it already.
+
+It is in the task's own scratch folder, which belongs to one owner's gang and goes with it: nobody else's
+cell reads it, and nobody else puts anything there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from .link import Link
+
+KEPT_BYTES = 2 << 30
+"""Of cells before: more than this is removed, the longest unused first."""
+_AT_ONCE = 4
+
+
+class PartStore:
+    """A task's parts by their SHA-256; one is there only with all its bytes, their hash checked."""
+
+    def __init__(self, scratch: Path, kept_bytes: int = KEPT_BYTES) -> None:
+        self._folder = scratch / "parts"
+        self._kept_bytes = kept_bytes
+
+    def path(self, sha256: str) -> Path:
+        return self._folder / sha256
+
+    async def bring(self, parts: Collection[str], link: Link) -> None:
+        """Fetch those that are missing. Raises ServiceRefused, OSError."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._make_room, parts)
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def fetch(sha256: str) -> None:
+            async with gate:
+                fresh = self.path(sha256).with_suffix(".new")
+                await link.fetch_in_time(sha256, fresh)
+                fresh.replace(self.path(sha256))
+
+        await asyncio.gather(*(fetch(one) for one in parts if not self.path(one).exists()))
+
+    def read(self, sha256: str) -> memoryview:
+        """Return a part without reading it yet."""
+        with self.path(sha256).open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def _make_room(self, used: Collection[str]) -> None:
+        for one in used:
+            if self.path(one).exists():
+                os.utime(self.path(one))
+        others = [path for path in self._folder.iterdir() if path.name not in used]
+        room = self._kept_bytes
+        for path in sorted(others, key=lambda path: -path.stat().st_mtime):
+            room -= path.stat().st_size
+            if room < 0 or path.suffix:
+                path.unlink()

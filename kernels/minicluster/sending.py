@@ -1,0 +1,42 @@
+"""A cell on its way to the service: what the service has already stays here, what is large is told first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .client import Service
+from .parts import digests, holders
+from .payload import CellPayload
+from .pickling import parts_of, readable_size
+
+TOLD_BYTES = 5_000_000
+
+
+@dataclass(frozen=True)
+class CellBlobs:
+    """The blobs of a cell that is with the service. parts: what the payload refers to."""
+
+    payload_sha256: str
+    parts: tuple[str, ...]
+
+
+def send(
+    service: Service,
+    payload: CellPayload,
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+) -> CellBlobs:
+    """Bring a cell to the service. names, namespace: of what travels, to say whose bytes they are."""
+    in_order = digests(payload.parts)
+    found = dict(zip(in_order, payload.parts, strict=True))
+    missing = service.missing(tuple(found)) if found else set()
+    size = sum(found[sha256].size_bytes for sha256 in missing)
+    if size >= TOLD_BYTES:
+        whose = ", ".join(holders(names, missing, lambda value: parts_of(value, namespace)))
+        print(f"Sending {readable_size(size)}{f': {whose}' if whose else ''}")  # noqa: T201
+    for sha256 in missing:
+        service.put_part(found[sha256].data, sha256)
+    blob = service.put_blob(payload.without_parts(in_order))
+    return CellBlobs(blob.sha256, tuple(found))

@@ -1,0 +1,75 @@
+"""What is large is told before it is sent, and not sent again while it does not change."""
+
+from __future__ import annotations
+
+import pytest
+
+MODEL = "import torch\nmodel = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))"
+SUM = "%%distribute --nodes 2 --pull total\ntotal = float(sum(p.double().sum() for p in model.parameters()))"
+
+
+@pytest.fixture
+def sent(notebook, monkeypatch):
+    """The bytes of each upload, as they leave the notebook."""
+    bodies = []
+    service = notebook.run("get_ipython().magics_manager.registry['Distribute'].service()")
+    ask = service.ask
+
+    def counting(method, path, *args, **more):
+        if method == "PUT":
+            bodies.append(len(more["content"]))
+        return ask(method, path, *args, **more)
+
+    monkeypatch.setattr(service, "ask", counting)
+    return bodies
+
+
+def total(notebook):
+    return float(sum(p.double().sum() for p in notebook.names["model"].parameters()))
+
+
+def test_an_unchanged_model_is_sent_once_and_told(notebook, sent, capsys):
+    notebook.run(MODEL)
+    notebook.run(SUM)
+    assert sum(sent) > 16 << 20
+    assert "Sending 16.8 MB: model\n" in capsys.readouterr().out
+    assert notebook.names["total"] == total(notebook)
+
+    sent.clear()
+    notebook.run(f"{SUM}  # again")
+    assert sum(sent) < 100_000
+    assert "Sending" not in capsys.readouterr().out
+    assert notebook.names["total"] == total(notebook)
+
+
+def test_only_what_changed_is_sent(notebook, sent):
+    notebook.run(MODEL)
+    notebook.run(SUM)
+    sent.clear()
+    notebook.run("with torch.no_grad(): model[2].weight.add_(1)")
+    notebook.run(SUM)
+    assert 4 << 20 <= sum(sent) < 5 << 20
+    assert notebook.names["total"] == total(notebook)
+
+
+def test_views_of_one_storage_and_arrays_stay_what_they_are(notebook, sent):
+    notebook.run(
+        "import torch, numpy as np\nbig = torch.arange(1 << 19, dtype=torch.float64)\nhead = big[:3]\n"
+        "array = np.ones(1 << 19)\nframe = bytearray(2 << 20)"
+    )
+    cell = (
+        "%%distribute --nodes 1 --pull found\nhead += 1\narray[0] = 5\nframe[0] = 7\n"
+        "found = (big[:3].tolist(), array[:2].tolist(), len(frame), frame[0])"
+    )
+    for _ in range(2):
+        notebook.run(cell)
+        assert notebook.names["found"] == ([1.0, 2.0, 3.0], [5.0, 1.0], 2 << 20, 7)
+        notebook.run("head[:] = torch.arange(3); array[0] = 1; frame[0] = 0")
+    assert sum(sent) < 11 << 20
+
+
+def test_a_job_takes_its_parts_along(notebook, cluster, service):
+    notebook.run(MODEL)
+    notebook.run(SUM)
+    job = service.jobs(1)[0]
+    assert len(service.ask("GET", f"api/jobs/{job.id}").content) < 20_000

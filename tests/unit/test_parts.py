@@ -1,0 +1,77 @@
+"""What is large in a pickle is kept apart, and put back where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import pytest
+
+from minicluster.parts import PART_BYTES, PartsFile, digests, whole
+from minicluster.payload import CellPayload, PayloadDamaged
+from minicluster.pickling import dumps, loads, pack_names
+from minicluster.runtime.parts import PartStore
+from minicluster.wire.jobs import MOST_PARTS
+
+
+def test_all_is_there_again_in_its_order():
+    small, large = b"a small one", os.urandom(PART_BYTES)
+    file = PartsFile()
+    for data in (large, small, large[::-1], large, small):
+        file.write(data)
+    assert [part.at for part in file.parts] == [0, PART_BYTES + len(small), 2 * PART_BYTES + len(small)]
+    together = whole(file.small, [(part.at, part.data) for part in file.parts])
+    assert together == large + small + large[::-1] + large + small
+    assert digests(file.parts)[0] == hashlib.sha256(large).hexdigest()
+
+
+def test_a_pickle_is_the_same_with_and_without_parts():
+    names = {"a": bytearray(os.urandom(PART_BYTES)), "b": [1, 2], "c": os.urandom(PART_BYTES + 1)}
+    names["again"] = names["a"]
+    packed = pack_names(names, {}, "names")
+    assert len(packed.parts) == 2 and len(packed.data) < 1000
+    back = loads(dumps(names, {}, "names"), {})
+    assert back == names and back["again"] is back["a"]
+
+
+def test_a_payload_refers_to_its_parts_or_has_them_in_it():
+    packed = pack_names({"a": os.urandom(PART_BYTES)}, {}, "names")
+    cell = CellPayload(source="a", filename="Cell In[1]", names=packed.data, parts=packed.parts)
+    sha256 = digests(packed.parts)
+    light = cell.without_parts(sha256)
+    assert len(light) < 1000
+    read = CellPayload.from_bytes(light, {sha256[0]: packed.parts[0].data}.__getitem__)
+    assert read == CellPayload.from_bytes(cell.to_bytes())
+    with pytest.raises(PayloadDamaged, match="1 parts are not with it"):
+        CellPayload.from_bytes(light)
+
+
+def test_there_are_not_more_parts_than_a_job_may_name():
+    file, data = PartsFile(), bytes(PART_BYTES)
+    for _ in range(MOST_PARTS):
+        file.write(data)
+    assert file.write(data) == PART_BYTES
+    assert len(file.parts) == MOST_PARTS and len(file.small) == PART_BYTES
+
+
+class Link:
+    """Stands for the service: gives what it is asked for, and keeps what that was."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def fetch_in_time(self, sha256, path):
+        self.asked.append(sha256)
+        path.write_bytes(sha256.encode() * 10)
+
+
+async def test_parts_stay_for_the_next_cell_within_a_bound(tmp_path):
+    link, store = Link(), PartStore(tmp_path, kept_bytes=50)
+    await store.bring(["a" * 4, "b" * 4], link)
+    await store.bring(["b" * 4, "c" * 4], link)
+    assert link.asked == ["a" * 4, "b" * 4, "c" * 4]
+    assert store.read("b" * 4) == b"b" * 40
+    await store.bring(["d" * 4], link)
+    await store.bring(["a" * 4], link)
+    assert link.asked[3:] == ["d" * 4, "a" * 4]
+    assert store.path("a" * 4).parent.stat().st_mode & 0o777 == 0o700
