@@ -164,7 +164,7 @@ def test_a_new_attempt_has_an_error_of_its_own(store, given):
 
 def test_a_blob_belongs_to_who_sent_it(store, given):
     given.in_threads(4, lambda _: store.blobs.add("ada", SHA, 3_000_000_000, 1.0))
-    assert store.blobs.has("ada", SHA)
+    assert not store.blobs.lacks("ada", [SHA])
     assert store.blobs.size("ada", SHA) == 3_000_000_000
-    assert not store.blobs.has("bob", SHA)
+    assert store.blobs.lacks("bob", [SHA]) == {SHA}
     assert store.blobs.size("bob", SHA) is None

@@ -73,3 +73,16 @@ def test_a_job_takes_its_parts_along(notebook, cluster, service):
     notebook.run(SUM)
     job = service.jobs(1)[0]
     assert len(service.ask("GET", f"api/jobs/{job.id}").content) < 20_000
+
+
+def test_after_a_restart_of_the_kernel_what_was_sent_in_parts_is_made_anew(notebook):
+    notebook.run(MODEL)
+    before = total(notebook)
+    job = notebook.run(
+        "%%distribute --nodes 1 --detach\nwith torch.no_grad(): model[0].bias.fill_(1.0)\nextra = 1"
+    )
+    bias = float(notebook.names["model"][0].bias.double().sum())
+    notebook.shell.magics_manager.registry["Distribute"]._sent.clear()
+    del notebook.names["model"]
+    notebook.run(f"%distribute attach {job.id}")
+    assert total(notebook) == pytest.approx(before - bias + 1024)
