@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 
@@ -75,3 +76,19 @@ async def test_parts_stay_for_the_next_cell_within_a_bound(tmp_path):
     await store.bring(["a" * 4], link)
     assert link.asked[3:] == ["d" * 4, "a" * 4]
     assert store.path("a" * 4).parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_when_one_part_fails_none_is_fetched_any_longer(tmp_path):
+    class Broken(Link):
+        async def fetch_in_time(self, sha256, path):
+            await super().fetch_in_time(sha256, path)
+            await asyncio.sleep(0)
+            if sha256 == "full":
+                raise OSError(28, "No space left on device")
+            await asyncio.sleep(0.05)
+
+    store = PartStore(tmp_path)
+    with pytest.raises(OSError, match="No space"):
+        await store.bring(["slow", "full"], Broken())
+    await asyncio.sleep(0.1)
+    assert not store.path("slow").exists()

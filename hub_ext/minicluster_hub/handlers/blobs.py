@@ -10,6 +10,7 @@ from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError, api_error, too_large
 from minicluster_hub.handlers.files import FileReply
+from minicluster_hub.handlers.route import Route, Scope
 from minicluster_hub.handlers.tasks import TaskHandler
 
 
@@ -126,3 +127,27 @@ class TaskBlobHandler(TaskHandler, Upload, FileReply):
         if record is None:
             raise ApiError(409, "no_attempt", f"task {self.task.id} has no job now")
         await self.keep(record.owner)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "PUT",
+        "api/blobs/{sha256}",
+        UserBlobHandler,
+        "Store a payload",
+        scope=Scope.SUBMIT,
+        body="application/octet-stream",
+        answer=BlobInfo,
+    ),
+    Route("HEAD", "api/blobs/{sha256}", UserBlobHandler, "Is a payload there?", scope=Scope.SUBMIT),
+    Route(
+        "POST",
+        "api/missing-blobs",
+        MissingBlobsHandler,
+        "Which parts of a payload are to be sent",
+        scope=Scope.SUBMIT,
+        body=MissingBlobs,
+        answer=MissingBlobs,
+    ),
+)
+"""What users ask of blobs."""

@@ -56,7 +56,8 @@ class JobsHandler(UserHandler):
             raise ApiError(422, refused.code, refused.message, refused.hint) from refused
         except ImageNotAllowed as refused:
             raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
-        for blob in context.store.blobs.lacks(owner, spec.blobs):
+        # Renewed: none goes before the job names it.
+        for blob in context.store.blobs.renew_all(owner, spec.blobs, context.clock()):
             raise ApiError(
                 409,
                 "payload_missing",

@@ -41,7 +41,14 @@ class PartStore:
                 await link.fetch_in_time(sha256, fresh)
                 fresh.replace(self.path(sha256))
 
-        await asyncio.gather(*(fetch(one) for one in parts if not self.path(one).exists()))
+        missing = [one for one in parts if not self.path(one).exists()]
+        try:
+            # When one fails, none goes on into a file that the next attempt writes.
+            async with asyncio.TaskGroup() as group:
+                for one in missing:
+                    group.create_task(fetch(one))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
 
     def read(self, sha256: str) -> memoryview:
         """Return a part without reading it yet."""

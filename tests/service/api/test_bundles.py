@@ -45,3 +45,17 @@ async def test_a_notebook_is_told_which_parts_to_send(api):
     ask = {"sha256": [mine, bobs, "0" * 64]}
     answer = await api.ask("POST", "api/missing-blobs", json=ask)
     assert answer.json()["sha256"] == [bobs, "0" * 64]
+
+
+async def test_a_part_of_somebody_else_is_no_part_of_a_job_and_not_shown(api):
+    payload, mine, bobs = await put(api, b"a cell"), await put(api, b"mine"), await put(api, b"his", "bob")
+    spec = {"payload_sha256": payload, "parts": [mine, bobs], "nodes": {"min": 1, "max": 1}}
+    body = {"idempotency_key": "key-00001", "spec": spec}
+    answer = await api.ask("POST", "api/jobs", json=body)
+    assert answer.status_code == 409 and bobs in answer.json()["error"]["message"]
+    job = (await api.ask("POST", "api/jobs", json={**body, "spec": {**spec, "parts": [mine]}})).json()["id"]
+    path = f"api/jobs/{job}/cell?part="
+    assert (await api.ask("GET", path + mine)).content == b"mine"
+    for other in (bobs, "../../etc/passwd"):
+        assert (await api.ask("GET", path + other)).status_code == 404
+    assert (await api.ask("GET", path + mine, "bob-token")).status_code == 404

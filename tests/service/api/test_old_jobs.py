@@ -132,6 +132,28 @@ async def test_who_was_told_that_a_blob_is_here_can_name_it(api, asks):
     assert api.context.blobs.size(sha(data)) == len(data)
 
 
+async def test_parts_that_are_here_stay_until_the_job_names_them(api):
+    blobs = [await put(api, data) for data in (b"a cell", b"a part")]
+    spec = {"payload_sha256": blobs[0], "parts": [blobs[1]], "nodes": {"min": 1, "max": 1}}
+
+    def grow_old():
+        with api.context.store._database.write() as connection:
+            connection.exec_driver_sql("UPDATE blobs SET asked_at = 1.0, created_at = 1.0")
+        age(api, 2)
+
+    grow_old()
+    answer = await api.ask("POST", "api/missing-blobs", json={"sha256": blobs})
+    assert answer.json()["sha256"] == []
+    await look(api)
+    assert blobs_of(api) == set(blobs)
+    grow_old()
+    refused = {"idempotency_key": "key-00001", "spec": {**spec, "bundle_sha256": sha(b"to be sent")}}
+    assert (await api.ask("POST", "api/jobs", json=refused)).status_code == 409
+    await look(api)
+    assert (await api.ask("POST", "api/jobs", json={**refused, "spec": spec})).status_code == 201
+    assert blobs_of(api) == set(blobs)
+
+
 async def test_a_blob_that_comes_again_while_it_is_removed_stays(api):
     data = await put(api, b"again")
     age(api, 2)
@@ -145,7 +167,7 @@ async def test_a_service_that_was_killed_between_rows_and_files_goes_on(api):
     job = await ended(api)
     api.context.store.old_jobs.forget([job.id], time.time())
     assert api.context.store.blobs.drop_loose(time.time() + DAY_S) == 4
-    assert api.context.logs.jobs() == [job.id] and len(blobs_of(api)) == 3
+    assert api.context.logs.jobs() == [job.id] and len(blobs_of(api)) == 4
     await look(api, 2)
     assert api.context.logs.jobs() == api.context.blobs.jobs() == []
     assert blobs_of(api) == set()
