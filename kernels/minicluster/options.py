@@ -68,6 +68,10 @@ class CellOptions:
         "what comes back, in place of all that the cell assigns or changes",
         offers="names",
     )
+    gather: tuple[str, ...] = option(
+        "--gather", values.names, "losses,acc", "what comes back as a list with each rank's value", (),
+        add=operator.add, offers="names",
+    )  # fmt: skip
     files: tuple[str, ...] = option(
         "--with", values.paths, "data.json,conf/", "files and folders beside the notebook that go along", (),
         add=operator.add,
@@ -139,5 +143,10 @@ def cell_options(said: Namespace) -> CellOptions:
         raise OptionWrong(
             "--gpus takes GPUs wherever they are, one rank for each.",
             "Leave --nodes, --gpus-per-node, --ranks-per-node and --fault-tolerant out, or --gpus.",
+        )
+    if options.gather and options.fault_tolerant:
+        raise OptionWrong(
+            "--gather makes a list with a value of each rank, and with --fault-tolerant ranks come and go.",
+            "Leave one of them out.",
         )
     return options

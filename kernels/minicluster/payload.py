@@ -69,6 +69,7 @@ class CellPayload:
     shared: which of its objects the notebook has (`Known.shared`); empty: nothing is brought back into them.
     modules: source files beside the notebook by relative path.
     pull: the names to bring back; None: all that the cell assigns at top level or changes.
+    gather: the names that come back as a list with each rank's value.
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
     parts: what is large of `names`, kept apart from it; then `names` is the rest (see minicluster.parts).
@@ -84,6 +85,7 @@ class CellPayload:
     parts: tuple[Part, ...] = ()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
+    gather: tuple[str, ...] = ()
     result_limit_bytes: int = 1 << 30
     versions: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
@@ -105,6 +107,7 @@ class CellPayload:
             "source": self.source,
             "filename": self.filename,
             "pull": self.pull,
+            "gather": self.gather,
             "result_limit_bytes": self.result_limit_bytes,
             "versions": dict(self.versions),
             "packages": self.packages,
@@ -135,6 +138,7 @@ class CellPayload:
             shared=sections.pop("shared", b""),
             modules={key.removeprefix("module:"): data for key, data in sections.items()},
             pull=None if pull is None else tuple(pull),
+            gather=tuple(head.get("gather", ())),
             result_limit_bytes=head["result_limit_bytes"],
             versions=head["versions"],
             packages=tuple(head.get("packages", ())),

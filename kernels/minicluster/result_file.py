@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,17 +26,24 @@ _START = len(MAGIC) + 8 + _HEAD_BYTES
 
 
 def write_result_file(
-    path: Path, back: Return, wish: Wish, absent: Iterable[LeftBehind] = (), said: Sequence[str] = ()
+    path: Path,
+    back: Return,
+    wish: Wish,
+    absent: Iterable[LeftBehind] = (),
+    say: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
 ) -> None:
-    """Write what goes back; the file is there as a whole or not at all. said: sentences for the notebook."""
+    """Write what goes back; the file is there as a whole or not at all.
+
+    say: returns sentences for the notebook, given the names that stay.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w+b") as file:
             file.seek(_START)
-            left = back.write(file, wish)
+            left = (*back.write(file, wish), *absent)
             body_size = file.tell() - _START
-            last = left_to_bytes((*left, *absent))
-            words = json.dumps(list(said)).encode()
+            last = left_to_bytes(left)
+            words = json.dumps(list(say([item.name for item in left]))).encode()
             file.write(last + words)
             file.seek(0)
             sections = {"body": body_size, "left_behind": len(last), "said": len(words)}

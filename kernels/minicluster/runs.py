@@ -81,7 +81,9 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     )
     captured = capture(cell, around, notebook.limits, options.push, options.pull)
     if options.pull is not None:
-        notebook.stayed.update(dict.fromkeys({*cell.assigned} - {*options.pull}, _NOT_PULLED))
+        came = {*options.pull, *options.gather}
+        notebook.stayed.update(dict.fromkeys({*cell.assigned} - came, _NOT_PULLED))
+    captured = replace(captured, payload=replace(captured.payload, gather=options.gather))
     return run_payload(captured, cell, options, notebook)
 
 

@@ -66,10 +66,10 @@ def pack(cell: CellSource, arguments: Sequence[str], modules_bytes: int) -> Cell
 
 
 def _options(options: CellOptions, script: str) -> CellOptions:
-    if options.push is not None or options.pull is not None:
+    if options.push is not None or options.pull is not None or options.gather:
         raise OptionWrong(
             "%distribute run: a script takes no names from the notebook and gives none back.",
-            "Leave --push and --pull out; what the script writes into mc.output() comes back.",
+            "Leave --push, --pull and --gather out; what the script writes into mc.output() comes back.",
         )
     name = Path(script).name[:_LONGEST_NAME] if options.name == _UNNAMED else options.name
     path = local_path(script)

@@ -63,6 +63,10 @@ class Run:
         """Return what of the result stayed on rank 0."""
         return self._result_file().left_behind()
 
+    def said(self) -> tuple[str, ...]:
+        """Return the sentences of the ranks for the notebook."""
+        return self._result_file().said()
+
     def _result_file(self) -> ResultFile:
         assert self.attempt.result
         return ResultFile(io.BytesIO(self.cluster.service.blobs[self.attempt.result.sha256]))

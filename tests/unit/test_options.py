@@ -36,9 +36,15 @@ def test_gpus_wherever_they_are_have_no_shape(more):
         parse_cell_line(f"--gpus 4 {more}")
 
 
+def test_gather_needs_ranks_that_stay():
+    with pytest.raises(OptionWrong, match="ranks come and go"):
+        parse_cell_line("--gather losses --fault-tolerant")
+
+
 def test_every_option_that_is_there():
     line = (
         "--nodes 1:3 --gpus-per-node 2 --ranks-per-node=4 --name 'my run' --push a,b --pull model,history "
+        "--gather losses --gather acc "
         "--detach --env A=1 --env B=x=y --timeout 30m --image lab/torch:2 --shm 2g "
         "--quiet 5m --priority 40 --comm ddp --plain  # a note"
     )
@@ -49,6 +55,7 @@ def test_every_option_that_is_there():
         name="my run",
         push=("a", "b"),
         pull=("model", "history"),
+        gather=("losses", "acc"),
         detach=True,
         env={"A": "1", "B": "x=y"},
         timeout_s=1800.0,

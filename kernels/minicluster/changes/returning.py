@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, BinaryIO
 
 from ..payload import LeftBehind
@@ -70,10 +71,27 @@ class Return:
         """Tell whether what was written speaks of objects that the notebook sent."""
         return bool(self._known.objects)
 
-    def write(self, file: BinaryIO, wish: Wish) -> tuple[LeftBehind, ...]:
-        """Write all that can go back; return what stays, with the reasons."""
+    @cached_property
+    def _found(self) -> Changed:
         found = self._tracker.changed()
         self._tracker.spread_fresh(found)
+        return found
+
+    def coming(self, wish: Wish) -> dict[str, Any]:
+        """Return by name what is to come back: what is wished for, bound anew, or changed in place."""
+        space, objects, found = self._namespace, self._known.objects, self._found
+        fresh = {id(objects[number]) for number in found.fresh}
+        names = dict.fromkeys(name for name in wish.names if name in space)
+        if not wish.only:
+            names |= dict.fromkeys(name for name in self._bound if self._is_rebound(name, fresh))
+            ids = {id(objects[number]) for number in (*found.now, *found.broken)}
+            held = {name: value for name, value in self._roots().items() if name in self._bound}
+            names |= dict.fromkeys(leading(self._tracker.anatomy, held, ids) if ids else ())
+        return {name: space[name] for name in names}
+
+    def write(self, file: BinaryIO, wish: Wish) -> tuple[LeftBehind, ...]:
+        """Write all that can go back; return what stays, with the reasons."""
+        found = self._found
         fresh = [self._known.objects[number] for number in found.fresh]
         changed = self._limited(found, wish)
         going = self._going(found, changed, fresh, wish)

@@ -46,6 +46,7 @@ from . import (
     stacks,
     system,
     tracebacks,
+    values,
 )
 from .displays.install import Displays
 from .displays.limits import rank_bytes
@@ -107,8 +108,10 @@ class Rank:
             if os.getpid() != self.pid:
                 return 0  # A child that the cell forked, and that came through to its end.
             ending.wait_for_the_rest(lambda name: self._say("waiting", what=name))
+            wish = self._wish(payload, cell, value)
+            shared = values.share(self._among, payload, self.back, wish, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
-                self._keep_result(payload, cell, value)
+                self._keep_result(payload, shared)
             if self.group:
                 self.group.wait_for_all()
         except BaseException as error:
@@ -200,18 +203,19 @@ class Rank:
                 self.displays.finish(value if brings else None)
         return cell, value
 
-    def _keep_result(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
-        wanted = cell.assigned if payload.pull is None else payload.pull
-        absent = [name for name in payload.pull or () if name not in self.namespace]
-        wish = Wish(
-            names=wanted,
+    def _wish(self, payload: CellPayload, cell: CellSource, value: Any) -> Wish:
+        return Wish(
+            names=cell.assigned if payload.pull is None else payload.pull,
             value=value if cell.value is not None else NOTHING,
             only=payload.pull is not None,
             at_home=self.given,
             limit_bytes=payload.result_limit_bytes,
         )
+
+    def _keep_result(self, payload: CellPayload, shared: values.Shared) -> None:
+        absent = [name for name in payload.pull or () if name not in self.namespace]
         left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
-        write_result_file(self.paths.result, self.back, wish, left)
+        write_result_file(self.paths.result, self.back, shared.wish, left, shared.sentences)
 
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, SystemExit):
@@ -226,6 +230,13 @@ class Rank:
             tracebacks.write_account(self.paths.error_file(self.rank), account)
             self._say("failed", exit_code=code)
         return code
+
+    @property
+    def _among(self) -> values.Among:
+        order = self.order
+        size = 1 if order.fault_tolerant else order.world_size
+        store = order.master_addr, order.master_port
+        return values.Among(self.rank, size, store, lambda what: self._say("waiting", what=what))
 
     def _say(self, event: str, **more: Any) -> None:
         os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")

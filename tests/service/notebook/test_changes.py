@@ -100,3 +100,16 @@ def test_a_sharded_model_is_named_with_the_call_that_gathers_it(notebook, capsys
     assert "get_optimizer_state_dict" in told
     assert type(notebook.names["model"]).__name__ == "Linear"
     assert notebook.names["optimizer"].param_groups[0]["params"][0] is notebook.names["weight"]
+
+
+def test_what_differs_between_ranks_is_told_and_gathered(notebook, capsys):
+    notebook.run("losses, seen = [], [7]")
+    cell = "import os\nlosses.append(int(os.environ['RANK']))\nmade = len(seen)"
+    notebook.run(f"%%distribute --nodes 2 --plain\n{cell}")
+    assert notebook.names["losses"] == [0]
+    told = "`losses` differs between ranks; rank 0's came back (--gather losses brings all)"
+    assert told in capsys.readouterr().out
+    notebook.run(f"%%distribute --nodes 2 --plain --gather losses\n{cell}")
+    assert notebook.names["losses"] == [[0, 0], [0, 1]]
+    assert notebook.names["made"] == 1
+    assert "between ranks" not in capsys.readouterr().out
