@@ -1,6 +1,6 @@
 """Whether ranks have the same value: a digest of it that is the same in each process.
 
-A pickle would not do: the order of a set differs between processes, and strings that are equal are not always one.
+A pickle would not do: the order of a set differs between processes, and equal strings are not always one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def likeness(value: Any) -> str | None:
 
 
 class _Looker:
-    """Takes one value apart. Of modules the parameters count: buffers differ under DistributedDataParallel."""
+    """Takes one value apart. Of modules the parameters count: buffers differ under DDP."""
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules.get("torch")
