@@ -114,4 +114,6 @@ def die_with_parent(parent_pid: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent_pid:
+            # The parent's own handler would be run here, in a copy of it.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -121,9 +122,13 @@ def test_a_child_dies_with_its_parent(data: Path) -> None:
     assert not find(of_data_folder(data))
 
 
-def test_a_child_whose_parent_is_gone_already_ends_at_once(data: Path) -> None:
+def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # As a launcher has one.
     nobody = 2**22 - 1
-    process = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: die_with_parent(nobody))
+    try:
+        process = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: die_with_parent(nobody))
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert process.wait(5) == -15
 
 
