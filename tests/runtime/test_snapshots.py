@@ -41,6 +41,9 @@ for epoch in range(loader.epoch, 3):
         seen.append((epoch, number.tolist()))
         losses[step] = loss.item()
         if step == STOP_AT:
+            from minicluster.train.snapshots.session import session
+            session().writer.wait()
+            torch.distributed.barrier()
             print("there", flush=True)
             time.sleep(600)
         mc.checkpoint(model, optimizer, loader, step=step, every=EVERY, schedule=schedule, losses=losses)
