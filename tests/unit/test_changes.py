@@ -150,3 +150,12 @@ def test_what_cannot_come_is_named_and_half_a_list_never_comes(notebook: Noteboo
     assert "the rest of `box` came" in result.summary()
     assert "nothing of `things` came" in result.summary()
     assert not hasattr(names["box"], "lock")
+
+
+def test_a_tensor_that_was_made_larger_comes_with_its_new_storage(notebook: Notebook) -> None:
+    pytest.importorskip("torch")
+    notebook.cell("import torch\nlarge = torch.ones(4)\nalias = large\nhistory = []")
+    notebook.distribute("large.resize_(6).fill_(3)\nhistory.append(1)", "torch large history")
+    assert notebook.names["large"].tolist() == [3.0] * 6
+    assert notebook.names["alias"] is notebook.names["large"]
+    assert notebook.names["history"] == [1]

@@ -48,7 +48,7 @@ class Tracker:
         settle(self.known, self.before)
         with _no_collection():
             for number in list(self.before) if numbers is None else numbers:
-                if number in self.before:
+                if number in self.before and number in self.known.objects:  # settle() drops what was resized.
                     self._look_again(number, found)
         return found
 

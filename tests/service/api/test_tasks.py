@@ -40,7 +40,7 @@ async def test_orders_wait_until_they_change(start_api):
 
 async def test_output_sent_twice_is_kept_once(api):
     job, (agent,), (run,) = await api.running()
-    assert (await agent.say(run, "rank-0", 0, b"abc")).sizes == {"rank-0": 3, "records": 0}
+    assert (await agent.say(run, "rank-0", 0, b"abc")).sizes == {"rank-0": 3, "records": 0, "display-0": 0}
     assert (await agent.say(run, "rank-0", 0, b"abc")).sizes["rank-0"] == 3
     assert (await agent.say(run, "rank-0", 1, b"bcde")).sizes["rank-0"] == 5
     assert (await agent.say(run, "rank-0", 9, b"beyond")).sizes["rank-0"] == 5
@@ -55,7 +55,11 @@ async def test_a_task_writes_only_its_own_streams(api):
     for stream in ("rank-0", "records"):
         with pytest.raises(AssertionError, match="not_your_stream"):
             await second.say(runs[1], stream, 0, b"forged")
-    assert (await second.say(runs[1], "agent-1", 0, b"{}\n")).sizes == {"rank-1": 0, "agent-1": 3}
+    assert (await second.say(runs[1], "agent-1", 0, b"{}\n")).sizes == {
+        "rank-1": 0,
+        "agent-1": 3,
+        "display-1": 0,
+    }
 
 
 async def test_output_of_another_attempt_is_not_kept(api):
