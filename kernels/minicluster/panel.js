@@ -98,7 +98,7 @@ export class JobState {
   }
 
   elapsed(until) {
-    const since = this.head.ticking ? (until - this.headAt) / 1000 : 0;
+    const since = this.head.ticking ? Math.max(0, until - this.headAt) / 1000 : 0;
     return clock(this.head.elapsed_s + since);
   }
 }
