@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from .wire.jobs import MOST_PARTS
+from .sizes import MOST_PARTS
 
 PART_BYTES = 1 << 20
 """From this size on it is worth a file of its own."""

@@ -1,6 +1,9 @@
-"""Sizes in words."""
+"""Sizes in words, and a limit that messages and pickles share: pickles are read where no messages are."""
 
 from __future__ import annotations
+
+MOST_PARTS = 1000
+"""Parts of one job's names: each is a hash in its row and its orders."""
 
 
 def readable_size(size_bytes: float) -> str:

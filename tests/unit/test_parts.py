@@ -12,7 +12,7 @@ from minicluster.parts import PART_BYTES, PartsFile, digests, whole
 from minicluster.payload import CellPayload, PayloadDamaged
 from minicluster.pickling import dumps, loads, pack_names
 from minicluster.runtime.parts import PartStore
-from minicluster.wire.jobs import MOST_PARTS
+from minicluster.sizes import MOST_PARTS
 
 
 def test_all_is_there_again_in_its_order():

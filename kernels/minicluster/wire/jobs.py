@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from minicluster.sizes import MOST_PARTS
+
 from .base import EnvName, Message, Sha256
 from .stacks import RankStack
 
@@ -94,9 +96,6 @@ class NotebookCell(Message):
     cell: str = Field(default="", max_length=256)
     notebook: str = Field(default="", max_length=4096)
     kernel: str = Field(default="", max_length=128)
-
-
-MOST_PARTS = 1000
 
 
 class JobSpec(Message):
