@@ -58,9 +58,9 @@ class Known:
     @classmethod
     def of_pickler(cls, memo: dict[int, tuple[int, Any]]) -> Known:
         """Return what a pickler's memo had. The pickler has to be gone, and nobody else may hold the memo."""
-        objects = {number: obj for number, obj in memo.values()}
+        objects = {number: _itself(obj) for number, obj in memo.values()}
         memo.clear()
-        return cls(_lasting({number: _itself(obj) for number, obj in objects.items()}))
+        return cls(_lasting(objects))
 
     @classmethod
     def of_unpickler(cls, memo: dict[int, Any], shared: bytes) -> Known:
@@ -70,9 +70,10 @@ class Known:
         objects = {n: obj for n, obj in sorted(memo.items()) if n < len(there) and there[n] == "1"}
         memo.clear()
         seen: set[int] = set()
-        once = {n: obj for n, obj in objects.items() if id(obj) not in seen and not seen.add(id(obj))}
-        objects.clear()
-        return cls(_lasting(once))
+        twice = [n for n, obj in objects.items() if id(obj) in seen or seen.add(id(obj))]
+        for number in twice:
+            del objects[number]
+        return cls(_lasting(objects))
 
     def shared(self) -> bytes:
         """Write the numbers for the other side: a bit for each."""
@@ -92,8 +93,9 @@ def _itself(obj: Any) -> Any:
 
 
 def _lasting(objects: dict[int, Any]) -> dict[int, Any]:
-    """Leave out what cannot change and is written in no time, and what nobody holds any more."""
-    objects = {number: obj for number, obj in objects.items() if _counts(obj)}
+    """Leave out, in place, what cannot change and is written in no time, and what nobody else holds."""
+    for number in [number for number, obj in objects.items() if not _counts(obj)]:
+        del objects[number]
     alone = _references({0: object()})[0]
     while gone := [
         n for n, count in _references(objects).items() if count <= alone and not is_storage(objects[n])

@@ -1,0 +1,23 @@
+"""What both sides have after a cell was sent: the notebook's objects, and nothing made for the way only."""
+
+from __future__ import annotations
+
+import pytest
+
+from minicluster.parts import whole
+from minicluster.pickling import load_known, pack_names
+
+
+def test_what_was_made_for_the_way_only_is_left_out_on_both_sides() -> None:
+    torch = pytest.importorskip("torch")
+    names = {"model": torch.nn.Linear(3, 2), "several": [torch.ones(4)]}
+    packed = pack_names(names, {}, "names")
+    data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
+    there, known = load_known(data, packed.known.shared(), {}, False)
+    for one in (packed.known, known):
+        kinds = {type(obj) for obj in one.objects.values()}
+        # torch writes each tensor by a typed storage and a tuple, which nobody has.
+        assert not kinds & {tuple, torch.storage.TypedStorage}
+        assert {torch.nn.Linear, torch.nn.Parameter, torch.Tensor, torch.UntypedStorage, list} <= kinds
+    assert known.objects.keys() == packed.known.objects.keys()
+    assert there["several"][0].tolist() == [1] * 4
