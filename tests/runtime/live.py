@@ -48,6 +48,8 @@ for epoch in range(start, {epochs}):
         optimizer.zero_grad()
         loss = model(x).square().mean()
         time.sleep({pause})
+        begun = dict(epoch=epoch, step=session.step, samples=index.tolist(), at=time.monotonic(), counted=False)
+        story.write(json.dumps(dict(begun, members=[])) + "\\n")
         loss.backward()
         here = dict(epoch=epoch, step=session.step, members=session.members, samples=index.tolist())
         story.write(json.dumps(dict(here, at=time.monotonic(), counted=False)) + "\\n")
@@ -62,7 +64,10 @@ print("total", repr(total))
 
 @dataclass(frozen=True)
 class Took:
-    """What a rank noted: before each try of a step, and again when the step counted."""
+    """What a rank noted: before each try of a step, and again when the step counted.
+
+    members: empty if the rank died before it knew with whom it took the step.
+    """
 
     rank: int
     epoch: int
@@ -150,9 +155,11 @@ class Live:
         path = self.folder / f"rank-{rank}"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         notes = [json.loads(line) for line in lines if line.endswith("\n")]
+        # How a try began matters only where nothing followed.
+        kept = [note for note in notes[:-1] if note["members"]] + notes[-1:]
         return [
             Took(rank, **note | {"members": tuple(note["members"]), "samples": tuple(note["samples"])})
-            for note in notes
+            for note in kept
         ]
 
     async def until_step(self, rank: int, step: int) -> None:
@@ -231,5 +238,11 @@ def lost_steps(steps: list[Took]) -> int:
 def samples_of(steps: list[Took], epoch: int) -> list[int]:
     """Return the samples of the steps that counted, those too that a rank took which died right then."""
     counted = {(one.step, one.members) for one in steps if one.counted}
+
+    def did_count(one: Took) -> bool:
+        if one.members:
+            return (one.step, one.members) in counted
+        return any(one.step == step and one.rank in members for step, members in counted)
+
     tries = (one for one in steps if not one.counted and one.epoch == epoch)
-    return [sample for one in tries if (one.step, one.members) in counted for sample in one.samples]
+    return [sample for one in tries if did_count(one) for sample in one.samples]
