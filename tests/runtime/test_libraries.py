@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,9 @@ MODULES = {
     "TensorFlow": "tensorflow",
 }
 EXPECTED = {
-    "Hugging Face Trainer": {"steps": 4},
-    "Lightning": {"steps": 4},
+    "Accelerate": {"alike": True},
+    "Hugging Face Trainer": {"steps": 4, "alike": True},
+    "Lightning": {"steps": 4, "alike": True},
     "JAX": {"total": 3.0},
     "TensorFlow": {"total": 3.0},
 }
@@ -35,6 +37,15 @@ COMES_BACK = {
     "Hugging Face Trainer": ("model",),
     "Lightning": ("model",),
 }
+
+
+ALIKE = """
+import torch.distributed as dist
+weights = [None] * dist.get_world_size()
+dist.all_gather_object(weights, [one.tolist() for one in model.parameters()])
+alike = all(each == weights[0] for each in weights)
+"""
+"""What training together makes of models that each rank has begun with numbers of its own."""
 
 
 def test_each_library_of_the_page_is_here() -> None:
@@ -49,11 +60,86 @@ async def test_the_cell_of_the_page_runs_on_all_ranks(cluster: Cluster, library:
         pytest.skip(f"{MODULES[library]} is not installed (the extra `libraries`)")
     expected = {"processes": 3, **EXPECTED.get(library, {})}
     trained = COMES_BACK.get(library, ())
-    run = await cluster.run(CELLS[library], pull=(*expected, *trained))
+    cell = CELLS[library] + (ALIKE if "alike" in expected else "")
+    run = await cluster.run(cell, pull=(*expected, *trained))
     await run.over(500)
     result = await run.result()
     assert {name: result[name] for name in expected} == expected
     assert set(trained) <= result.keys(), run.left_behind()
+
+
+def cases(cells: dict[str, str]) -> list[Any]:
+    """Leave to `./test full` what imports Lightning on three ranks."""
+    full = pytest.mark.full("what runs in the gate is Accelerate's")
+    return [pytest.param(name, marks=full if "lightning" in name else ()) for name in cells]
+
+
+TOGETHER = {
+    "accelerate": """
+        from accelerate import PartialState
+        processes = PartialState().num_processes
+        """,
+    "accelerate's both": """
+        from accelerate import Accelerator, PartialState
+        processes = min(PartialState().num_processes, Accelerator().num_processes)
+        """,
+    "lightning's fabric": """
+        import lightning
+        fabric = lightning.Fabric()
+        fabric.launch()
+        processes = fabric.world_size
+        """,
+    "lightning with devices alone": """
+        import lightning
+        processes = lightning.Trainer(devices=1, accelerator="cpu", logger=False).world_size
+        """,
+    "pytorch_lightning": """
+        import pytorch_lightning
+        processes = pytorch_lightning.Trainer(logger=False).world_size
+        """,
+}
+
+
+@pytest.mark.parametrize("library", cases(TOGETHER))
+async def test_what_looks_at_no_gpu_and_no_argument_sees_all_ranks(cluster: Cluster, library: str) -> None:
+    pytest.importorskip(library.partition("'")[0].partition(" ")[0], exc_type=ImportError)
+    run = await cluster.run(TOGETHER[library], pull=("processes",))
+    assert await run.result() == {"processes": 3}
+
+
+LIGHTNING = """
+    import torch
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.demos.boring_classes import BoringModel
+    Trainer(strategy="ddp_notebook", max_steps=1, logger=False, enable_checkpointing=False).fit(BoringModel())
+    """
+LAUNCHERS = {
+    "accelerate": "import accelerate\naccelerate.notebook_launcher(print, num_processes=3)",
+    "accelerate with two": "from accelerate import notebook_launcher as go\ngo(print, ('a',), 2)",
+    "accelerate without a number": "from accelerate import notebook_launcher as go\ngo(print)",
+    "accelerate to debug": "from accelerate.launchers import debug_launcher as go\ngo(print)",
+    "lightning": LIGHTNING,
+    "lightning spawning": LIGHTNING.replace("notebook", "spawn"),
+}
+
+
+@pytest.mark.parametrize("library", cases(LAUNCHERS))
+async def test_what_starts_processes_in_a_rank_is_refused_with_what_to_do(
+    cluster: Cluster, library: str
+) -> None:
+    pytest.importorskip(library.partition(" ")[0], exc_type=ImportError)
+    run = await cluster.run(LAUNCHERS[library])
+    error = await run.culprit()
+    assert error.message.startswith("RanksAreThere"), error
+    assert error.hint.startswith("Leave strategy= out" if "light" in library else "Call print() itself")
+
+
+@pytest.mark.full("what runs in the gate is Accelerate's")
+async def test_variables_of_the_persons_own_win(cluster: Cluster) -> None:
+    pytest.importorskip("lightning", exc_type=ImportError)
+    own = {"PL_TRAINER_NUM_NODES": "1", "PL_TRAINER_DEVICES": "1"}
+    run = await cluster.run(TOGETHER["lightning with devices alone"], env=own, pull=("processes",))
+    assert await run.result() == {"processes": 1}
 
 
 MADE_EARLIER = {

@@ -40,7 +40,6 @@ def choose_interface(master: str) -> None:
 def choose_device(local_rank: int, local_world_size: int) -> str:
     """Make the rank's GPU the current one, where there is one, and return the backend to use."""
     if not torch.cuda.is_available():
-        os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # Else Accelerate has each rank train alone.
         return "gloo"
     count = torch.cuda.device_count()
     torch.cuda.set_device(local_rank % count)

@@ -10,10 +10,8 @@ import fcntl
 import json
 import os
 import platform
-import site
 import sys
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -39,10 +37,11 @@ from . import (
     children,
     ending,
     environment,
+    folders,
     group,
+    libraries,
     memory,
     output,
-    packages,
     stacks,
     system,
     tracebacks,
@@ -128,8 +127,7 @@ class Rank:
         os.environ.pop(TOKEN_FILE, None)
         os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
         os.environ[environment.RECORDS_FD] = str(records_fd)
-        folders = memory.job_folders(self.order.job_id)
-        os.environ[FOLDERS] = os.pathsep.join(map(str, folders))
+        os.environ[FOLDERS] = os.pathsep.join(map(str, memory.job_folders(self.order.job_id)))
         scratch = self.paths.folder.parent
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
@@ -137,6 +135,7 @@ class Rank:
         seed_anew()
         group.choose_interface(self.order.master_addr)
         backend = group.choose_device(self.local_rank, self.order.local_world_size)
+        libraries.prepare()
         if self.order.fault_tolerant:
             group.have_none(self.order.master_addr)
         else:
@@ -146,8 +145,6 @@ class Rank:
     def _load(self, payload: CellPayload) -> None:
         self.displays.install()
         self._take_place(payload)
-        if payload.packages:
-            site.addsitedir(str(packages.folder_of(self.paths.folder.parent, payload.packages)))
         notebook = Versions.model_validate(payload.versions)
         self.reader = versions.reader(self.versions, notebook)
         try:
@@ -164,21 +161,10 @@ class Rank:
         self.back = Return(known, self.namespace, self.reader)
 
     def _take_place(self, payload: CellPayload) -> None:
-        """Go where the cell expects to be: among the files that came along, or beside its notebook."""
-        self.home = payload.home
-        self.at_home = not self.order.bundle_sha256 and self.home.seen
-        if self.order.bundle_sha256 or self.at_home:
-            os.chdir(self.home.folder if self.at_home else self.paths.work)
-        modules = self.paths.modules(self.rank)
-        _write_modules(modules, payload.modules)
-        sys.argv = [payload.script or payload.filename, *payload.arguments]
-        sys.path[:0] = [str(modules), ""]
+        self.home, self.at_home = payload.home, folders.at_home(self.order, payload)
+        folders.enter(self.order, payload, self.paths, self.rank)
         if payload.script:
-            known = self.at_home or self.order.bundle_sha256
-            file = Path(payload.script).absolute()
-            file = file if known and file.is_file() else modules / file.name
-            self.namespace["__file__"] = str(file)
-            sys.path[:2] = [str(file.parent), str(modules)]
+            self.namespace["__file__"] = folders.enter_script(self.order, payload, self.paths, self.rank)
         children.prepare(self.namespace)
 
     def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
@@ -280,13 +266,6 @@ def _new_main() -> ModuleType:
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     return module
-
-
-def _write_modules(folder: Path, modules: Mapping[str, bytes]) -> None:
-    for name, source in modules.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(source)
 
 
 def _exit_of(error: SystemExit) -> tuple[int, str]:

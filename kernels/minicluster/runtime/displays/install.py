@@ -9,9 +9,9 @@ import traceback
 from types import ModuleType
 from typing import Any
 
+from ..imports import after_import
 from .calls import Calls
 from .content import of_figure
-from .imports import after_import
 from .publisher import Publisher
 
 _BACKEND = "minicluster.runtime.displays.backend"
