@@ -2,48 +2,90 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import subprocess
 import sys
+import tempfile
 import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from minicluster.cell import CellSource
 from minicluster.changes.applying import Sent
 from minicluster.changes.known import Known
 from minicluster.changes.reading import read_body
 from minicluster.changes.returning import Return, Wish
+from minicluster.parts import whole
 from minicluster.payload import LeftBehind
-from minicluster.pickling import ANY_READER, pack_names
-from minicluster.result_file import ResultFile
+from minicluster.pickling import ANY_READER, load_known, pack_names
+from minicluster.result_file import ResultFile, write_result_file
 from minicluster.results import Result, read_result
 from minicluster.wire import Job
 
-RANK = """
-import sys, json, types
+RANKS = """
+import importlib, json, os, sys, traceback, types
+from contextlib import suppress
 from pathlib import Path
 from minicluster.pickling import load_known, ANY_READER
 from minicluster.cell import CellSource
 from minicluster.changes.returning import NOTHING, Return, Wish
 from minicluster.result_file import write_result_file
-folder = Path(sys.argv[1]); order = json.loads((folder / "order.json").read_text())
-script, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
-namespace = vars(sys.modules["__main__"])
-cell = CellSource.parse(order["source"], "Cell In[1]")
-shared = (folder / "shared").read_bytes()
-given, known = load_known((folder / "names").read_bytes(), shared, namespace, False)
-namespace.update(given)
-back = Return(known, namespace, ANY_READER)
-exec(cell.body, namespace)
-value = eval(cell.value, namespace) if cell.value else NOTHING
-pull = order["pull"]
-names = cell.assigned if pull is None else pull
-wish = Wish(names, value, pull is not None, frozenset(given), order["limit"])
-write_result_file(folder / "result", back, wish)
+for name in ("numpy", "torch"):
+    with suppress(ImportError):
+        importlib.import_module(name)
+
+def run(folder):
+    order = json.loads((folder / "order.json").read_text())
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    namespace = vars(sys.modules["__main__"])
+    cell = CellSource.parse(order["source"], "Cell In[1]")
+    shared = (folder / "shared").read_bytes()
+    given, known = load_known((folder / "names").read_bytes(), shared, namespace, False)
+    namespace.update(given)
+    back = Return(known, namespace, ANY_READER)
+    exec(cell.body, namespace)
+    value = eval(cell.value, namespace) if cell.value else NOTHING
+    pull = order["pull"]
+    names = cell.assigned if pull is None else pull
+    wish = Wish(names, value, pull is not None, frozenset(given), order["limit"])
+    write_result_file(folder / "result", back, wish)
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        try:
+            run(Path(line.strip()))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
+"""A process that imports torch once, and forks a rank for each folder that it reads."""
 JOB: Any = SimpleNamespace(id=17)
+
+
+class Ranks:
+    """The process that forks a rank for each cell. It ends with this one, by its standard input."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", RANKS]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, folder: Path) -> None:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin
+        assert stdout
+        stdin.write(f"{folder}\n")
+        stdin.flush()
+        assert stdout.readline() == "0\n", "the rank failed; its traceback stands above"
+
+
+@functools.cache
+def ranks() -> Ranks:
+    return Ranks()
 
 
 class Notebook:
@@ -73,9 +115,7 @@ class Notebook:
         (self.folder / "shared").write_bytes(packed.known.shared())
         sent = Sent(packed.known, names, self.names)
         (self.folder / "order.json").write_text(json.dumps({"source": source, "pull": pull, "limit": limit}))
-        (self.folder / "rank.py").write_text(RANK)
-        command = [sys.executable, str(self.folder / "rank.py"), str(self.folder)]
-        subprocess.run(command, check=True, timeout=120)
+        ranks().run(self.folder)
         return sent
 
     def read(self, sent: Sent) -> Result:
@@ -97,3 +137,25 @@ def came_back(
     file.seek(0)
     body, _ = read_body(file, {}, False, None, {})
     return body["names"], body["value"], list(left)
+
+
+def in_one_process(namespace: dict[str, Any], source: str, push: list[str]) -> Result:
+    """Run a cell in a rank's namespace of this process, and put what it changed into the notebook's."""
+    names = {name: namespace[name] for name in push}
+    packed = pack_names(names, namespace, "The names")
+    sent = Sent(packed.known, names, namespace)
+    rank: dict[str, Any] = vars(types.ModuleType("__main__"))
+    data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
+    given, known = load_known(data, packed.known.shared(), rank, False)
+    rank.update(given)
+    back = Return(known, rank, ANY_READER)
+    exec(source, rank)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result"
+        write_result_file(
+            path, back, Wish(CellSource.parse(source, "Cell In[1]").assigned, at_home=set(given))
+        )
+        with path.open("rb") as file:
+            result = read_result(ResultFile(file), JOB, namespace, sent)
+    result.put(namespace, namespace.update)
+    return result

@@ -70,7 +70,7 @@ class Anatomy:
         if chosen is not None:
             return chosen
         if _is_tensor(kind):
-            return (self._geometry,) if _is_strided(obj) else (self._odd,)
+            return (self._geometry, self._attributes) if _is_strided(obj) else (self._odd,)
         return (self._attributes,) if _is_plainly_encoded(obj) else (self._encoded,)
 
     def parts(self, obj: Any) -> Iterator[Any]:

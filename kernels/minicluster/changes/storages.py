@@ -13,9 +13,9 @@ def settle(known: Known, before: dict[int, Looks]) -> None:
     """Take a storage that came in the place of a known one for that, and drop what has another size now."""
     now: dict[int, dict[int, Any]] = defaultdict(dict)
     for number, looks in before.items():
-        if looks[1] == ("geometry",) and looks[2][0].facts[1][0] == "known":
-            storage, fits = _storage_now(known.objects[number], looks[2][0].facts)
-            old = looks[2][0].facts[1][1]
+        if "geometry" in looks[1] and looks[2][0].facts[0][0] == "known":
+            (_, old), place = looks[2][0].facts
+            storage, fits = _storage_now(known.objects[number], place)
             now[old][storage._cdata if fits else -number] = storage
     for number, found in now.items():
         if len(found) == 1 and (cdata := next(iter(found))) > 0 and known.storage(found[cdata]) is None:
@@ -24,10 +24,10 @@ def settle(known: Known, before: dict[int, Looks]) -> None:
     known.drop([n for n, size in sized if n in known.objects and known.objects[n].nbytes() != size])
 
 
-def _storage_now(tensor: Any, facts: Any) -> tuple[Any, bool]:
+def _storage_now(tensor: Any, place: Any) -> tuple[Any, bool]:
     """Return a tensor's storage, and whether the tensor is the same part of it as before."""
     storage = tensor.untyped_storage()
-    dtype, shape, strides, offset, _ = facts[2]
+    dtype, shape, strides, offset, _ = place
     now = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     return storage, now == (dtype, shape, strides, offset)
 
