@@ -17,6 +17,8 @@ from .wire import Job
 
 _DRAW_EVERY_S = 0.05
 _END_WITHIN_S = 60.0
+_SENT_WITHIN_S = 2.0
+"""Less than the time after which a kernel manager ends what holds on to its cell (2.5 s)."""
 _QUEUED_EVENTS = 2000
 _STOPPING = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
 _STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are killed after 5 s"
@@ -39,7 +41,7 @@ class Follower:
         self._stops = stops
         self._events: queue.Queue[Any] = queue.Queue(_QUEUED_EVENTS)
         self._stops_seen = 0
-        self._stop_sent = False
+        self._stopping: threading.Thread | None = None
         self._give_up_at = float("inf")
         self._over = threading.Event()
 
@@ -106,19 +108,20 @@ class Follower:
 
     def _heed_person(self) -> None:
         """Show a wish to stop at once; send it when it is certain that it is not the kernel's end."""
-        if self._stops.kernel.ends:
-            self._leave()
         if self._stops.count > self._stops_seen:
             self._stops_seen = self._stops.count
-            self._view.notice = _STOPPING_ALREADY if self._stop_sent else _STOPPING
-        if self._stops.certain and not self._stop_sent:
-            self._stop_sent = True
+            self._view.notice = _STOPPING_ALREADY if self._stopping else _STOPPING
+        if self._stops.certain and self._stopping is None:
             self._give_up_at = time.monotonic() + _END_WITHIN_S
-            threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True).start()
+            self._stopping = threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True)
+            self._stopping.start()
+        if self._stops.kernel.ends:
+            self._leave()
         self._stops.kernel.stay_busy()
 
     def _leave(self) -> NoReturn:
-        if self._stop_sent:
+        if self._stopping is not None:
+            self._stopping.join(_SENT_WITHIN_S)
             raise self._still_ending()
         gone_on = JobGoesOn(self._view.job)
         self._view.notice = gone_on.message

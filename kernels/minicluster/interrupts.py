@@ -1,8 +1,9 @@
 """Whose interrupt it is: a person's, which stops the job, or the end of the kernel, which never does.
 
-Before each shutdown and restart a kernel manager interrupts the kernel, and right after that it asks for the
-shutdown. That request is heard by another thread while the cell still runs. So an interrupt counts as a
-person's when no such request has followed it for a moment.
+Before each shutdown and restart a kernel manager interrupts the kernel once, and right after that it asks for
+the shutdown. That request is heard by another thread while the cell still runs. So an interrupt counts as a
+person's when no such request has followed it for a moment, or when another interrupt has: only the last one
+before the request can be the manager's.
 """
 
 from __future__ import annotations
@@ -56,23 +57,30 @@ class StopRequests:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.count = 0
-        self._certain_at = float("inf")
+        self._asked = False
+        self._interrupted_at: float | None = None
 
     def ask(self) -> None:
         """Take what only a person does: the Stop button."""
         self.count += 1
-        self._certain_at = time.monotonic()
+        self._asked = True
 
     def interrupt(self) -> None:
         """Take an interrupt, which may be the first sign of the kernel's end."""
+        if self.kernel.ends:
+            return
         self.count += 1
-        wait_s = _ENDS_WITHIN_S if self.kernel.managed else 0.0
-        self._certain_at = min(self._certain_at, time.monotonic() + wait_s)
+        if self._interrupted_at is None and self.kernel.managed:
+            self._interrupted_at = time.monotonic()
+        else:
+            self._asked = True
 
     @property
     def certain(self) -> bool:
-        """Whether a person asked: call it after `kernel.ends`, which goes before."""
-        return time.monotonic() >= self._certain_at
+        """Whether a person asked."""
+        if self._asked or self._interrupted_at is None:
+            return self._asked
+        return not self.kernel.ends and time.monotonic() - self._interrupted_at >= _ENDS_WITHIN_S
 
 
 @contextmanager

@@ -177,6 +177,23 @@ async def test_a_persons_interrupt_stops_the_job_and_is_shown_at_once(hedy: Visi
         assert await case.kernel.ask("6 * 7") == "42"
 
 
+@pytest.mark.parametrize("end", [restart, pytest.param(shutdown, marks=ALSO)])
+async def test_an_interrupt_stops_the_job_though_its_person_ends_the_kernel_right_after_it(
+    hedy: Visitor, tmp_path: Path, end: Callable[[Running], Awaitable[None]]
+) -> None:
+    async with running(hedy, tmp_path / "go") as case:
+        await case.post("interrupt")
+        await end(case)
+        assert await case.wait_for("succeeded", "failed", "stopped") == "stopped"
+
+
+async def test_an_interrupt_after_a_restart_is_not_for_the_cell_before(hedy: Visitor, tmp_path: Path) -> None:
+    async with running(hedy, tmp_path / "go") as case:
+        await case.post("restart")
+        await case.post("interrupt")
+        await case.succeeds()
+
+
 @pytest.mark.alone("it measures how soon")
 async def test_a_restart_does_not_wait_for_the_cell(hedy: Visitor, tmp_path: Path) -> None:
     async with running(hedy, tmp_path / "go") as case:
