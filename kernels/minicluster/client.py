@@ -130,11 +130,8 @@ class Service(Connection):
     def cell(self, job_id: int) -> bytes:
         """Return a job's cell with what was sent along."""
         path = f"api/jobs/{job_id}/cell"
-        light = self.ask("GET", path).content
-        cell = CellPayload.from_bytes(
-            light, lambda part: self.ask("GET", path, params={"part": part}).content
-        )
-        return cell.to_bytes()
+        cell = CellPayload.from_bytes(self.ask("GET", path).content)
+        return cell.with_parts(lambda part: self.ask("GET", path, params={"part": part}).content).to_bytes()
 
     def missing(self, blobs: Sequence[str]) -> set[str]:
         """Return those of these blobs that are to be sent; the others stay until a job names them."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .home import Home
-from .parts import Data, Part, whole
+from .parts import Beside, Damaged, Data, Form, Part, Reference, beside, whole
 from .sources import Source
 
 MAGIC = b"MCL1"
@@ -73,6 +73,7 @@ class CellPayload:
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
     parts: what is large of `names`, kept apart from it; then `names` is the rest (see minicluster.parts).
+    refers: parts that are elsewhere, of a cell that was read.
     sources: texts of other cells whose functions came along, for tracebacks.
     home: the notebook's folder, and what stayed there.
     script: the path of a script of which `source` is the text, "" for a cell. arguments: its own.
@@ -83,6 +84,7 @@ class CellPayload:
     names: bytes = b""
     shared: bytes = b""
     parts: tuple[Part, ...] = ()
+    refers: tuple[Reference, ...] = ()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
     gather: tuple[str, ...] = ()
@@ -103,7 +105,7 @@ class CellPayload:
         """Return the blob that refers to its parts by their SHA-256."""
         head = {
             "kind": "cell",
-            "parts": [[part.at, sha256] for part, sha256 in zip(self.parts, digests, strict=True)],
+            "parts": [[part.at, sha256, part.form] for part, sha256 in zip(self.parts, digests, strict=True)],
             "source": self.source,
             "filename": self.filename,
             "pull": self.pull,
@@ -123,18 +125,16 @@ class CellPayload:
         )
 
     @classmethod
-    def from_bytes(cls, blob: bytes, part: Callable[[str], Data] | None = None) -> CellPayload:
-        """Read a cell. part: returns a part by its SHA-256. Raises PayloadDamaged."""
+    def from_bytes(cls, blob: bytes) -> CellPayload:
+        """Read a cell. Raises PayloadDamaged."""
         head, sections = unpack(blob)
-        parts: list[tuple[int, str]] = head.get("parts") or []
-        if parts and part is None:
-            raise PayloadDamaged(f"the payload's {len(parts)} parts are not with it")
         pull = head["pull"]
         sources: dict[str, list[str]] = json.loads(sections.pop(_SOURCES, b"{}"))
         return cls(
             source=head["source"],
             filename=head["filename"],
-            names=whole(sections.pop("names"), ((at, part(one)) for at, one in parts if part)),
+            names=sections.pop("names"),
+            refers=tuple(_reference(*one) for one in head.get("parts") or ()),
             shared=sections.pop("shared", b""),
             modules={key.removeprefix("module:"): data for key, data in sections.items()},
             pull=None if pull is None else tuple(pull),
@@ -147,6 +147,27 @@ class CellPayload:
             script=head.get("script", ""),
             arguments=tuple(head.get("arguments", ())),
         )
+
+    def with_parts(self, part: Callable[[str], Data]) -> CellPayload:
+        """Return the cell in one piece. part: returns one by its SHA-256."""
+        names = whole(self.names, ((one.at, part(one.sha256)) for one in self.refers))
+        return replace(self, names=names, refers=())
+
+    def open_names(self, memory: Callable[[str], memoryview] | None = None) -> Beside:
+        """Return the pickle to be read. memory: see `parts.beside`. Raises PayloadDamaged."""
+        if memory is None:
+            memory = self._missing
+        try:
+            return beside(self.names, self.refers, memory)
+        except Damaged as error:
+            raise PayloadDamaged(f"the payload cannot be read: {error}") from error
+
+    def _missing(self, sha256: str) -> memoryview:
+        raise PayloadDamaged(f"the payload's {len(self.refers)} parts are not with it")
+
+
+def _reference(at: int, sha256: str, form: str = Form.INLINE) -> Reference:
+    return Reference(at, sha256, Form(form))
 
 
 @dataclass(frozen=True)

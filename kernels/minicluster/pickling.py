@@ -7,7 +7,6 @@ for it, and what a function reads from it goes along where the other side lacks 
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 from .changes.known import Known
 from .errors import MiniclusterError
-from .parts import Part, PartsFile, whole
+from .parts import Beside, Part, PartsFile, whole
 from .pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
 from .refusal import reason_of, type_name
 from .sizes import readable_size
@@ -121,27 +120,27 @@ def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
 
 
 def load_known(
-    data: bytes, shared: bytes, namespace: dict[str, Any], foreign: bool
+    names: Beside, shared: bytes, namespace: dict[str, Any], foreign: bool
 ) -> tuple[dict[str, Any], Known]:
     """Unpickle names as `loads`; return also what both sides have. shared: see `Known.shared`."""
-    names, memo = _load_with_memo(data, namespace, foreign)
-    return names, Known.of_unpickler(memo, shared)
+    given, memo = _load_with_memo(names, namespace, foreign)
+    return given, Known.of_unpickler(memo, shared)
 
 
-def load_all(data: bytes, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
+def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
     """Unpickle names that went out from here, with all objects by the numbers that they had."""
-    names, memo = _load_with_memo(data, namespace, False)
-    return names, Known(memo)
+    given, memo = _load_with_memo(names, namespace, False)
+    return given, Known(memo)
 
 
 def _load_with_memo(
-    data: bytes, namespace: dict[str, Any], foreign: bool
+    names: Beside, namespace: dict[str, Any], foreign: bool
 ) -> tuple[dict[str, Any], dict[int, Any]]:
-    if not data:
+    if not names.file.peek(1):
         return {}, {}
-    unpickler = NotebookUnpickler(io.BytesIO(data), namespace, foreign)
-    names = unpickler.load()
-    return names, unpickler.memo.copy()
+    unpickler = NotebookUnpickler(names.file, namespace, foreign, buffers=names.buffers)
+    given = unpickler.load()
+    return given, unpickler.memo.copy()
 
 
 def _refusal(

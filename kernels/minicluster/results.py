@@ -167,7 +167,7 @@ def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
     """Make anew what a cell was sent with. Raises ResultNotReadable."""
     payload = CellPayload.from_bytes(blob)
     try:
-        names, known = pickling.load_all(payload.names, namespace)
+        names, known = pickling.load_all(payload.open_names(), namespace)
     except Exception as error:
         # A pickle may import and run anything that the cell's author used.
         raise ResultNotReadable(

@@ -7,6 +7,8 @@ import pickle
 import sys
 from typing import Any
 
+from .parts import Fixed
+
 
 class TensorReducer:
     """Reduces what torch itself would write with its device, or with a process group.
@@ -20,6 +22,7 @@ class TensorReducer:
         self._typed_storage = getattr(getattr(torch, "storage", None), "TypedStorage", None)
         self._untyped_storage = getattr(torch, "UntypedStorage", None)
         self._tensor = getattr(torch, "Tensor", None)
+        self._parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
         # float8 and others, which torch's own way back cannot read.
         self._new_dtypes = torch.storage._new_dtypes() if torch is not None else set()
         parallel = sys.modules.get("torch.nn.parallel.distributed")
@@ -40,6 +43,8 @@ class TensorReducer:
             return new_tensor, (self.once(obj.untyped_storage()), str(obj.dtype), *place)
         if kind is self._untyped_storage:
             return itself, (self.once(obj),)
+        if kind is self._parameter and obj.layout is sys.modules["torch"].strided:
+            self.once(obj.untyped_storage()).fixed = True
         if self._wrapper is not None and issubclass(kind, self._wrapper):
             return itself, (obj.module,)
         return None
@@ -55,16 +60,21 @@ class TensorReducer:
 
 
 class Stored:
-    """A storage to be written: one object for each, for the pickler's memo to know it by."""
+    """A storage to be written: one object for each, for the pickler's memo to know it by.
+
+    fixed: it is a parameter's, which nobody resizes.
+    """
 
     def __init__(self, untyped: Any) -> None:
         self.storage = untyped
+        self.fixed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._on_cpu = self.storage.cpu()
         view = (ctypes.c_char * self._on_cpu.nbytes()).from_address(self._on_cpu.data_ptr() or 1)
         # The view does not hold what it shows by itself.
         view.storage = self._on_cpu
+        view.fixed = self.fixed
         return untyped_storage, (pickle.PickleBuffer(view),)
 
 
@@ -72,10 +82,12 @@ def itself(value: Any) -> Any:
     return value
 
 
-def untyped_storage(data: bytes | bytearray) -> Any:
-    """Make a storage on the CPU with these bytes, in memory of its own that can be resized."""
+def untyped_storage(data: bytes | bytearray | memoryview | Fixed) -> Any:
+    """Make a storage on the CPU with these bytes, in memory of its own that can be resized if need be."""
     import torch
 
+    if isinstance(data, Fixed):
+        return torch.frombuffer(data.memory, dtype=torch.uint8).untyped_storage()
     if not len(data):
         return torch.UntypedStorage(0)
     memory = torch.empty(len(data), dtype=torch.uint8)

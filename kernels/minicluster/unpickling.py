@@ -6,6 +6,7 @@ import builtins
 import importlib
 import io
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, BinaryIO
@@ -80,12 +81,17 @@ def load(file: BinaryIO, namespace: dict[str, Any], foreign: bool = False) -> di
 
 
 class NotebookUnpickler(pickle.Unpickler):
-    """late: takes names that functions bring along, instead of the namespace."""
+    """late: takes names that functions bring along, instead of the namespace. buffers: see `parts.Beside`."""
 
     def __init__(
-        self, file: BinaryIO, namespace: dict[str, Any], foreign: bool, late: dict[str, Any] | None = None
+        self,
+        file: BinaryIO,
+        namespace: dict[str, Any],
+        foreign: bool,
+        late: dict[str, Any] | None = None,
+        buffers: Iterable[Any] = (),
     ) -> None:
-        super().__init__(file)
+        super().__init__(file, buffers=buffers)
         self._known: list[type] = []
         self._namespace = namespace
         self._late = namespace if late is None else late

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minicluster.parts import whole
+from minicluster.parts import beside
 from minicluster.pickling import load_known, pack_names
 
 
@@ -12,8 +12,7 @@ def test_what_was_made_for_the_way_only_is_left_out_on_both_sides() -> None:
     torch = pytest.importorskip("torch")
     names = {"model": torch.nn.Linear(3, 2), "several": [torch.ones(4)]}
     packed = pack_names(names, {}, "names")
-    data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
-    there, known = load_known(data, packed.known.shared(), {}, False)
+    there, known = load_known(beside(packed.data, (), memoryview), packed.known.shared(), {}, False)
     for one in (packed.known, known):
         kinds = {type(obj) for obj in one.objects.values()}
         # torch writes each tensor by a typed storage and a tuple, which nobody has.

@@ -29,6 +29,7 @@ RANKS = """
 import importlib, json, os, sys, traceback, types
 from contextlib import suppress
 from pathlib import Path
+from minicluster.parts import Beside
 from minicluster.pickling import load_known, ANY_READER
 from minicluster.cell import CellSource
 from minicluster.changes.returning import NOTHING, Return, Wish
@@ -43,7 +44,7 @@ def run(folder):
     namespace = vars(sys.modules["__main__"])
     cell = CellSource.parse(order["source"], "Cell In[1]")
     shared = (folder / "shared").read_bytes()
-    given, known = load_known((folder / "names").read_bytes(), shared, namespace, False)
+    given, known = load_known(Beside((folder / "names").open("rb")), shared, namespace, False)
     namespace.update(given)
     back = Return(known, namespace, ANY_READER)
     exec(cell.body, namespace)

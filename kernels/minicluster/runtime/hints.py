@@ -10,6 +10,10 @@ _NO_KEYBOARD = (
     "Nobody can type into a rank, so breakpoint(), pdb and input() end at once. Print what you want to see, "
     "or run these lines in the notebook, in a cell without %%distribute."
 )
+_FIXED = (
+    "The memory of a large parameter that came from the notebook keeps its size. Give the module a new one: "
+    "model.weight = torch.nn.Parameter(...)"
+)
 
 
 def hint_for_rank(error: BaseException, home: Home, *, at_home: bool) -> str:
@@ -23,6 +27,8 @@ def hint_for_rank(error: BaseException, home: Home, *, at_home: bool) -> str:
         return _not_here(error.filename, home)
     if isinstance(error, NameError) and error.name and error.name in home.stayed:
         return f"`{error.name}` {home.stayed[error.name]}"
+    if isinstance(error, RuntimeError) and "storage that is not resizable" in str(error):
+        return _FIXED
     return ""
 
 

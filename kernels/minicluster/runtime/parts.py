@@ -7,12 +7,12 @@ cell reads it, and nobody else puts anything there.
 from __future__ import annotations
 
 import asyncio
-import mmap
 import os
 from collections.abc import Collection
 from pathlib import Path
 
 from .link import Link
+from .mapped import memory_of
 
 KEPT_BYTES = 2 << 30
 """Of cells before: more than this is removed, the longest unused first."""
@@ -50,10 +50,9 @@ class PartStore:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def read(self, sha256: str) -> memoryview:
-        """Return a part without reading it yet."""
-        with self.path(sha256).open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    def memory(self, sha256: str) -> memoryview:
+        """Return a part without reading it yet. What is written to it stays in this process."""
+        return memory_of(self.path(sha256))
 
     def _make_room(self, used: Collection[str]) -> None:
         for one in used:

@@ -99,9 +99,7 @@ class Rank:
         """Run the cell and return the process's exit code."""
         try:
             self._prepare()
-            payload = CellPayload.from_bytes(
-                self.paths.payload.read_bytes(), PartStore(self.paths.folder.parent).read
-            )
+            payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
             self._load(payload)
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
@@ -149,7 +147,8 @@ class Rank:
         self.reader = versions.reader(self.versions, notebook)
         try:
             foreign = bool(self.reader.against_code)
-            given, known = pickling.load_known(payload.names, payload.shared, self.namespace, foreign)
+            names = payload.open_names(PartStore(self.paths.folder.parent).memory)
+            given, known = pickling.load_known(names, payload.shared, self.namespace, foreign)
         except pickling.ForeignCode:
             raise NotebookDiffers(
                 f"A function or class of the notebook came along, which is code of Python {notebook.python}; "

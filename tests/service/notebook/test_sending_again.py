@@ -100,3 +100,30 @@ def test_what_was_sent_in_parts_may_change_its_size(notebook, made, change, leng
     before = notebook.names["it"]
     notebook.run(f"%%distribute --nodes 1\n{change}")
     assert notebook.names["it"] is before and len(before) == length
+
+
+def test_two_ranks_of_a_node_write_to_their_own_and_the_next_cell_has_the_notebooks(notebook):
+    notebook.run(MODEL)
+    before = total(notebook)
+    notebook.run(
+        "%%distribute --nodes 1 --ranks-per-node 2 --gather mine\nimport torch, torch.distributed as dist\n"
+        "with torch.no_grad(): model[0].weight.fill_(dist.get_rank() + 1)\n"
+        "dist.barrier()\nmine = float(model[0].weight.mean())"
+    )
+    assert notebook.names["mine"] == [1.0, 2.0]
+    weight = notebook.names["model"][0].weight
+    assert float(weight.detach().mean()) == 1.0
+    with notebook.names["torch"].no_grad():
+        weight.zero_()
+    rest = total(notebook)
+    notebook.run(SUM.replace("--nodes 2", "--nodes 1 --ranks-per-node 2"))
+    assert notebook.names["total"] == rest != before
+    # What the ranks wrote is not in what the node kept: sent anew, or kept, it is the notebook's.
+    notebook.run(SUM.replace("--nodes 2", "--nodes 1 --ranks-per-node 2"))
+    assert notebook.names["total"] == rest
+
+
+def test_who_resizes_a_large_parameter_is_told_what_to_do(notebook):
+    notebook.run(MODEL)
+    with pytest.raises(Exception, match="torch.nn.Parameter"):
+        notebook.run("%%distribute --nodes 1\nmodel[0].weight.data.untyped_storage().resize_(8 << 20)")
