@@ -125,5 +125,5 @@ def test_two_ranks_of_a_node_write_to_their_own_and_the_next_cell_has_the_notebo
 
 def test_who_resizes_a_large_parameter_is_told_what_to_do(notebook):
     notebook.run(MODEL)
-    with pytest.raises(Exception, match="torch.nn.Parameter"):
+    with pytest.raises(Exception, match=r"torch\.nn\.Parameter"):
         notebook.run("%%distribute --nodes 1\nmodel[0].weight.data.untyped_storage().resize_(8 << 20)")
