@@ -117,7 +117,7 @@ class Follower:
             self._stopping.start()
         if self._stops.kernel.ends:
             self._leave()
-        self._stops.kernel.stay_busy()
+        self._stops.kernel.stay_busy(self._view.job.id, self._view.job.created_at)
 
     def _leave(self) -> NoReturn:
         if self._stopping is not None:

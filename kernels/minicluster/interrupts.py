@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _ENDS_WITHIN_S = 1.0
-_BUSY_AGAIN_S = 5.0
+_BUSY_AGAIN_S = 2.0
 
 
 class Kernel:
@@ -37,18 +37,19 @@ class Kernel:
         """Whether its shutdown or restart was asked for."""
         return self.managed and bool(self._shell.exit_now)
 
-    def stay_busy(self) -> None:
-        """Say again that a cell runs: a notebook server counts the time since a kernel's last message.
+    def stay_busy(self, job_id: int, made: float) -> None:
+        """Say again that a cell runs and waits for a job.
 
-        The message belongs to no cell, so that no front end takes it for the start of one.
+        A notebook server counts the time since a kernel's last message. A page that was opened after the cell
+        had begun learns that the results will come (lab/kernels.js). The message belongs to no cell, so that
+        no front end takes it for the start of one.
         """
         if not self.managed or time.monotonic() - self._busy_at < _BUSY_AGAIN_S:
             return
         self._busy_at = time.monotonic()
         topic = f"kernel.{self._kernel.ident}.status".encode()
-        self._kernel.session.send(
-            self._kernel.iopub_socket, "status", {"execution_state": "busy"}, ident=topic
-        )
+        content = {"execution_state": "busy", "minicluster": {"job": job_id, "made": made}}
+        self._kernel.session.send(self._kernel.iopub_socket, "status", content, ident=topic)
 
 
 class StopRequests:

@@ -131,13 +131,14 @@ class Headline {
   }
 
   // silent: why the state may be old, "" while news come in. asked: whether somebody pressed Stop.
-  draw(head, silent, asked, trouble) {
+  // trouble: why that did not work. note: what the front end has to add.
+  draw(head, { silent, asked, trouble, note }) {
     this.badge.className = `mc-badge mc-${silent ? "silent" : head.state}`;
     setText(this.title, silent ? `Last seen: ${head.title}` : head.title);
     const name = head.name === "cell" ? "" : head.name;
     setText(this.where, [`job ${head.id}`, name, head.nodes].filter(Boolean).join(" · "));
     this.log.href = /^(https?:|\/)/.test(head.log) ? head.log : "";
-    const detail = [trouble, silent, head.detail].filter(Boolean).join(" · ");
+    const detail = [trouble, silent, head.detail, note].filter(Boolean).join(" · ");
     setText(this.detail, detail);
     this.detail.hidden = !detail;
     this.stop.hidden = head.terminal || Boolean(silent);
@@ -248,9 +249,9 @@ const RICH = new Map([
   ["text/plain", (text) => make("pre", "mc-rich", text)],
 ]);
 
-function drawEntry(entry) {
+function drawEntry(entry, rich) {
   if (typeof entry === "string") return make("div", "mc-line", entry);
-  for (const [mime, draw] of RICH) {
+  for (const [mime, draw] of rich) {
     if (mime in entry) return draw(entry[mime], entry);
   }
   return make("div", "mc-line", `[${Object.keys(entry).join(", ")}]`);
@@ -300,7 +301,8 @@ window.addEventListener("message", ({ source, data }) => {
 });
 
 class RankOutput {
-  constructor() {
+  constructor(rich) {
+    this.rich = rich;
     this.node = make("div", "mc-output");
     this.node.tabIndex = 0;
     this.node.setAttribute("role", "tabpanel");
@@ -336,7 +338,7 @@ class RankOutput {
     if (!gone && begin === before.length && begin === part.entries.length) return false;
     const nodes = [...this.lines.childNodes];
     for (const node of [...nodes.slice(0, gone), ...nodes.slice(gone + begin)]) node.remove();
-    this.lines.append(...part.entries.slice(begin).map(drawEntry));
+    this.lines.append(...part.entries.slice(begin).map((entry) => drawEntry(entry, this.rich)));
     this.shown = part;
     return true;
   }
@@ -372,21 +374,23 @@ class Plot {
 // --- all of it ------------------------------------------------------------------------------------------------
 
 // A panel in an element. `stop` asks for the job's stop and may return a promise, whose error is shown.
-// Panels of the same job may share their state; who changes it calls `redraw`.
+// Panels of the same job may share their state; who changes it calls `redraw`. rich: what this front end draws
+// better than we do, as in RICH.
 export class Panel {
-  constructor(root, stop, state = new JobState()) {
+  constructor(root, stop, state = new JobState(), rich = []) {
     this.state = state;
     this.frame = 0;
     this.asked = false;
     this.trouble = "";
     this.silent = "";
+    this.note = "";
     this.heardAt = performance.now();
     this.askStop = stop;
     this.redraw = this.redraw.bind(this);
     this.headline = new Headline(() => this.stop());
     this.progress = new ProgressBar();
     this.tabs = new RankTabs(this.redraw);
-    this.output = new RankOutput();
+    this.output = new RankOutput(new Map([...RICH, ...rich]));
     this.plot = new Plot();
     this.build(root);
     this.ticking = setInterval(() => this.tick(), 1000);
@@ -427,6 +431,13 @@ export class Panel {
     this.redraw();
   }
 
+  // Add to what the job itself has to say.
+  say(note) {
+    if (note === this.note) return;
+    this.note = note;
+    this.redraw();
+  }
+
   redraw() {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
@@ -437,7 +448,7 @@ export class Panel {
   draw() {
     const { head, ranks, metrics } = this.state;
     if (!head) return;
-    this.headline.draw(head, this.silent, this.asked, this.trouble);
+    this.headline.draw(head, this);
     this.progress.draw(metrics.progress, head.terminal);
     this.tabs.draw([...ranks.keys()].sort((a, b) => a - b), head.failed_rank);
     this.output.draw(this.tabs.chosen, ranks.get(this.tabs.chosen));

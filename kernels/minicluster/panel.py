@@ -17,8 +17,9 @@ from .view import RunView
 from .widget import LiveWidget
 
 JOB_TYPE = "application/vnd.minicluster.job+json"
-_RENEW_AFTER_S = (2.0, 3.0, 5.0, 10.0)
-_RENEW_EVERY_S = 20.0
+_RENEW_AFTER_S = (2.0, 120.0)
+"""Each new picture changes the notebook's document, which JupyterLab saves every 120 s."""
+_RENEW_SHARE = 0.2
 
 
 class PanelScreen:
@@ -31,14 +32,15 @@ class PanelScreen:
         self._address = address
         self._handle: Any = None
         self._widget = None if by_page else LiveWidget(on_stop)
-        self._renew_at = 0.0
-        self._renewals = iter(_RENEW_AFTER_S)
+        self._opened_at = 0.0
+        self._renewed_at = 0.0
+        self._title = ""
 
     def show(self, view: RunView, now: float) -> None:
         if self._handle is None:
             self._open(view, now)
-        elif now >= self._renew_at:
-            self._renew(now)
+        elif now >= self._renew_at(view):
+            self._renew(view, now)
             self._handle.update(self._so_far(view, now), raw=True)
         if self._widget is not None:
             self._widget.show(view, now)
@@ -54,11 +56,18 @@ class PanelScreen:
             self._widget.close()
 
     def _open(self, view: RunView, now: float) -> None:
-        self._renew(now)
+        self._opened_at = now
+        self._renew(view, now)
         self._handle = display(self._so_far(view, now), raw=True, display_id=True)
 
-    def _renew(self, now: float) -> None:
-        self._renew_at = now + next(self._renewals, _RENEW_EVERY_S)
+    def _renew(self, view: RunView, now: float) -> None:
+        self._renewed_at, self._title = now, view.title()
+
+    def _renew_at(self, view: RunView) -> float:
+        """Say when the next picture is due: soon where the state is another one, else after growing gaps."""
+        soon, late = _RENEW_AFTER_S
+        gap_s = soon if view.title() != self._title else _RENEW_SHARE * (self._renewed_at - self._opened_at)
+        return self._renewed_at + min(max(soon, gap_s), late)
 
     def _so_far(self, view: RunView, now: float) -> dict[str, Any]:
         job = view.job

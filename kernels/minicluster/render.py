@@ -47,19 +47,23 @@ def kept(view: RunView, now: float) -> dict[str, str]:
 
 
 def picture(view: RunView, now: float) -> str:
-    """Return HTML without scripts or widgets; everything that a user wrote is escaped."""
+    """Return HTML without scripts or widgets; everything that a user wrote is escaped.
+
+    JupyterLab takes the styles away where it does not trust a notebook: panel.css has them by class, too.
+    """
     body = [_headline(view, now)]
     for line in filter(None, (_how_to_look_again(view), view.detail(now))):
-        body.append(f'<div style="{_SOFT}">{escape(line)}</div>')
+        body.append(f'<div class="mc-soft" style="{_SOFT}">{escape(line)}</div>')
     if view.metrics.progress is not None:
         words = progress_words(view.metrics.progress)
-        body.append(f'<div style="{_SOFT}">{escape(words["text"])}</div>')
+        body.append(f'<div class="mc-soft" style="{_SOFT}">{escape(words["text"])}</div>')
     ended = view.job.state.terminal
     ranks = sorted(view.tails) if ended else sorted(view.tails)[:_RANKS_SO_FAR]
     outputs = "".join(_output(view, rank) for rank in ranks)
     metrics = view.metrics
     plot = plot_html(metrics.curves, metrics.left_out, metrics.other_ranks, as_image=True)
-    body.append(f'<div style="display:flex;flex-wrap:wrap;gap:12px"><div style="{_WIDE}">{outputs}</div>')
+    columns = '<div class="mc-columns" style="display:flex;flex-wrap:wrap;gap:12px">'
+    body.append(f'{columns}<div style="{_WIDE}">{outputs}</div>')
     body.append(f'<div style="flex:0 1 380px;margin-top:6px">{plot}</div></div>' if plot else "</div>")
     return f'<div class="mc-picture" style="{_BOX}">{"".join(body)}</div>'
 
@@ -101,7 +105,7 @@ def _headline(view: RunView, now: float) -> str:
     return (
         f'<div><span style="color:{colour};font-weight:600" aria-hidden="true">{mark}</span> '
         f"<b>{escape(_title(view, now))}</b> "
-        f'<span style="{_SOFT}">{escape(_facts(view, now))} · {link}</span></div>'
+        f'<span class="mc-soft" style="{_SOFT}">{escape(_facts(view, now))} · {link}</span></div>'
     )
 
 
@@ -113,7 +117,7 @@ def _output(view: RunView, rank: int) -> str:
     earlier = ["… (earlier output: see the full log)"] if cut else []
     parts = entries_html([*earlier, *(view.entry(rank, line) for line in shown)])
     opened = " open" if rank == view.first_shown() else ""
-    summary = f'<summary style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
+    summary = f'<summary class="mc-soft" style="cursor:pointer;{_SOFT}">rank {rank}</summary>'
     return (
         f'<details{opened} style="margin-top:6px">{summary}<div style="{_SCROLLED}">{parts}</div></details>'
     )
@@ -132,7 +136,7 @@ def entries_html(entries: Iterable[Entry]) -> str:
     for plain, group in groupby(entries, key=lambda entry: isinstance(entry, str)):
         if plain:
             text = "\n".join(as_html(str(line)) for line in group)
-            parts.append(f'<pre style="{_PRE}">{text}</pre>')
+            parts.append(f'<pre class="mc-kept" style="{_PRE}">{text}</pre>')
         else:
             parts.extend(_displayed(entry) for entry in group if isinstance(entry, dict))
     return "".join(parts)
@@ -144,7 +148,7 @@ def _displayed(entry: dict[str, str | int]) -> str:
             return _image(mime, entry)
     if "text/html" in entry and (safe := sanitized(str(entry["text/html"]))):
         return f'<div style="margin:4px 0;overflow-x:auto">{safe}</div>'
-    return f'<pre style="{_PRE}">{escape(str(entry.get("text/plain", "")))}</pre>'
+    return f'<pre class="mc-kept" style="{_PRE}">{escape(str(entry.get("text/plain", "")))}</pre>'
 
 
 def _image(mime: str, entry: dict[str, str | int]) -> str:

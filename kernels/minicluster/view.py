@@ -36,12 +36,16 @@ Entry = str | dict[str, str | int]
 
 
 class RunView:
-    """Takes a job's events; tells what changed for a panel, or all of it for a picture."""
+    """Takes a job's events; tells what changed for a panel, or all of it for a picture.
+
+    notice: what the notebook itself has to say while the job runs, about_results: when it has ended.
+    """
 
     def __init__(self, job: Job, log_path: str, tail_lines: int = 200) -> None:
         self.job = job
         self.log_path = log_path
         self.notice = ""
+        self.about_results = ""
         self.tails: dict[int, TerminalTail] = {}
         self.skipped_bytes: dict[int, int] = {}
         self._attempts: dict[int, int] = {}
@@ -118,7 +122,7 @@ class RunView:
         """Say why the job is where it is; what the notebook itself has to say comes first."""
         job = self.job
         ours = self._contact(now) or self.notice or (_STOPPING if job.state is JobState.STOPPING else "")
-        parts = [] if job.state.terminal else [ours, job.reason, job.note]
+        parts = [self.about_results] if job.state.terminal else [ours, job.reason, job.note]
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:

@@ -28,6 +28,9 @@ plt.plot(torch.linspace(0, 9, 200).add(2 * rank).sin(), label=f'rank {rank}')
 plt.legend()
 plt.show()
 display(Table(rank))
+from IPython.display import Markdown, Math, SVG
+svg = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20" onload="top.stolen = true"><rect/></svg>'
+display(SVG(svg), Markdown(f'**bold** of rank {rank}'), Math('x^2'))
 print('and', 'goes on')
 time.sleep(600)
 """
@@ -52,9 +55,15 @@ def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
     output = panel.get_by_role("tabpanel")
     expect(output).to_contain_text("and goes on")
     expect(output).to_contain_text("rank 1 draws")
-    picture = output.get_by_role("img")
-    expect(picture).to_have_count(1)
-    assert picture.evaluate("image => image.complete && image.naturalWidth > 200")
+    # The figure, and SVG as an image: its scripts do not run.
+    pictures = output.locator("img")
+    expect(pictures).to_have_count(2)
+    assert pictures.first.evaluate("image => image.complete && image.naturalWidth > 200")
+    assert pictures.last.evaluate("image => image.complete && image.naturalWidth") == 40
+    expect(output.locator("svg")).to_have_count(0)
+    # As JupyterLab draws it elsewhere.
+    expect(output.locator(".mc-lab strong")).to_have_text("bold")
+    expect(output.locator(".mc-lab mjx-container")).to_have_count(1)
     coloured = output.locator("span", has_text=re.compile("^rank 1$"))
     assert coloured.evaluate("span => getComputedStyle(span).color") == "rgb(0, 162, 80)"
     frame = output.frame_locator("iframe")
@@ -67,14 +76,18 @@ def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
     panel.get_by_role("button", name="Stop").click()
     wait_ran(here)
     kept = here.locator(".mc-picture details", has_text="rank 2 draws")
-    expect(kept.locator("img")).to_have_count(1)
+    expect(kept.locator("img")).to_have_count(2)
+    expect(kept).to_contain_text("**bold** of rank 2")
     expect(kept.locator("td").first).to_have_text("2")
     page.goto(f"{site.url}{JOBS_PATH}jobs/{number}")
     page.get_by_role("tab", name="rank 2").click()
     log = page.locator("#log")
     expect(log).to_contain_text("rank 2 draws\n")
     expect(log).to_contain_text("table of rank 2")
-    expect(log.get_by_role("img")).to_have_count(1)
+    expect(log.get_by_role("img")).to_have_count(2)
+    assert log.get_by_role("img").last.evaluate("image => image.complete && image.naturalWidth") == 40
+    expect(log).to_contain_text("**bold** of rank 2")
+    expect(log).to_contain_text("x^2")
     expect(log.locator("table, iframe, script")).to_have_count(0)
     assert "mc-display" not in log.inner_text() and "[1;32m" not in log.inner_text()
 

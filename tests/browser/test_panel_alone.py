@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -89,3 +90,60 @@ def test_what_it_is_told_to_draw_stays_a_drawing(page: Page) -> None:
     expect(page.locator(".mc-plotbox img, .mc-plotbox script, .mc-plotbox [onload]")).to_have_count(0)
     page.clock.run_for(1000)
     assert page.evaluate("window.evil") is None
+
+
+LAB = SOURCE.with_name("lab")
+# What lab/index.js gives to the stream, with a socket that only counts; one job of two ends at once.
+SERVER = """async () => {
+  const { Stream } = await import("/stream.js");
+  window.sockets = [];
+  const socket = () => {
+    const made = { readyState: WebSocket.CONNECTING, send() {} };
+    made.close = () => { made.readyState = WebSocket.CLOSED; setTimeout(() => made.onclose()); };
+    window.sockets.push(made);
+    setTimeout(() => { made.readyState = WebSocket.OPEN; made.onopen(); });
+    return made;
+  };
+  window.stream = new Stream({ socket });
+  const view = { take() {}, hear() {}, fallSilent() {} };
+  window.show = (job) => window.stream.add({ service: "/", job, made: 1 }, view);
+  window.tell = (message) => window.sockets.at(-1).onmessage({ data: JSON.stringify(message) });
+  const head = (terminal) => ({ full: true, number: 0, head: { terminal } });
+  window.say = (job, terminal) => tell({ service: "/", job, made: 1, change: head(terminal) });
+}"""
+
+
+@pytest.fixture
+def streams(chromium: Browser) -> Iterator[Page]:
+    page = chromium.new_page()
+    files = {"/": "<p>", "/stream.js": (LAB / "stream.js").read_text(), "/panel.js": SOURCE.read_text()}
+    kind = {True: "text/javascript", False: "text/html"}
+    page.route(
+        "http://page.test/**",
+        lambda route: route.fulfill(
+            body=files[urlsplit(route.request.url).path],
+            content_type=kind[route.request.url.endswith(".js")],
+        ),
+    )
+    page.clock.install()
+    page.goto("http://page.test/")
+    page.evaluate(SERVER)
+    yield page
+    page.close()
+
+
+def test_a_page_whose_jobs_are_over_asks_its_server_nothing_more(streams: Page) -> None:
+    """A forgotten tab must not keep the server in use; one with a running job does."""
+    streams.evaluate("show(1); show(2)")
+    streams.clock.run_for(1000)
+    streams.evaluate("say(1, true); say(2, false)")
+    for _ in range(6):
+        streams.clock.run_for(10_000)
+        streams.evaluate("tell({ beat: true })")
+    assert streams.evaluate("sockets.map((one) => one.readyState)") == [1]
+    streams.evaluate("say(2, true)")
+    streams.clock.run_for(60_000)
+    assert streams.evaluate("sockets.map((one) => one.readyState)") == [3]
+    streams.evaluate("show(3)")
+    streams.clock.run_for(1000)
+    assert streams.evaluate("sockets.map((one) => one.readyState)") == [3, 1]

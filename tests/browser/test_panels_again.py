@@ -20,9 +20,11 @@ from .lab import (
     log_in,
     open_notebook,
     output_of,
+    prompt,
     restart_kernel,
     run_cell,
     wait_ran,
+    wait_ready,
 )
 
 BEFORE = "kept = 42"
@@ -33,8 +35,9 @@ for step in mc.progress(range({steps}), label='steps'):
     print('rank', mc.rank(), 'step', step, flush=True)
     mc.log(step=step, loss=2 / (2 + step))
     time.sleep(0.1)
+made = 'by the ranks'
 """
-AFTER = "print('kept is', kept)"
+AFTER = "print('kept is', kept, globals().get('made'))"
 LONG = 3000
 PANEL = ".mc-panel"
 JOB_TYPE = "application/vnd.minicluster.job+json"
@@ -100,6 +103,9 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     save(page)
     panel = look_again(page, site, "reloaded")
     is_live(panel)
+    # JupyterLab itself has forgotten that this cell runs.
+    expect(prompt(cell(page, 1))).to_have_text("[*]:")
+    expect(panel).to_contain_text("The kernel still runs this cell: its results come into the notebook")
     take_picture(page, shots / "panel-reload.png")
     expect(page.locator(PANEL)).to_have_count(1)
     # The kernel ran the cell for a page that is gone: this one writes what stays.
@@ -112,6 +118,9 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     kept = [output.data for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
     assert len(kept) == 1
     assert set(kept[0]) == {"text/html", "text/plain"}
+    expect(prompt(cell(page, 1))).to_have_text("[ ]:")
+    assert "%distribute" not in kept[0]["text/plain"]
+    expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42 by the ranks", timeout=JOB_MS)
 
 
 def test_a_kernel_restart_and_another_browser_change_nothing(
@@ -121,6 +130,11 @@ def test_a_kernel_restart_and_another_browser_change_nothing(
     save(page)
     restart_kernel(page)
     is_live(panel)
+    number = re.search(r"job (\d+)", panel.inner_text())[1]
+    expect(panel).to_contain_text(
+        f"No kernel waits for its results. To have them: %distribute attach {number}"
+    )
+    expect(prompt(cell(page, 1))).to_have_text("[ ]:")
     take_picture(page, shots / "panel-restart.png")
     with another_browser(chromium, site) as elsewhere:
         there = look_again(elsewhere, site, "restarted")
@@ -146,6 +160,22 @@ def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell
     take_picture(later, shots / "panel-stop.png")
     expect(cell(later, 1)).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
     expect(output_of(run_cell(later, 2))).to_contain_text("kept is 42", timeout=JOB_MS)
+
+
+def test_a_new_notebook_is_saved_when_its_cell_starts(page: Page, site: Site) -> None:
+    """Else a reload would take the cell away, and leave its job."""
+    page.goto(f"{site.url}/user/{USER}/lab/workspaces/untitled?reset")
+    page.locator(".jp-LauncherCard", has_text="Python 3").first.click(timeout=START_MS)
+    expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
+    wait_ready(page)
+    cell(page, 0).locator(".cm-content").fill(STEPS.format(name="typed", steps=LONG))
+    expect(run_cell(page, 0).locator(PANEL)).to_contain_text("rank 0 step 3", timeout=JOB_MS)
+    expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
+    panel = cell(page, 0).locator(PANEL)
+    is_live(panel)
+    stop(panel)
 
 
 def forgotten(site: Site, name: str, cells: int) -> None:

@@ -208,3 +208,19 @@ async def test_a_forked_child_displays_too_and_nothing_is_torn(cluster: Cluster)
     )
     await done(run)
     assert len(displayed(run)) == 40
+
+
+async def test_what_nobody_draws_can_be_read(cluster: Cluster) -> None:
+    """JSON, LaTeX and the types of a library of its own: their text stands for them."""
+    run = await cluster.run(
+        """
+        from IPython.display import JSON, Latex, Math
+        display(JSON({"loss": [1, 2]}))
+        display(Math("x^2"))
+        display({"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure({})"}, raw=True)
+        """
+    )
+    await done(run)
+    text = "\n".join(str(one.text) if isinstance(one, Shown) else one for one in entries(run))
+    assert '"loss": [' in text and "$\\displaystyle x^2$" in text and "Figure({})" in text
+    assert "IPython.core" not in text

@@ -1,15 +1,19 @@
 """What of a rank's displays a person sees: in its place, once, and nothing of it can act."""
 
+from itertools import pairwise
+from types import SimpleNamespace
+
 import pytest
 
 from minicluster.ansi import as_html, without_colours
+from minicluster.panel import PanelScreen
 from minicluster.render import picture, text_form
 from minicluster.safe_html import sanitized
 from minicluster.terminal import Shown, TerminalTail
-from minicluster.wire import Display, Displays
+from minicluster.wire import Display, Displays, JobState
 from minicluster.wire.displays import changed, shown_here
 
-from .test_render import said, view_of
+from .test_render import job, said, view_of
 
 PNG = "iVBORw0KGgo="
 ONE, TWO = "0123456789abcdef", "fedcba9876543210"
@@ -115,3 +119,33 @@ def test_a_table_stays_in_the_picture_and_its_scripts_do_not():
     shown = picture(view, 11.0)
     assert "<td>42</td>" in shown and "steal" not in shown
     assert shown.count("<div") == shown.count("</div>")
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A screen in a notebook, with the times at which it changed the notebook's document."""
+    changed_at, now = [], [0.0]
+    handle = SimpleNamespace(update=lambda shown, raw: changed_at.append(now[0]))
+    monkeypatch.setattr("minicluster.panel.display", lambda *args, **more: handle)
+    return SimpleNamespace(panel=PanelScreen(lambda: None, "/", True), now=now, changed_at=changed_at)
+
+
+def show_until(screen, view, end_s):
+    while screen.now[0] < end_s:
+        screen.panel.show(view, screen.now[0])
+        screen.now[0] += 0.5
+
+
+def test_a_notebook_is_changed_ever_less_often_while_nothing_new_happens(screen):
+    show_until(screen, view_of(), 3600)
+    gaps = [later - sooner for sooner, later in pairwise(screen.changed_at)]
+    assert len(gaps) < 60
+    assert gaps == sorted(gaps) and gaps[0] == 2.0 and 100 < gaps[-1] <= 120.5
+
+
+def test_a_new_state_is_kept_soon(screen):
+    view = view_of()
+    show_until(screen, view, 1800)
+    view.apply(job(JobState.STOPPING))
+    show_until(screen, view, 1803)
+    assert screen.changed_at[-1] >= 1800

@@ -66,3 +66,13 @@ def test_a_kernel_that_was_asked_to_end_ends() -> None:
     assert not kernel.ends
     shell.exit_now = True
     assert kernel.ends
+
+
+def test_a_kernel_says_from_time_to_time_for_which_job_it_waits(monkeypatch) -> None:
+    sent: list[Any] = []
+    session = SimpleNamespace(send=lambda socket, kind, content, ident: sent.append((kind, content)))
+    ours = SimpleNamespace(session=session, iopub_socket=None, ident="k")
+    kernel = Kernel(SimpleNamespace(kernel=ours, exit_now=False))
+    monkeypatch.setattr("minicluster.interrupts._BUSY_AGAIN_S", 0.0)
+    kernel.stay_busy(12, 1.5)
+    assert sent == [("status", {"execution_state": "busy", "minicluster": {"job": 12, "made": 1.5}})]

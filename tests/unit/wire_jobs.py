@@ -156,6 +156,12 @@ FRAME = {"file": "Cell In[5]", "line": 14, "function": "train", "cell": True, "t
 STACK = {"rank": 2, "sight": "seen", "quiet_s": 12.5, "ending": "", "frames": [FRAME], "helpers": [[FRAME]]}
 NODE = {"name": "node-1", "up": True, "slots": [SLOT, SERVER_SLOT], "closed": ""}
 VERSIONS = {"python": "3.12.1", "minicluster": "0.1.0", "cloudpickle": "3.1.2", "torch": "2.13.0+cpu"}
+DISPLAY = {
+    "id": "0123abcd",
+    "data": {"text/plain": "<Figure>", "image/png": "iVBORw0KGgo="},
+    "width": 640,
+    "height": 480,
+}
 MESSAGES = {
     wire.About: {
         "user": "ada",
@@ -226,6 +232,15 @@ MESSAGES = {
         "sets": [DATA_STANDING],
         "gpus": [{"gpu": "GPU-ab-1", "idle_s": 12.5, "held_bytes": 512}],
     },
+    wire.Displays: {
+        "rank": 1,
+        "attempt": 2,
+        "displays": [
+            DISPLAY,
+            {"id": "fedcba98", "data": {"text/html": "<b>one</b>"}, "width": None, "height": None},
+        ],
+    },
+    wire.Display: DISPLAY,
     wire.SmallFiles: {"contents": ["AP8K"]},
     wire.ReportAnswer: {"sizes": {"rank-2": 3}, "missing": [SHA]},
     wire.PlaceServer: {

@@ -5,7 +5,8 @@ import { element } from "./service.js";
 
 const MARK = /\x1b_mc-(?:(display|update) ([0-9a-f]{8,64})|(end|clear|clear-next))\x1b\\/;
 const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-Z\\-~])/g;
-const PICTURES = ["image/png", "image/jpeg", "image/gif"];
+const SVG = "image/svg+xml";
+const PICTURES = [SVG, "image/png", "image/jpeg", "image/gif"];
 const MOST = 200;
 
 const displays = new Map();
@@ -42,7 +43,9 @@ function pictureOf(display) {
   if (!mime) {
     return null;
   }
-  const source = `data:${mime};base64,${display.data[mime]}`;
+  // As an image: no script of it runs.
+  const data = mime === SVG ? `,${encodeURIComponent(display.data[SVG])}` : `;base64,${display.data[mime]}`;
+  const source = `data:${mime}${data}`;
   return element("img", { src: source, alt: display.data["text/plain"] ?? "", className: "mc-displayed" });
 }
 

@@ -6,19 +6,23 @@ import { findAgain } from "./notebooks.js";
 import { MIME, rendererOf } from "./renderer.js";
 
 export async function plugin(shared, stylesheet) {
-  const [{ IRenderMimeRegistry }, { INotebookTracker }, { ServerConnection }, { Widget }] = await Promise.all(
-    ["@jupyterlab/rendermime", "@jupyterlab/notebook", "@jupyterlab/services", "@lumino/widgets"].map(shared),
-  );
+  const [{ IRenderMimeRegistry }, { INotebookTracker }, { IDocumentManager }, { ServerConnection }, { Widget }] =
+    await Promise.all(
+      ["@jupyterlab/rendermime", "@jupyterlab/notebook", "@jupyterlab/docmanager", "@jupyterlab/services", "@lumino/widgets"].map(
+        shared,
+      ),
+    );
   return {
     id: "minicluster:panel",
     description: "Shows distributed jobs under their cells, live from the job service.",
     autoStart: true,
     requires: [IRenderMimeRegistry, INotebookTracker],
-    activate(app, rendermime, tracker) {
+    optional: [IDocumentManager],
+    activate(app, rendermime, tracker, documents) {
       addStylesheet(stylesheet);
       const server = serverOf(app.serviceManager.serverSettings, ServerConnection);
       const stream = new Stream(server);
-      const Renderer = rendererOf(Widget, stream, rendermime);
+      const Renderer = rendererOf(Widget, stream, rendermime, () => documents?.autosave ?? false);
       // Before widgets and HTML, which are there for other front ends.
       rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new Renderer() }, -10);
       findAgain(tracker, server, Renderer);

@@ -2,16 +2,18 @@
 // would leave none for JupyterLab.
 //
 // The page says which jobs it shows, all of them each time: {show: [{service, job, made, live}]}
-// live: the kernel that ran the cell still writes its output here. {keep: {service, job, made}}: what of the end is to
-// stay in the notebook? The server answers one page, and none while one of them is live.
+// live: the kernel that ran the cell still writes its output here. {keep: {service, job, made, waited}}: what of the end
+// is to stay in the notebook? waited: whether a kernel took the results, null: not known. The server answers one page, and none while one of them is live.
 // The server says, each with {service, job, made}: {change} (see panel.js), {refused: {message, code}},
-// {picture: a MIME bundle}; and {beat} from time to time.
+// {picture: a MIME bundle}; and {beat} from time to time. Where all jobs are over, nothing is open: a page that was
+// forgotten must not keep its server in use.
 
 import { JobState } from "./panel.js";
 
 const AGAIN_MS = [500, 1000, 2000, 5000];
 const LOOK_MS = 3000;
 const SILENT_MS = 25_000;
+const OVER_AFTER_MS = 20_000; // What is to stay of a job's end was asked for by then.
 
 export function keyOf(job) {
   return JSON.stringify([job.service, job.job, job.made]);
@@ -49,8 +51,8 @@ export class Stream {
     await this.server.ask("stop", { method: "POST", body: JSON.stringify(job) });
   }
 
-  askToKeep(job) {
-    this.send({ keep: job });
+  askToKeep(job, waited) {
+    this.send({ keep: { ...job, waited } });
   }
 
   look() {
@@ -61,7 +63,8 @@ export class Stream {
 
   sayShown() {
     const show = [...this.shown.values()].map(({ job, views }) => ({ ...job, live: [...views].some((one) => one.live) }));
-    if (show.length && !this.socket) this.open();
+    if ([...this.shown.values()].every(isOver)) return this.socket?.close();
+    if (!this.socket) this.open();
     const text = JSON.stringify(show);
     if (text !== this.told && this.send({ show })) this.told = text;
   }
@@ -104,6 +107,12 @@ export class Stream {
     const entry = this.shown.get(keyOf(message));
     if (!entry) return;
     if (message.change) entry.state.apply(message.change);
+    const isLast = message.refused ? message.refused.code !== "unreachable" : entry.state.head?.terminal;
+    if (isLast) entry.overAt ??= performance.now();
     for (const view of entry.views) view.take(message);
   }
+}
+
+function isOver({ overAt }) {
+  return performance.now() - overAt > OVER_AFTER_MS;
 }

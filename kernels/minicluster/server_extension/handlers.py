@@ -71,7 +71,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         try:
             told = json.loads(message)
             if "keep" in told:
-                self._watch.keep(self, _key(told["keep"]))
+                self._watch.keep(self, _key(told["keep"]), told["keep"].get("waited"))
             else:
                 shown = told["show"][:_MOST_ASKED]
                 self._watch.show(self, {_key(one): bool(one.get("live")) for one in shown})

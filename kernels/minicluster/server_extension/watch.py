@@ -39,10 +39,10 @@ class Watch:
                 job.add(reader, live)
         self._publishing = self._publishing or asyncio.create_task(self._publish())
 
-    def keep(self, reader: Reader, key: JobKey) -> None:
+    def keep(self, reader: Reader, key: JobKey, waited: bool | None) -> None:
         """Answer a page that asks what of a job's end is to stay in its notebook."""
         if key in self._jobs:
-            self._jobs[key].keep(reader, time.time())
+            self._jobs[key].keep(reader, time.time(), waited)
 
     def leave(self, reader: Reader) -> None:
         """Forget a page that was closed."""

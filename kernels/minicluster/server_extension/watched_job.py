@@ -15,6 +15,7 @@ from ..render import kept
 from ..runs import job_page
 from ..sse import follow
 from ..view import RunView
+from ..wire import JobState
 
 _AGAIN_AFTER_S = 5.0
 
@@ -96,16 +97,19 @@ class WatchedJob:
             self._view, self._refusal = None, {"message": message, "code": code}
             self._lacking = set(self.readers)
 
-    def keep(self, reader: Reader, now: float) -> None:
+    def keep(self, reader: Reader, now: float, waited: bool | None = None) -> None:
         """Give a page the picture of the end for its notebook; one page alone: two would write one file.
 
-        None gets it while a kernel writes into one of them.
+        None gets it while a kernel writes into one of them. waited: whether a kernel takes the results, None
+        when the page does not know it.
         """
         with self._lock:
             view = self._view
             if view is None or not view.job.state.terminal or self._kept or self.live:
                 return
             self._kept = True
+            if view.job.state is JobState.SUCCEEDED:
+                view.about_results = _about_results(waited, view.job.id)
             self._tell({"picture": kept(view, now)}, {reader})
 
     def publish(self, now: float) -> None:
@@ -132,3 +136,11 @@ class WatchedJob:
                 self._lacking.discard(reader)
             else:
                 self._lacking.add(reader)
+
+
+def _about_results(waited: bool | None, job_id: int) -> str:
+    """Say how to bring the results where no kernel has brought them."""
+    if waited:
+        return ""
+    which = "No kernel waited for its results" if waited is False else "Results that are not in the notebook"
+    return f"{which}: %distribute result {job_id}"

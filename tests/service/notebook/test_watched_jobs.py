@@ -97,6 +97,25 @@ def test_one_page_alone_writes_the_end_and_none_while_a_kernel_does(watched, ser
     assert "Succeeded" in second.told[-1]["picture"]["text/plain"]
 
 
+@pytest.mark.parametrize(
+    ("waited", "said"),
+    [
+        (True, ""),
+        (False, "No kernel waited for its results: %distribute result"),
+        (None, "Results that are not in the notebook: %distribute result"),
+    ],
+)
+def test_the_end_says_how_to_bring_results_that_no_kernel_took(watched, service, waited, said):
+    page = Page()
+    watched.add(page)
+    follow(watched, service)
+    publish_until(watched, lambda: state(page) == "succeeded")
+    watched.keep(page, time.time(), waited)
+    text = page.told[-1]["picture"]["text/plain"]
+    assert said in text
+    assert ("%distribute" in text) is bool(said)
+
+
 @pytest.mark.parametrize(("number", "later"), [(0, 1.0), (10**6, 0.0)])
 def test_a_job_of_another_cluster_is_not_taken_for_this_one(watched, service, number, later):
     """Another one of the same number, or none."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -11,6 +13,7 @@ from io import BytesIO
 from typing import Any
 
 TEXT = "text/plain"
+JSON = "application/json"
 _METHODS = {
     "text/html": "_repr_html_",
     "text/markdown": "_repr_markdown_",
@@ -18,9 +21,13 @@ _METHODS = {
     "image/svg+xml": "_repr_svg_",
     "image/png": "_repr_png_",
     "image/jpeg": "_repr_jpeg_",
+    JSON: "_repr_json_",
 }
-KNOWN = {TEXT, "image/gif", *_METHODS}
+KNOWN = {TEXT, "image/gif", *_METHODS} - {JSON}
 """Types that a panel can show; of others only the text is."""
+
+_SOURCES = ("text/markdown", "text/latex")
+_SAYS_NOTHING = re.compile(r"<IPython\.core\.display\.\w+ object>")
 
 
 @dataclass
@@ -61,9 +68,17 @@ def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
         if isinstance(about, Mapping):
             content.width = _pixels(about.get("width")) or content.width
             content.height = _pixels(about.get("height")) or content.height
-    if "text/markdown" in content.data:
-        content.data[TEXT] = content.data["text/markdown"]
+    if "text/markdown" in content.data or _SAYS_NOTHING.fullmatch(content.text):
+        source = [content.data[mime] for mime in _SOURCES if mime in content.data]
+        content.data[TEXT] = [*source, *_json(data), content.text][0]
     return content
+
+
+def _json(data: Mapping[str, Any]) -> list[str]:
+    """Return what a bundle says as JSON, to be read; where nobody draws a tree of it, that is its text."""
+    if JSON not in data:
+        return []
+    return [json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr)]
 
 
 def of_figure(figure: Any) -> Content:
