@@ -29,7 +29,7 @@ plt.legend()
 plt.show()
 display(Table(rank))
 from IPython.display import Markdown, Math, SVG
-svg = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20" onload="top.stolen = true"><rect/></svg>'
+svg = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20" onload="top.stolen = 1"><rect/></svg>'
 display(SVG(svg), Markdown(f'**bold** of rank {rank}'), Math('x^2'))
 print('and', 'goes on')
 time.sleep(600)

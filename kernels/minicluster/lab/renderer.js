@@ -149,7 +149,8 @@ function drawnByLab(rendermime, mime, text) {
   const box = document.createElement("div");
   box.className = "mc-lab";
   const renderer = rendermime.createRenderer(mime);
-  renderer.renderModel({ data: { [mime]: text }, metadata: {}, trusted: false, setData() {} });
+  const drawn = renderer.renderModel({ data: { [mime]: text }, metadata: {}, trusted: false, setData() {} });
+  drawn.then(() => rendermime.latexTypesetter?.typeset(renderer.node));
   box.append(renderer.node);
   return box;
 }
