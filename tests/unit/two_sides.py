@@ -18,7 +18,7 @@ from minicluster.changes.applying import Sent
 from minicluster.changes.known import Known
 from minicluster.changes.reading import read_body
 from minicluster.changes.returning import Return, Wish
-from minicluster.parts import whole
+from minicluster.parts import beside, whole
 from minicluster.payload import LeftBehind
 from minicluster.pickling import ANY_READER, load_known, pack_names
 from minicluster.result_file import ResultFile, write_result_file
@@ -147,7 +147,7 @@ def in_one_process(namespace: dict[str, Any], source: str, push: list[str]) -> R
     sent = Sent(packed.known, names, namespace)
     rank: dict[str, Any] = vars(types.ModuleType("__main__"))
     data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
-    given, known = load_known(data, packed.known.shared(), rank, False)
+    given, known = load_known(beside(data, (), memoryview), packed.known.shared(), rank, False)
     rank.update(given)
     back = Return(known, rank, ANY_READER)
     exec(source, rank)
