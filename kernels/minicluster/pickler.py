@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import cloudpickle
 
 from .by_value import NAMED, reduce_by_value
+from .pandas_tables import is_table, reduce_table
 from .parts import PartsFile
 from .rebuilding import reduce_array, reduce_cell, reduce_exception
 from .refusal import Refused, reason_against
@@ -108,7 +109,13 @@ class NotebookPickler(cloudpickle.Pickler):
             return reduce_cell(obj)
         if isinstance(obj, BaseException):
             return reduce_exception(obj) or super().reducer_override(obj)
-        return reduce_array(obj) or self.tensors.reduce(obj) or super().reducer_override(obj)
+        return self._reduce_data(obj, kind) or super().reducer_override(obj)
+
+    def _reduce_data(self, obj: Any, kind: type) -> Any:
+        if is_table(kind):
+            self._note_module(kind)
+            return reduce_table(obj)
+        return reduce_array(obj) or self.tensors.reduce(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         if self._reader.against_code:

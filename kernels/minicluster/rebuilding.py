@@ -56,7 +56,7 @@ def reduce_array(array: Any) -> tuple[Any, ...] | None:
     if owner is array or not owner.flags.c_contiguous or owner.nbytes > max(_SMALL_BYTES, 2 * array.nbytes):
         return _reduce_owner(array)
     offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-    return array_view, (owner, array.shape, array.dtype, offset, array.strides)
+    return array_view, (owner, array.shape, array.dtype, offset, array.strides, array.flags.writeable)
 
 
 def _reduce_owner(array: Any) -> tuple[Any, ...] | None:
@@ -79,13 +79,17 @@ class ArrayContent:
         self._array = array
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (self._array.dtype.kind in "biufc" and _reduce_owner(self._array)) or _copied(self._array)
+        # Subclasses have more than numbers: a mask.
+        plain = type(self._array) is sys.modules["numpy"].ndarray and self._array.dtype.kind in "biufc"
+        return (plain and _reduce_owner(self._array)) or _copied(self._array)
 
 
 def _copied(array: Any) -> tuple[Any, ...]:
     return array.copy(order="C").__reduce_ex__(5)
 
 
-def array_view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any) -> Any:
+def array_view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any, writeable: bool = True) -> Any:
     """Make an array that is a part of another one's memory."""
-    return sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
+    view = sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
+    view.flags.writeable = writeable and view.flags.writeable
+    return view

@@ -99,12 +99,24 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     names = dict(body["names"])
     left = [*stayed, *_missing(names), *_take_broken(names, body, broken)]
     changes, rebound = body["changes"], tuple(body["rebound"])
+    said = (*said, *_told_anew(body.get("anew", {}), left))
     if sent is not None:
         changes, held = hold_back(sent, changes, broken, names)
         left += held
         if not sent.copies:
             check_unchanged(sent, changes, Returned(names, rebound), namespace, job.id)
     return Result(names, body["value"].get("_"), tuple(left), said, changes, rebound, late, sent)
+
+
+def _told_anew(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[str]:
+    """Say which objects are new ones: what refers to the old one here has not changed."""
+    stayed = {item.name for item in left}
+    for where, kind in anew.items():
+        if where not in stayed:
+            yield (
+                f"`{where}` is a new object now: a {kind} cannot be changed in place like this. "
+                "Names that this cell did not use still hold the old one."
+            )
 
 
 def _missing(names: dict[str, Any]) -> list[LeftBehind]:

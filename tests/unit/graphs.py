@@ -17,8 +17,16 @@ _STAY = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
+_OF_THE_PROCESS = {"id", "hooks_dict_ref", "extra_dict_ref", "step", "_opt_called"}
+"""Numbers of hooks; how a scheduler counts its optimizer's steps, which torch puts into no pickle."""
 _OF_CLASSES = {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__"}
-_OF_CLASSES |= {"__static_attributes__", "__annotate_func__", "__annotations_cache__", "_abc_impl"}
+_OF_CLASSES |= {
+    "__static_attributes__",
+    "__annotate_func__",
+    "__annotations_cache__",
+    "_abc_impl",
+    "__slotnames__",
+}
 
 
 class Pairs:
@@ -76,7 +84,7 @@ def _is_atom(value: Any) -> bool:
     module = type(value).__module__
     return (
         isinstance(value, (*_ATOMS, types.ModuleType, types.BuiltinFunctionType))
-        or module in ("datetime", "pathlib", "pathlib._local", "decimal", "weakref")
+        or module in ("datetime", "pathlib", "pathlib._local", "decimal")
         or type(value).__name__ in ("dtype", "device", "layout", "memory_format")
         or (module == "numpy" and hasattr(value, "item") and not hasattr(value, "__len__"))
     )
@@ -104,7 +112,12 @@ def _memory_of(value: Any) -> Any:
 
 def _is_strided(value: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return (
+        torch is not None
+        and isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and not (value.is_nested or torch.nn.parameter.is_lazy(value))
+    )
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -117,7 +130,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.FunctionType):
         yield from _of_function(value)
     elif isinstance(value, type):
-        yield from ((f".{n}", it) for n, it in vars(value).items() if n not in _OF_CLASSES)
+        own = {name: it for name, it in vars(value).items() if name not in _OF_CLASSES}
+        # A namedtuple's methods are made by Python, for each class anew.
+        yield from ((f".{n}", it) for n, it in own.items() if not hasattr(it, "__code__") or _of_notebook(it))
     elif type(value).__module__.startswith("pandas"):
         yield from _of_pandas(value)
     elif (found := _of_numbers(value)) is not None:
@@ -146,7 +161,7 @@ def _of_pandas(value: Any) -> Iterator[tuple[str, Any]]:
         if (it := getattr(value, name, None)) is not None:
             yield f".{name}", repr(it)
     yield ".values", value.to_numpy().tolist()
-    yield ".attrs", getattr(value, "attrs", None)
+    yield ".attrs", repr(getattr(value, "attrs", None))
 
 
 def _of_numbers(value: Any) -> list[tuple[str, Any]] | None:
@@ -157,9 +172,15 @@ def _of_numbers(value: Any) -> list[tuple[str, Any]] | None:
             (".array", (str(value.dtype), value.shape, flags, tuple(map(_listed, (value,))))),
             *_mask(value),
         ]
+    if torch is not None and isinstance(value, torch.UntypedStorage):
+        return [(".storage", value.tolist())]
     if torch is not None and isinstance(value, torch.Tensor):
-        place = (value.stride(), value.storage_offset()) if _is_strided(value) else value.layout
+        if torch.nn.parameter.is_lazy(value):
+            return []
         plain = value.detach()
+        if plain.is_nested:
+            return [(".tensors", [one.tolist() for one in plain.unbind()])]
+        place = (value.stride(), value.storage_offset()) if _is_strided(value) else value.layout
         plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
         return [(".tensor", (value.dtype, tuple(value.shape), place, value.requires_grad, (_listed(plain),)))]
     return None
@@ -180,8 +201,9 @@ def _of_container(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
         for place, (key, it) in enumerate(kind.items(value)):
-            yield f"<{place}>", key
-            yield f"[{key!r:.20}]" if isinstance(key, str | int) else f"[{place}]", it
+            # Hooks have numbers of their process.
+            yield f"<{place}>", 0 if kind is OrderedDict and isinstance(key, int) else key
+            yield f"[{key!r:.20}]" if isinstance(key, str) else f"[{place}]", it
         yield ".factory", value.default_factory if isinstance(value, defaultdict) else None
     elif isinstance(value, set | frozenset):
         ordered = sorted(value, key=lambda it: repr(getattr(it, "mark", it)))
@@ -192,7 +214,7 @@ def _of_object(value: Any) -> Iterator[tuple[str, Any]]:
     slots = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
     have = {n: getattr(value, n) for n in slots if hasattr(value, n)}
     have |= getattr(value, "__dict__", {})
-    yield from ((f".{name}", have[name]) for name in sorted(have))
+    yield from ((f".{name}", have[name]) for name in sorted(have.keys() - _OF_THE_PROCESS))
     kind = type(value)
     own = kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__
     if own and not isinstance(value, list | dict | set | deque | tuple | frozenset):

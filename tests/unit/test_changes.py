@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from minicluster.changes.applying import ResultConflict
+
 from .two_sides import Notebook
 
 
@@ -159,3 +161,129 @@ def test_a_tensor_that_was_made_larger_comes_with_its_new_storage(notebook: Note
     assert notebook.names["large"].tolist() == [3.0] * 6
     assert notebook.names["alias"] is notebook.names["large"]
     assert notebook.names["history"] == [1]
+
+
+def test_a_grad_scaler_that_was_first_used_by_the_cell_has_its_scale(notebook: Notebook) -> None:
+    pytest.importorskip("torch")
+    notebook.cell("import torch\nscaler = torch.amp.GradScaler('cpu')\nalias = scaler")
+    result = notebook.distribute("scaler.scale(torch.ones(1)); scaler.update(7.0)", "torch scaler")
+    assert result.summary() == ""
+    assert notebook.names["scaler"] is notebook.names["alias"]
+    assert notebook.names["alias"].get_scale() == 7.0
+
+
+def test_a_compiled_module_trains_the_plain_one(notebook: Notebook) -> None:
+    pytest.importorskip("torch")
+    notebook.cell(
+        "import torch\nmodel = torch.nn.Linear(1, 1)\ncompiled = torch.compile(model, backend='eager')"
+    )
+    notebook.distribute("with torch.no_grad(): compiled.weight.fill_(3)", "torch compiled")
+    assert notebook.names["model"].weight.item() == 3
+    assert notebook.names["compiled"]._orig_mod is notebook.names["model"]
+
+
+def test_a_view_that_may_not_be_written_to_may_not_be_on_ranks_either(notebook: Notebook) -> None:
+    pytest.importorskip("numpy")
+    notebook.cell("import numpy as np\nview = np.zeros(3)[:]\nview.flags.writeable = False\nsaid = []")
+    notebook.distribute(
+        "try:\n    view += 1\nexcept ValueError as error:\n    said.append(str(error))", "np view said"
+    )
+    assert "read-only" in notebook.names["said"][0]
+    assert notebook.names["view"].tolist() == [0, 0, 0]
+
+
+def test_a_view_that_the_cell_did_not_get_keeps_what_it_shows(notebook: Notebook) -> None:
+    pytest.importorskip("torch")
+    notebook.cell("import torch\nwhole = torch.zeros(4)\nview = whole[:2]")
+    notebook.distribute("whole.data = torch.ones(4)", "torch whole")
+    assert notebook.names["whole"].tolist() == [1, 1, 1, 1]
+    assert notebook.names["view"].tolist() == [0, 0]
+
+
+def test_what_is_too_large_is_named_with_what_shares_objects_with_it(notebook: Notebook) -> None:
+    notebook.cell("history, seen, other = [0], {}, [1]")
+    cell = "history.extend(range(100000)); seen['all'] = history; other.append(2)"
+    result = notebook.distribute(cell, "history seen other", limit=10_000)
+    names = notebook.names
+    assert (names["history"], names["seen"], names["other"]) == ([0], {}, [1, 2])
+    assert "history (list): is too large" in result.summary()
+    assert "so nothing of `history`, `seen` came" in result.summary()
+
+
+def test_changes_that_are_too_large_together_are_named_and_none_of_them_comes(notebook: Notebook) -> None:
+    notebook.cell("first, second = [0], [1]")
+    cell = "first.extend([1.5] * 700); second.extend([2.5] * 700)"
+    result = notebook.distribute(cell, "first second", limit=10_000)
+    assert (notebook.names["first"], notebook.names["second"]) == ([0], [1])
+    for name in ("first", "second"):
+        assert f"{name}: its changes are too large: 10 KB are allowed for all" in result.summary()
+
+
+def test_an_error_in_the_middle_of_putting_leaves_all_as_it_was(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    notebook.cell(
+        "import torch, collections\nfirst, second = [1], {'a': 1}\nthird = collections.deque([1])\n"
+        "class Box: pass\nbox = Box()\nbox.a = 1\nweight, raw = torch.zeros(2), bytearray(b'ab')"
+    )
+    sent = notebook.send(
+        "first.append(2); second['b'] = first; third.append(2); box.b = 2; weight.fill_(5)\n"
+        "raw += b'c'; made = 1",
+        "torch first second third box weight raw",
+    )
+    result = notebook.read(sent)
+
+    def push(names: dict[str, object]) -> None:
+        # After all structure, before the bytes of arrays and tensors.
+        assert notebook.names["second"]["b"] is notebook.names["first"]
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError):
+        result.put(notebook.names, push)
+    names = notebook.names
+    assert (names["first"], names["second"], list(names["third"])) == ([1], {"a": 1}, [1])
+    assert (vars(names["box"]), names["weight"].tolist(), names["raw"]) == ({"a": 1}, [0, 0], b"ab")
+    assert "made" not in names
+    result.put(names, names.update)
+    assert (names["first"], names["made"], names["weight"].tolist()) == ([1, 2], 1, [5, 5])
+
+
+def test_backward_through_a_graph_of_old_values_is_an_error(notebook: Notebook) -> None:
+    torch = pytest.importorskip("torch")
+    notebook.cell(
+        "import torch\nweight = torch.ones(2, requires_grad=True)\nview = weight[:1]\n"
+        "loss = (weight ** 2).sum()"
+    )
+    notebook.distribute("with torch.no_grad(): weight.fill_(5)", "torch weight")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        notebook.names["loss"].backward()
+    assert torch.equal(notebook.names["view"].detach(), torch.tensor([5.0]))
+
+
+def test_a_result_is_put_once(notebook: Notebook) -> None:
+    notebook.cell("history = [1]")
+    sent = notebook.send("history.append(2)", "history")
+    notebook.read(sent).put(notebook.names, notebook.names.update)
+    with pytest.raises(ResultConflict, match="`history` changed here while job 17 ran"):
+        notebook.read(sent)
+    assert notebook.names["history"] == [1, 2]
+
+
+def test_the_second_of_two_cells_that_changed_one_model_is_a_conflict(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    notebook.cell("import torch\nmodel = torch.nn.Linear(1, 1)\nlosses = []")
+    cell = "with torch.no_grad(): model.weight.fill_({0})\nlosses.append({0})"
+    sent = []
+    for value in (1, 2):
+        notebook.folder = tmp_path / str(value)
+        notebook.folder.mkdir()
+        sent.append(notebook.send(cell.format(value), "torch model losses"))
+    notebook.folder = tmp_path / "2"
+    notebook.read(sent[1]).put(notebook.names, notebook.names.update)
+    notebook.folder = tmp_path / "1"
+    with pytest.raises(ResultConflict, match="`losses`, `model` changed here"):
+        notebook.read(sent[0])
+    assert (notebook.names["model"].weight.item(), notebook.names["losses"]) == (2, [2])

@@ -15,7 +15,7 @@ from .aspects import Undo
 from .known import Known
 from .sameness import same
 from .tracking import Tracker
-from .trees import leading, reached, shown_at
+from .trees import leading, listed, reached, shown_at
 
 States = list[tuple[str, Any]]
 
@@ -150,8 +150,8 @@ def hold_back(
     for number, reason in bad.items():
         led = sent.leading({id(objects[number])})
         where = shown_at(objects[number], {name: sent.names[name] for name in led})
-        root = led[0] if led else where
-        left.append(LeftBehind(where, type_name(objects[number]), f"{reason}; so nothing of `{root}` came"))
+        reason = f"{reason}; so nothing of {listed(led or [where])} came"
+        left.append(LeftBehind(where, type_name(objects[number]), reason))
         ids = reached(anatomy, [objects[number], *(sent.names[name] for name in led)])
         changes = [change for change in changes if id(objects[change[0]]) not in ids]
         for name in leading(anatomy, names, {id(objects[number])}):

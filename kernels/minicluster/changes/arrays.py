@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from cloudpickle import cloudpickle
+
 from ..rebuilding import ArrayContent
 from .aspects import Aspect, Look, Moved, Undo
 from .digest import digest
@@ -26,11 +28,11 @@ class Elements(Aspect):
         self._owned = owned
 
     def look(self, obj: Any) -> Look:
-        facts = (obj.shape, obj.strides, obj.dtype.str, obj.dtype.names)
+        facts = (obj.shape, obj.strides, obj.dtype.str, obj.dtype.names, obj.flags.writeable)
         if obj.dtype.hasobject:
             return Look(facts, list(obj.ravel(order="K")))
         owner = owner_of(obj)
-        return Look((facts, None if owner is not obj and self._owned(owner) else digest(obj)), [])
+        return Look((facts, None if owner is not obj and self._owned(owner) else _content_of(obj)), [])
 
     def fits(self, before: Look, now: Look) -> bool:
         return _shape(before) == _shape(now)
@@ -46,6 +48,14 @@ class Elements(Aspect):
     def put(self, obj: Any, state: Any) -> Undo:
         obj[...] = state
         return _nothing
+
+
+def _content_of(array: Any) -> tuple[bytes, ...]:
+    numpy = sys.modules["numpy"]
+    masks = [array.mask] if isinstance(array, numpy.ma.MaskedArray) else []
+    # As bytes: dates have no buffer. Any order of memory will do, as long as it is each time the same.
+    planes = (numpy.asarray(plane).ravel(order="K") for plane in (array, *masks))
+    return tuple(digest(plane.view(numpy.uint8)) if plane.size else b"" for plane in planes)
 
 
 def _shape(look: Look) -> Any:
@@ -112,7 +122,8 @@ class Odd(Aspect):
         elif obj.is_quantized:
             pieces = [obj.int_repr()]
         else:
-            raise TypeError(f"a tensor of the kind {type(obj).__name__}, {obj.layout}")
+            # Nested ones, and those of libraries: only their pickles say what is in them.
+            return Look(digest(cloudpickle.dumps(obj)), [])
         return Look((obj.layout, tuple(obj.shape), tuple(map(_digest_of, pieces))), [])
 
     def fits(self, before: Look, now: Look) -> bool:

@@ -88,35 +88,36 @@ class Items(Aspect):
 
 
 class Entries(Aspect):
-    """Of a dict, in its order. A state is its keys, its values, and keys whose values stay as they are."""
+    """Of a dict, in its order. A state is its keys, its values, keys whose values stay as they are, and
+    its default factory.
+    """
 
     code = "entries"
 
     def look(self, obj: Any) -> Look:
-        factory = obj.default_factory if isinstance(obj, defaultdict) else None
         kind = _kind_of(obj)
-        return Look((len(obj), factory), [*kind.keys(obj), *kind.values(obj)])
+        return Look((len(obj), _factory_of(obj)), [*kind.keys(obj), *kind.values(obj)])
 
     def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
         half = len(now.parts) // 2
-        return now.parts[:half], now.parts[half:], []
+        return now.parts[:half], now.parts[half:], [], now.facts[1]
 
     def entries(self, state: Any) -> Iterator[tuple[str, Any]]:
-        keys, values, _ = state
+        keys, values = state[:2]
         return ((f"[{key!r:.60}]", (key, value)) for key, value in zip(keys, values, strict=True))
 
     def without(self, state: Any, path: str) -> Any:
-        keys, values, stay = state
+        keys, values, stay, factory = state
         kept = [(key, value) for key, value in zip(keys, values, strict=True) if f"[{key!r:.60}]" != path]
         gone = [key for key in keys if f"[{key!r:.60}]" == path and isinstance(key, str | int)]
-        return [key for key, _ in kept], [value for _, value in kept], [*stay, *gone]
+        return [key for key, _ in kept], [value for _, value in kept], [*stay, *gone], factory
 
     def put(self, obj: Any, state: Any) -> Undo:
-        keys, values, stay = state
-        old = list(_kind_of(obj).items(obj))
+        keys, values, stay, factory = state
+        old = list(_kind_of(obj).items(obj)), _factory_of(obj)
         kept = [(key, dict.__getitem__(obj, key)) for key in stay if dict.__contains__(obj, key)]
-        _fill(obj, [*zip(keys, values, strict=True), *kept])
-        return lambda: _fill(obj, old)
+        _fill(obj, [*zip(keys, values, strict=True), *kept], factory)
+        return lambda: _fill(obj, *old)
 
 
 def _kind_of(obj: Any) -> type[dict[Any, Any]]:
@@ -124,8 +125,14 @@ def _kind_of(obj: Any) -> type[dict[Any, Any]]:
     return OrderedDict if isinstance(obj, OrderedDict) else dict
 
 
-def _fill(obj: Any, pairs: list[tuple[Any, Any]]) -> None:
+def _factory_of(obj: Any) -> Any:
+    return obj.default_factory if isinstance(obj, defaultdict) else None
+
+
+def _fill(obj: Any, pairs: list[tuple[Any, Any]], factory: Any) -> None:
     kind = _kind_of(obj)
+    if isinstance(obj, defaultdict):
+        obj.default_factory = factory
     kind.clear(obj)
     for key, value in pairs:
         kind.__setitem__(obj, key, value)
@@ -176,6 +183,23 @@ class Queued(Aspect):
 def _fill_queue(obj: Any, items: list[Any]) -> None:
     deque.clear(obj)
     deque.extend(obj, items)
+
+
+class Arguments(Aspect):
+    """Of an exception."""
+
+    code = "arguments"
+
+    def look(self, obj: BaseException) -> Look:
+        return Look(None, list(obj.args))
+
+    def state(self, obj: BaseException, before: Look, now: Look, moved: Moved) -> Any:
+        return now.parts
+
+    def put(self, obj: BaseException, state: Any) -> Undo:
+        old = obj.args
+        obj.args = tuple(state)
+        return lambda: setattr(obj, "args", old)
 
 
 class Bytes(Aspect):

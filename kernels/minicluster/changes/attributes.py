@@ -73,7 +73,9 @@ class Attributes(Named):
         have = attributes_of(obj)
         names = tuple(have)
         if type(obj).__getstate__ is not object.__getstate__:
-            names = tuple(name for name in obj.__getstate__() if name in have)
+            state = obj.__getstate__()
+            # An array's is a tuple; what such a class keeps beside it are attributes like any other's.
+            names = tuple(name for name in state if name in have) if isinstance(state, dict) else names
         return Look(names, [have[name] for name in names])
 
     def put(self, obj: Any, state: Any) -> Undo:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+from ..pandas_tables import is_table
 from .arrays import Elements, Geometry, Memory, Odd, owner_of
-from .aspects import Aspect, Bytes, Content, Entries, Fields, Items, Look, Members, Queued
+from .aspects import Arguments, Aspect, Bytes, Content, Entries, Fields, Items, Look, Members, Queued
 from .attributes import Attributes, ClassFields, attributes_of
-from .reduced import Encoded, Reduced
+from .frames import Table
+from .reduced import Encoded, Reduced, are_attributes
 from .sameness import never_changes
 
 Looks = tuple[type, tuple[str, ...], tuple[Look, ...]]
@@ -25,6 +27,7 @@ _PAYLOADS: tuple[tuple[type, Aspect], ...] = (
     (deque, Queued()),
     (bytearray, Bytes()),
     (array.array, Bytes()),
+    (BaseException, Arguments()),
 )
 _ALONE: tuple[tuple[type, Aspect], ...] = (
     (CellType, Content()),
@@ -44,9 +47,10 @@ class Anatomy:
         self._number = number
         self._attributes, self._encoded, self._reduced = Attributes(), Encoded(), Reduced()
         self._elements = Elements(lambda owner: number(owner) is not None)
+        self._table = Table()
         self._geometry, self._odd, self._memory = Geometry(storage), Odd(), Memory()
         self._of_type: dict[type, tuple[Aspect, ...] | None] = {}
-        own = (self._attributes, self._encoded, self._reduced, self._elements)
+        own = (self._attributes, self._encoded, self._reduced, self._elements, self._table)
         tensors = (self._geometry, self._odd, self._memory)
         self.by_code = {one.code: one for one in (*own, *tensors, *(it for _, it in (*_PAYLOADS, *_ALONE)))}
 
@@ -113,6 +117,8 @@ class Anatomy:
                 return (aspect,)
         if _is_tensor(kind):
             return None
+        if is_table(kind):
+            return (self._table,)
         if tensor := self._of_tensor(kind):
             return tensor
         payload = tuple(aspect for base, aspect in _PAYLOADS if issubclass(kind, base))
@@ -122,7 +128,7 @@ class Anatomy:
         if issubclass(kind, tuple | frozenset | str | bytes | int | float):
             return (self._attributes,)
         if not _reduces_as_any_object(kind):
-            return (self._reduced,)
+            return (self._reduced, self._attributes) if more else (self._reduced,)
         return (self._attributes,) if kind.__getstate__ is object.__getstate__ else None
 
     def _of_tensor(self, kind: type) -> tuple[Aspect, ...]:
@@ -151,6 +157,4 @@ def _is_strided(tensor: Any) -> bool:
 
 def _is_plainly_encoded(obj: Any) -> bool:
     """Tell whether an object's `__getstate__` only leaves some attributes out."""
-    state = obj.__getstate__()
-    have = attributes_of(obj)
-    return isinstance(state, dict) and all(name in have and have[name] is it for name, it in state.items())
+    return are_attributes(obj.__getstate__(), attributes_of(obj))

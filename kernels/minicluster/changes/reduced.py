@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .arrays import memory_of
 from .aspects import Aspect, Look, Moved, Undo
+from .attributes import attributes_of
 from .digest import digest
+from .sameness import same_all
 
 _LONG = 1000
 _DEEP = 50
@@ -24,15 +27,17 @@ class Reduced(Aspect):
     def look(self, obj: Any) -> Look:
         made, args, state, items, pairs = _reduction(obj)
         parts: list[Any] = []
-        facts = (
-            freeze((made, args), parts),
-            freeze((state, items, pairs), parts),
-            hasattr(obj, "__setstate__"),
-        )
+        made_of = freeze((made, args), parts)
+        # What only lists its attributes says nothing that its attributes do not.
+        told = () if are_attributes(state, attributes_of(obj)) else (state, items, pairs)
+        facts = (made_of, len(parts), freeze(told, parts), hasattr(obj, "__setstate__"))
         return Look(facts, parts)
 
     def fits(self, before: Look, now: Look) -> bool:
-        return before.facts[0] == now.facts[0] and bool(now.facts[2])
+        """Tell whether it is still made of the same, and takes the rest as a state."""
+        made_of, count, _, settable = now.facts
+        alike = before.facts[:2] == (made_of, count) and same_all(before.parts[:count], now.parts[:count])
+        return alike and settable
 
     def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
         return _reduction(obj)[2]
@@ -49,6 +54,11 @@ def _reduction(obj: Any) -> tuple[Any, Any, Any, list[Any], list[Any]]:
         return reduced, (), None, [], []
     made, args, state, items, pairs = (*reduced, None, None, None)[:5]
     return made, args, state, list(items or ()), list(pairs or ())
+
+
+def are_attributes(state: Any, have: Mapping[str, Any]) -> bool:
+    """Tell whether a state is no more than some of an object's attributes."""
+    return isinstance(state, dict) and all(name in have and have[name] is it for name, it in state.items())
 
 
 class Encoded(Aspect):

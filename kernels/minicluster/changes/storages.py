@@ -18,7 +18,8 @@ def settle(known: Known, before: dict[int, Looks]) -> None:
             storage, fits = _storage_now(known.objects[number], place)
             now[old][storage._cdata if fits else -number] = storage
     for number, found in now.items():
-        if len(found) == 1 and (cdata := next(iter(found))) > 0 and known.storage(found[cdata]) is None:
+        cdata = next(iter(found))
+        if len(found) == 1 and cdata > 0 and _moved(known, number, found[cdata]):
             _take(known, number, found[cdata], before)
     sized = ((n, looks[2][0].facts[0]) for n, looks in before.items() if looks[1] == ("memory",))
     known.drop([n for n, size in sized if n in known.objects and known.objects[n].nbytes() != size])
@@ -30,6 +31,13 @@ def _storage_now(tensor: Any, place: Any) -> tuple[Any, bool]:
     dtype, shape, strides, offset, _ = place
     now = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     return storage, now == (dtype, shape, strides, offset)
+
+
+def _moved(known: Known, number: int, storage: Any) -> bool:
+    """Tell whether it is a new storage elsewhere. One of the same device is another one in the notebook, too:
+    a view of the old one there must not change with it.
+    """
+    return known.storage(storage) is None and storage.device != known.objects[number].device
 
 
 def _take(known: Known, number: int, storage: Any, before: dict[int, Looks]) -> None:

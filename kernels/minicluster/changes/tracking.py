@@ -62,7 +62,9 @@ class Tracker:
             return
         if now is None or _is_same(before, now):
             return
-        if before[:2] != now[:2]:
+        # A GradScaler's state lists its attributes until it is used.
+        encoded_now = before[0] is now[0] and now[1] == ("encoded",)
+        if before[:2] != now[:2] and not encoded_now:
             found.broken[number] = (
                 f"is a {now[0].__name__} now, which a {before[0].__name__} cannot become here"
             )

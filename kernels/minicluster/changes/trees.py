@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ..refusal import path_to
+from .attributes import attributes_of
 from .looks import Anatomy
 
 _MOST = 2_000_000
+_SHOWN = 5
 
 
 def reached(anatomy: Anatomy, roots: Iterable[Any]) -> set[int]:
@@ -23,8 +25,9 @@ def reached(anatomy: Anatomy, roots: Iterable[Any]) -> set[int]:
         seen[id(obj)] = obj
         try:
             todo.extend(anatomy.parts(obj))
-        except Exception:  # noqa: S112 - what forbids to be looked at leads nowhere
-            continue
+        except Exception:
+            # What forbids to be looked at, as a parametrized module does, holds the same things all the same.
+            todo.extend(attributes_of(obj).values())
     return set(seen)
 
 
@@ -37,3 +40,9 @@ def shown_at(obj: Any, names: Mapping[str, Any]) -> str:
 def leading(anatomy: Anatomy, names: Mapping[str, Any], targets: set[int]) -> list[str]:
     """Return the names that lead to any of these ids."""
     return [name for name, value in names.items() if not targets.isdisjoint(reached(anatomy, [value]))]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names for a sentence."""
+    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
