@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .client import Service
+from .connection import ServiceError
 from .parts import digests, holders
 from .payload import CellPayload
 from .pickling import parts_of, readable_size
@@ -31,7 +32,13 @@ def send(
     """Bring a cell to the service. names, namespace: of what travels, to say whose bytes they are."""
     in_order = digests(payload.parts)
     found = dict(zip(in_order, payload.parts, strict=True))
-    missing = service.missing(tuple(found)) if found else set()
+    try:
+        missing = service.missing(tuple(found)) if found else set()
+    except ServiceError as error:
+        if error.code != "unknown_path":
+            raise
+        # A service of an earlier release, which knows cells in one piece only.
+        return CellBlobs(service.put_blob(payload.to_bytes()).sha256, ())
     size = sum(found[sha256].size_bytes for sha256 in missing)
     if size >= TOLD_BYTES:
         whose = ", ".join(holders(names, missing, lambda value: parts_of(value, namespace)))

@@ -79,6 +79,31 @@ async def test_parts_stay_for_the_next_cell_within_a_bound(tmp_path):
     assert store.path("a" * 4).parent.stat().st_mode & 0o777 == 0o700
 
 
+class Disk(Link):
+    """A service whose files go to a disk of this size."""
+
+    def __init__(self, size_bytes):
+        super().__init__()
+        self.size_bytes = size_bytes
+
+    async def fetch_in_time(self, sha256, path):
+        await super().fetch_in_time(sha256, path)
+        if sum(one.stat().st_size for one in path.parent.iterdir()) > self.size_bytes:
+            raise OSError(28, "No space left on device")
+
+
+async def test_where_the_disk_is_full_parts_of_cells_before_give_way(tmp_path):
+    store = PartStore(tmp_path)
+    await store.bring(["a" * 4, "b" * 4], Disk(1000))
+    disk = Disk(100)
+    await store.bring(["b" * 4, "c" * 4], disk)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"b" * 4, "c" * 4}
+    assert disk.asked == ["c" * 4, "c" * 4]
+    with pytest.raises(OSError, match="No space"):
+        await store.bring(["b" * 4, "c" * 4, "d" * 4], disk)
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} >= {"b" * 4, "c" * 4}
+
+
 async def test_when_one_part_fails_none_is_fetched_any_longer(tmp_path):
     class Broken(Link):
         async def fetch_in_time(self, sha256, path):

@@ -7,6 +7,7 @@ cell reads it, and nobody else puts anything there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -17,6 +18,7 @@ from .mapped import memory_of
 KEPT_BYTES = 2 << 30
 """Of cells before: more than this is removed, the longest unused first."""
 _AT_ONCE = 4
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PartStore:
@@ -30,9 +32,21 @@ class PartStore:
         return self._folder / sha256
 
     async def bring(self, parts: Collection[str], link: Link) -> None:
-        """Fetch those that are missing. Raises ServiceRefused, OSError."""
+        """Fetch those that are missing. Raises ServiceRefused, OSError.
+
+        Where the disk is full, parts of cells before give way.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await asyncio.to_thread(self._make_room, parts)
+        await asyncio.to_thread(self._make_room, parts, self._kept_bytes)
+        try:
+            await self._fetch(parts, link)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            await asyncio.to_thread(self._make_room, parts, 0)
+            await self._fetch(parts, link)
+
+    async def _fetch(self, parts: Collection[str], link: Link) -> None:
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def fetch(sha256: str) -> None:
@@ -54,12 +68,13 @@ class PartStore:
         """Return a part without reading it yet. What is written to it stays in this process."""
         return memory_of(self.path(sha256))
 
-    def _make_room(self, used: Collection[str]) -> None:
+    def _make_room(self, used: Collection[str], kept_bytes: int) -> None:
+        """Remove what was kept of cells before, as far as it is more than this."""
         for one in used:
             if self.path(one).exists():
                 os.utime(self.path(one))
         others = [path for path in self._folder.iterdir() if path.name not in used]
-        room = self._kept_bytes
+        room = kept_bytes
         for path in sorted(others, key=lambda path: -path.stat().st_mtime):
             room -= path.stat().st_size
             if room < 0 or path.suffix:

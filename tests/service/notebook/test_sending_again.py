@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from minicluster.connection import ServiceError
 
 MODEL = "import torch\nmodel = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))"
 SUM = "%%distribute --nodes 2 --pull total\ntotal = float(sum(p.double().sum() for p in model.parameters()))"
@@ -100,6 +104,34 @@ def test_what_was_sent_in_parts_may_change_its_size(notebook, made, change, leng
     before = notebook.names["it"]
     notebook.run(f"%%distribute --nodes 1\n{change}")
     assert notebook.names["it"] is before and len(before) == length
+
+
+@pytest.fixture
+def earlier(notebook, monkeypatch):
+    """A job service as it was before it knew parts; what it was asked."""
+    asked = []
+    service = notebook.run("get_ipython().magics_manager.registry['Distribute'].service()")
+    ask = service.ask
+
+    def answer(method, path, *args, **more):
+        asked.append((method, path))
+        if path == "api/missing-blobs":
+            path = "api/nobody-knows-this"
+        if path == "api/jobs" and "parts" in json.loads(more["content"])["spec"]:
+            raise ServiceError("JobSpec has no field parts", code="invalid")
+        return ask(method, path, *args, **more)
+
+    monkeypatch.setattr(service, "ask", answer)
+    return asked
+
+
+def test_a_service_that_knows_no_parts_gets_the_cell_in_one_piece(notebook, earlier):
+    notebook.run("%%distribute --nodes 1\nsmall = 1")
+    assert notebook.names["small"] == 1
+    notebook.run(MODEL)
+    notebook.run(SUM)
+    assert notebook.names["total"] == total(notebook)
+    assert earlier.count(("POST", "api/missing-blobs")) == 1
 
 
 def test_two_ranks_of_a_node_write_to_their_own_and_the_next_cell_has_the_notebooks(notebook):
