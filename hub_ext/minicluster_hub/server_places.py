@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 
 from minicluster.wire import PlaceServer, ServerPlace
@@ -34,6 +35,13 @@ AGAIN_S = 0.05
 _ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
 
 
+class Turns(defaultdict[tuple[str, str], asyncio.Lock]):
+    """One at a time per server, by its owner and name: engines hold GPUs under these, not under a place."""
+
+    def __init__(self) -> None:
+        super().__init__(asyncio.Lock)
+
+
 class ServerPlaces:
     """Keeps nothing of its own: the store has all. `patience_s`: how long to wait for warm slots."""
 
@@ -44,6 +52,7 @@ class ServerPlaces:
         limits: ServerLimits,
         clock: Callable[[], float],
         log: logging.Logger,
+        turns: Turns,
         patience_s: float = 10.0,
     ) -> None:
         self._store = store
@@ -51,23 +60,29 @@ class ServerPlaces:
         self._limits = limits
         self._clock = clock
         self._log = log
+        self._turns = turns
         self._patience_s = patience_s
 
     async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:
         """Return the server's place, the one that it has or a new one. Raises ServerRefused."""
-        record = await self._patiently(lambda: self._try(owner, name, ask))
-        if not record.slots:
-            return self._message(record)
-        try:
-            gpus = await self._reconciler.board.engine.hold_gpus(record)
-        except GpusRefused as refused:
-            await self.end(owner, name)
-            raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
-        self._store.idle.held(record.id, gpus)
-        return self._message(record).model_copy(update={"gpus": gpus})
+        async with self._turns[owner, name]:
+            record = await self._patiently(lambda: self._try(owner, name, ask))
+            if not record.slots:
+                return self._message(record)
+            try:
+                gpus = await self._reconciler.board.engine.hold_gpus(record)
+            except GpusRefused as refused:
+                await self._end(record)
+                raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
+            self._store.idle.held(record.id, gpus)
+            return self._message(record).model_copy(update={"gpus": gpus})
 
     async def again(self, owner: str, name: str) -> ServerPlace:
         """Give a server the GPUs again that it left idle: the same ones, or none. Raises ServerRefused."""
+        async with self._turns[owner, name]:
+            return await self._again(owner, name)
+
+    async def _again(self, owner: str, name: str) -> ServerPlace:
         record = await self._patiently(lambda: self._try_again(owner, name))
         engine = self._reconciler.board.engine
         try:
@@ -100,11 +115,17 @@ class ServerPlaces:
                     raise _slow(self._patience_s)
                 await listener.wait(min(again_s, until - loop.time()))
 
-    async def end(self, owner: str, name: str) -> None:
-        """Free a server's place; one that has none is left alone."""
-        await self._reconciler.board.engine.release_gpus(owner, name)
-        if self._store.end_server(owner, name):
-            self._log.info("the server %r of %s gave back its place", name, owner)
+    async def end(self, owner: str, name: str, place_id: int | None = None) -> None:
+        """Free a server's place, None: whichever it has. Another one than that is left alone."""
+        async with self._turns[owner, name]:
+            record = self._store.server(owner, name)
+            if record is not None and place_id in (None, record.id):
+                await self._end(record)
+
+    async def _end(self, record: ServerRecord) -> None:
+        await self._reconciler.board.engine.release_gpus(record.owner, record.name)
+        if self._store.end_server(record.id):
+            self._log.info("the server %r of %s gave back its place", record.name, record.owner)
             self._reconciler.slots_changed()
 
     def all(self) -> tuple[ServerPlace, ...]:

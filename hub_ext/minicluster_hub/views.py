@@ -96,6 +96,7 @@ def _left_idle(use: SlotUse, idle: IdleGpus) -> SlotUse:
 
 def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:
     return ServerPlace(
+        id=record.id,
         owner=record.owner,
         server=record.name,
         node=record.node,

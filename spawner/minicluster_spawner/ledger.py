@@ -44,8 +44,8 @@ class Ledger:
     """url: the job service's full address. patience_s: how long to try again while it is away.
 
     A place that could not be given back is a debt: it is tried again each `debt_pause_s` until it is paid.
-    A server's place is asked for and given back by one at a time: what is given back late is never the
-    place of the next server of that name.
+    A server's place is asked for and given back by one at a time, and what is given back is named by its
+    id: what the service does late is never done to the place of the next server of that name.
     """
 
     def __init__(
@@ -140,7 +140,10 @@ class Ledger:
         return ServerPlace.model_validate_json(answer)
 
     async def _delete(self, owner: str, server: str) -> None:
-        await self._ask("DELETE", _path(owner, server))
+        """Free the place that the server has now: if that arrives late, it is not for a newer one."""
+        for place in await self.places():
+            if (place.owner, place.server) == (owner, server):
+                await self._ask("DELETE", f"{_path(owner, server)}?place={place.id}")
         self._debts.discard((owner, server))
 
     async def _ask(self, method: str, path: str, **more: Any) -> bytes:

@@ -30,11 +30,11 @@ def test_a_place_is_kept_with_its_slots_and_its_home(store):
 
 def test_an_ended_server_gives_back_its_slots_and_its_home_stays(store):
     first = place(store)
-    assert store.end_server("ada", "")
-    assert not store.end_server("ada", "")
+    assert store.end_server(first.id)
+    assert not store.end_server(first.id)
     assert (store.world().servers, store.world().leases) == ((), ())
     assert store.home_of("ada") == "node-1"
-    assert place(store, "bob").id > first.id
+    assert place(store, "bob").id > first.id, "an id that comes again would free another server's place"
 
 
 def test_named_servers_are_places_of_their_own(store):

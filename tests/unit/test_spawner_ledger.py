@@ -33,7 +33,7 @@ class Service:
 
         class Handler(RequestHandler):
             def prepare(self) -> None:
-                outer.asked.append(f"{self.request.method} {self.request.path}")
+                outer.asked.append(f"{self.request.method} {self.request.uri}")
                 status, body = outer.answers.pop(0)
                 self.set_status(status)
                 self.finish(body or None)
@@ -49,7 +49,9 @@ async def service() -> AsyncIterator[Service]:
     made.server.stop()
 
 
-PLACE = {"owner": "ada", "server": "", "node": "pc-1"}
+PLACE = {"id": 7, "owner": "ada", "server": "", "node": "pc-1"}
+PLACES = {"servers": [{**PLACE, "id": 6, "owner": "bob"}, PLACE]}
+FREED = "DELETE /api/servers/ada/-?place=7"
 
 
 def refused(code: str) -> dict[str, Any]:
@@ -78,18 +80,19 @@ async def test_what_an_earlier_server_left_in_the_ledger_is_given_back(
     service: Service, first: tuple[int, Any]
 ) -> None:
     ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG)
-    service.answers = [first, (204, None), (200, PLACE)]
+    service.answers = [first, (200, PLACES), (204, None), (200, PLACE)]
     assert (await ledger.place("ada", "", PlaceServer())).node == "pc-1"
-    assert [asked.split()[0] for asked in service.asked] == ["PUT", "DELETE", "PUT"]
+    put = "PUT /api/servers/ada/-"
+    assert service.asked == [put, "GET /api/servers", FREED, put]
     await ledger.close()
 
 
 async def test_a_place_that_cannot_be_given_back_is_a_debt(service: Service) -> None:
     ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG, patience_s=0.0)
-    service.answers = [(503, {}), (204, None), (200, PLACE)]
+    service.answers = [(503, {}), (200, PLACES), (204, None), (200, PLACE)]
     await ledger.free("ada", "")
     await ledger.place("ada", "", PlaceServer())
-    assert [asked.split()[0] for asked in service.asked] == ["DELETE", "DELETE", "PUT"]
+    assert service.asked[1:] == ["GET /api/servers", FREED, "PUT /api/servers/ada/-"]
     await ledger.close()
 
 

@@ -126,6 +126,7 @@ SLOT = {
 IDLE = {"idle_since": 1700000000.5, "reclaim_at": 1700000002.5, "held_bytes": 512}
 SERVER_SLOT = {**SLOT, **IDLE, "slot": 1, "job_id": None, "server": "", "until": 1700000000.5}
 PLACE = {
+    "id": 7,
     "owner": "ada",
     "server": "",
     "node": "node-1",

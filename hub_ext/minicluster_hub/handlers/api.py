@@ -200,6 +200,7 @@ API_ROUTES: tuple[Route, ...] = (
         "Free a stopped server's place",
         who=Who.SPAWNER,
         scope=Scope.PLACE,
+        query=(Query("place", "integer", "this place and no newer one; whichever it has if not given"),),
         status=204,
     ),
     Route(

@@ -21,6 +21,7 @@ from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.server_places import Turns
 from minicluster_hub.shadowing import Shadowing
 from minicluster_hub.store import Store
 
@@ -76,6 +77,7 @@ class Context:
     server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     holds: Holds = field(default_factory=Holds)
+    server_turns: Turns = field(default_factory=Turns)
     job_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of every job and notebook server, unless they have their own: pip's index."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from minicluster.wire import PlaceServer, ServerList
 from minicluster_hub.handlers.auth import HubHandler, UserHandler
+from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError, scope_missing
 from minicluster_hub.handlers.route import Scope
 from minicluster_hub.scheduling.servers import ServerRefused
@@ -24,10 +25,7 @@ class PlacesHandler(HubHandler):
 
     @property
     def places(self) -> ServerPlaces:
-        context = self.context
-        return ServerPlaces(
-            context.store, context.reconciler, context.server_limits, context.clock, context.log
-        )
+        return _places(self.context)
 
 
 class ServersHandler(PlacesHandler):
@@ -49,7 +47,8 @@ class ServerHandler(PlacesHandler):
         self.reply(place.model_copy(update={"environment": dict(self.context.job_environment)}))
 
     async def delete(self, owner: str, server: str) -> None:
-        await self.places.end(owner, _name(server))
+        place_id = self.query_int("place", 0) or None
+        await self.places.end(owner, _name(server), place_id)
         self.set_status(204)
         self.finish()
 
@@ -58,14 +57,21 @@ class GpusHandler(UserHandler):
     """The GPUs of one's own notebook server."""
 
     async def post(self, server: str) -> None:
-        context = self.context
-        places = ServerPlaces(
-            context.store, context.reconciler, context.server_limits, context.clock, context.log
-        )
         try:
-            self.reply(await places.again(self.user.name, _name(server)))
+            self.reply(await _places(self.context).again(self.user.name, _name(server)))
         except ServerRefused as refused:
             raise ApiError(409, refused.code, refused.message, refused.hint) from refused
+
+
+def _places(context: Context) -> ServerPlaces:
+    return ServerPlaces(
+        context.store,
+        context.reconciler,
+        context.server_limits,
+        context.clock,
+        context.log,
+        context.server_turns,
+    )
 
 
 def _name(server: str) -> str:

@@ -275,10 +275,10 @@ class Store(Competing):
                 taken = gangs.held(connection, [place])
             raise SlotTaken(f"server {name!r} of {owner} cannot be placed", taken) from error
 
-    def end_server(self, owner: str, name: str) -> bool:
-        """Free the place and the slots of a server; return whether it had one."""
+    def end_server(self, server_id: int) -> bool:
+        """Free a server's place and its slots; return whether it was there."""
         with self._database.write() as connection:
-            return servers.end(connection, owner, name)
+            return servers.end(connection, server_id)
 
     def server(self, owner: str, name: str) -> ServerRecord | None:
         with self._database.read() as connection:

@@ -39,13 +39,9 @@ def add(
     return to_server(connection.execute(select(SERVERS).where(SERVERS.c.id == server_id)).one())
 
 
-def end(connection: Connection, owner: str, name: str) -> bool:
-    server = find(connection, owner, name)
-    if server is None:
-        return False
-    connection.execute(delete(LEASES).where(LEASES.c.server_id == server.id))
-    connection.execute(delete(SERVERS).where(SERVERS.c.id == server.id))
-    return True
+def end(connection: Connection, server_id: int) -> bool:
+    connection.execute(delete(LEASES).where(LEASES.c.server_id == server_id))
+    return connection.execute(delete(SERVERS).where(SERVERS.c.id == server_id)).rowcount > 0
 
 
 def find(connection: Connection, owner: str, name: str) -> ServerRecord | None:

@@ -27,14 +27,16 @@ class PlaceServer(Message):
 class ServerPlace(Message):
     """Where a notebook server may be, from the answer on until it is deleted.
 
-    slots: indexes of the node's slots that it holds. home_node: where the owner's home is, None if
-    it has no node. until: when it has to give the slots back, in seconds since the epoch on the
+    id: which place it is, no other one ever has the same; 0 from a service that gives none. slots: indexes
+    of the node's slots that it holds. home_node: where the owner's home is, None if it has no node.
+    until: when it has to give the slots back, in seconds since the epoch on the
     service's clock, None if it holds none. expired: that time is over; the slots are free only once
     the server has been stopped and its place deleted. environment: what servers have besides their own.
     gpus: the ids of the GPUs that are held for it; none where the server has to ask for them itself.
     reclaimed: it left its GPUs idle, and others may have them now.
     """
 
+    id: int = 0
     owner: str
     server: str
     node: str

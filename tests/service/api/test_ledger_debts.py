@@ -9,6 +9,7 @@ import pytest
 
 from minicluster.wire import PlaceServer
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.server_places import ServerPlaces
 from minicluster_spawner.ledger import Ledger
 
 from ...patience import eventually
@@ -73,6 +74,66 @@ async def test_a_debt_that_is_being_paid_takes_nothing_from_the_server_that_star
         assert await ledger.places() == (place,)
         assert len(lab.context.store.world().leases) == 1
         await ledger.close()
+
+
+async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(lab, monkeypatch):
+    """The spawner has given up the first DELETE, which then goes on in the service."""
+    hang, hangs = asyncio.Event(), asyncio.Event()
+    end = ServerPlaces.end
+
+    async def late(self, *args):
+        if not hangs.is_set():
+            hangs.set()
+            await hang.wait()
+        await end(self, *args)
+
+    monkeypatch.setattr(ServerPlaces, "end", late)
+    ledger = Ledger(
+        lab.url,
+        "spawner-token",
+        logging.getLogger(__name__),
+        debt_pause_s=3600.0,
+    )
+    await ledger.place("ada", "", GPU)
+    giving_back = asyncio.create_task(ledger.free("ada", ""))
+    await hangs.wait()
+    giving_back.cancel()
+    await asyncio.gather(giving_back, return_exceptions=True)
+    await ledger.free("ada", "")
+    place = await ledger.place("ada", "", GPU)
+    hang.set()
+    await asyncio.sleep(0.5)
+    assert await ledger.places() == (place,)
+    assert len(lab.context.store.world().leases) == 1
+    await ledger.close()
+
+
+async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab, monkeypatch):
+    """An engine holds them under the server's name: the next one waits until the release is over."""
+    release, done = asyncio.Event(), []
+
+    async def slow(_owner, _name):
+        await release.wait()
+        done.append("released")
+
+    async def hold(_record):
+        done.append("held")
+        return ("GPU-1",)
+
+    monkeypatch.setattr(lab.engine, "hold_gpus", hold)
+    monkeypatch.setattr(lab.engine, "release_gpus", slow)
+    url, log = lab.url, logging.getLogger(__name__)
+    first, second = Ledger(url, "spawner-token", log), Ledger(url, "spawner-token", log)
+    await first.place("ada", "", GPU)
+    freeing = asyncio.create_task(first.free("ada", ""))
+    await eventually(lambda: lab.context.server_turns["ada", ""].locked())
+    placing = asyncio.create_task(second.place("ada", "", GPU))
+    await asyncio.sleep(0.2)
+    release.set()
+    await freeing
+    assert (await placing).gpus == ("GPU-1",)
+    assert done == ["held", "released", "held"]
+    await asyncio.gather(first.close(), second.close())
 
 
 async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
