@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minicluster_hub import configure_swarm
+from minicluster_hub import configure_swarm, server_addresses
 from minicluster_hub.passwords import ADMIN_GROUP
 from minicluster_hub.processes import DATA_LABEL
 from minicluster_hub.settings import Settings
@@ -60,6 +60,8 @@ def configure(
         if service_url is None:
             service_url, service_token = swarm.service_url, swarm.service_token
         spawner_token = spawner_token or swarm.spawner_token
+    direct_url = service_url or f"http://127.0.0.1:{settings.ports.service}"
+    c.Spawner.environment = server_addresses.environment(SERVICE, settings.url, direct_url)
     external = {"url": service_url, "api_token": service_token}
     c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
     if spawner_token:
@@ -116,7 +118,6 @@ def _servers(c: Any, settings: Settings) -> None:
     c.JupyterHub.spawner_class = "minicluster_spawner.process.ProcessSpawner"
     c.ProcessSpawner.data_dir = str(settings.data_dir)
     c.Spawner.default_url = "/lab"
-    c.Spawner.environment = {"MINICLUSTER_URL": f"{settings.url}/services/{SERVICE}/"}
 
 
 def _service(how: dict[str, Any]) -> dict[str, Any]:

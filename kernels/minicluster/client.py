@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from .connection import PATIENCE_S, Connection, ServiceError
+from .connection import PATIENCE_S, URL_NAME, Connection, ServiceError
 from .payload import CellPayload
 from .wire import (
     About,
@@ -35,7 +35,6 @@ from .wire import (
 if TYPE_CHECKING:
     from .outside import Outside
 
-URL_NAME = "MINICLUSTER_URL"
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 

@@ -79,7 +79,7 @@ def logs(magics: Distribute, said: Namespace) -> None:
     service, rank = magics.service(), said.rank
     text, left_out_bytes = service.log(said.job, rank, _LOG_BYTES)
     if left_out_bytes:
-        url = service.url + log_path(said.job, rank)
+        url = service.link(log_path(said.job, rank))
         print(f"… the first {left_out_bytes} bytes are left out here; all of it: {url}")  # noqa: T201
     # Marks say where something was displayed: its text stands there anyway.
     text = MARK.sub("", text) or f"Rank {rank} of job {said.job} has printed nothing so far."

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from pydantic import ValidationError
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
     from .outside import Outside
 
+URL_NAME = "MINICLUSTER_URL"
+PAGES_NAME = "MINICLUSTER_PAGES"
+"""The service as its users' browsers find it, where that is not at the notebooks' own address."""
 USER_NAME = "JUPYTERHUB_USER"
+_HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
 PATIENCE_S = 30.0
 _AWAY = frozenset({502, 503, 504})
 _PIECE_BYTES = 1 << 20
@@ -35,6 +39,14 @@ class ServiceError(MiniclusterError):
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message, hint)
         self.code = code
+
+
+def own_pages(url: str) -> str:
+    """Return where pages find the service of the hub that started this server. url: as this server finds it.
+
+    A path, or an address where the hub gives the service a domain of its own.
+    """
+    return os.environ.get(PAGES_NAME) or urlsplit(url).path
 
 
 class Connection:
@@ -64,8 +76,13 @@ class Connection:
         )
 
     def browser_path(self, path: str = "") -> str:
-        """Return a link for the notebook's page: on the hub, the service has the same origin."""
-        return (self.url if self.outside else urlsplit(self.url).path) + path
+        """Return a link for the notebook's page: on the hub, the service mostly has the same origin."""
+        return (self.url if self.outside else own_pages(self.url)) + path
+
+    def link(self, path: str = "") -> str:
+        """Return a whole address for a browser, to stand in text: self.url may be for servers alone."""
+        hub = "" if self.outside else os.environ.get(_HUB_NAME, "")
+        return urljoin(hub or self.url, self.browser_path(path))
 
     def ask(
         self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any

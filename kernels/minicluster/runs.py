@@ -151,7 +151,7 @@ def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
         # A cell that failed changes nothing.
         notebook.sent.pop(ended.id, None)
     rank = 0 if ended.error is None or ended.error.rank is None else ended.error.rank
-    raise_unless_succeeded(ended, notebook.service.url + log_path(ended.id, rank))
+    raise_unless_succeeded(ended, notebook.service.link(log_path(ended.id, rank)))
     return ended
 
 

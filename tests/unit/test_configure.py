@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from jupyterhub.utils import subdomain_hook_idna as by_name
 from traitlets.config import Config
 
 from minicluster_hub.configure import configure
@@ -44,7 +47,32 @@ def test_the_hub_starts_the_service_with_what_run_said(settings: Settings) -> No
     assert f"--data-dir={settings.data_dir}" in service["command"]
     assert "--LocalEngine.node_count=5" in service["command"]
     assert service["environment"]["MINICLUSTER_DATA"] == str(settings.data_dir)
-    assert c.Spawner.environment["MINICLUSTER_URL"] == "http://127.0.0.1:8123/services/minicluster/"
+
+
+@pytest.mark.parametrize(
+    ("hub", "url", "pages"),
+    [
+        ({"base_url": "/"}, "http://127.0.0.1:8123/services/minicluster/", ""),
+        ({"base_url": "/lab/"}, "http://127.0.0.1:8123/lab/services/minicluster/", ""),
+        (
+            {
+                "base_url": "/",
+                "subdomain_host": "https://lab.org:8443",
+                "subdomain_hook": by_name,
+            },
+            "http://127.0.0.1:1003/services/minicluster/",
+            "https://minicluster--service.lab.org:8443/services/minicluster/",
+        ),
+    ],
+)
+def test_servers_and_browsers_find_the_service(
+    settings: Settings, hub: dict[str, Any], url: str, pages: str
+) -> None:
+    c = Config()
+    configure(c)
+    spawner = SimpleNamespace(user=SimpleNamespace(settings=hub))
+    told = {name: value(spawner) for name, value in c.Spawner.environment.items()}
+    assert told == {"MINICLUSTER_URL": url, "MINICLUSTER_PAGES": pages}
 
 
 def test_arguments_win_over_the_environment(settings: Settings, tmp_path: Path) -> None:

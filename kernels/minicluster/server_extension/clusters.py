@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import urlsplit
 
 from ..address import Address, AddressWrong, understand
 from ..certificates import context_for
 from ..client import TOKEN_NAME, URL_NAME, Service
 from ..connect import Told
-from ..connection import ServiceError
+from ..connection import ServiceError, own_pages
 from ..credentials import Credentials, Kept
 from ..outside import Outside
 
@@ -44,14 +43,14 @@ class Clusters:
     def addresses(self) -> list[str]:
         """Return where the jobs of this server's notebooks may run."""
         if os.environ.get(TOKEN_NAME):
-            return [urlsplit(os.environ.get(URL_NAME, "")).path]
+            return [_own_address()]
         told, last = Told.by(os.environ), Credentials().last()
         url = understand(told.url).url if told.url else last.url if last else ""
         return [Address(url).service] if url else []
 
     def _own(self, address: str) -> str:
         """Return the hub's token if this is the service of the hub that started the server."""
-        is_ours = address.startswith("/") and address == urlsplit(os.environ.get(URL_NAME, "")).path
+        is_ours = bool(address) and address == _own_address()
         return os.environ.get(TOKEN_NAME, "") if is_ours else ""
 
     def _kept(self, address: str) -> Kept | None:
@@ -66,6 +65,10 @@ class Clusters:
         if told.url and told.token and understand(told.url).url == hub.url:
             return Kept(url=hub.url, token=told.token)
         return Credentials().of(hub.url)
+
+
+def _own_address() -> str:
+    return own_pages(os.environ.get(URL_NAME, ""))
 
 
 def _connected(address: str, token: str, kept: Kept | None) -> Service:
