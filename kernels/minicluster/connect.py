@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from . import certificates, versions
 from .address import Address, understand
-from .client import TOKEN_NAME, URL_NAME, Service
-from .connection import ServiceError
+from .client import TOKEN_NAME, Service
+from .connection import URL_NAME, ServiceError
 from .credentials import Credentials, Kept
 from .errors import MiniclusterError
 from .outside import PERMISSIONS, Outside

@@ -6,9 +6,9 @@ import os
 
 from ..address import Address, AddressWrong, understand
 from ..certificates import context_for
-from ..client import TOKEN_NAME, URL_NAME, Service
+from ..client import TOKEN_NAME, Service
 from ..connect import Told
-from ..connection import ServiceError, own_pages
+from ..connection import URL_NAME, ServiceError, own_pages
 from ..credentials import Credentials, Kept
 from ..outside import Outside
 
