@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from . import pickling
 from .changes.applying import Putter, Returned, Sent, check_unchanged, hold_back
 from .changes.returning import VALUE
-from .changes.trees import leading
+from .changes.trees import leading, listed
 from .errors import MiniclusterError
 from .payload import CellPayload, LeftBehind, PayloadDamaged
 from .pickling import ForeignCode, MissingModule
@@ -167,12 +167,18 @@ class Copies:
     names: Mapping[str, Any]
     sent: Sent
 
-    def with_changes(self, result: Result) -> Result:
-        """Add the names of which the cell changed anything."""
+    def with_changes(self, result: Result, job: Job) -> Result:
+        """Add the names of which the cell changed anything, and say that these are other objects now."""
         objects = self.sent.known.objects
         ids = {id(objects[number]) for number, _ in result.changes}
         changed = leading(self.sent.tracker.anatomy, self.names, ids) if ids else []
-        return replace(result, names={**{name: self.names[name] for name in changed}, **result.names})
+        names = {name: self.names[name] for name in changed}
+        said = (
+            f"{listed(changed)}: new objects, with what job {job.id} made of them. The notebook's own could "
+            "not be changed: the kernel was restarted, or they have the result already."
+        )
+        said_too = (*result.said, said) if changed else result.said
+        return replace(result, names={**names, **result.names}, said=said_too)
 
 
 def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:

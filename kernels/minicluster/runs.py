@@ -191,7 +191,7 @@ def _as_copies(result: ResultFile, job: Job, notebook: Notebook, pull: tuple[str
     """Make anew what was sent with the cell, and put into that what came back."""
     copies = copies_of(notebook.service.cell(job.id), job, notebook.namespace)
     found = read_result(result, job, notebook.namespace, copies.sent)
-    return chosen(copies.with_changes(found), pull, job)
+    return chosen(copies.with_changes(found, job), pull, job)
 
 
 def job_spec(

@@ -47,6 +47,17 @@ async def test_a_notebook_is_told_which_parts_to_send(api):
     assert answer.json()["sha256"] == [bobs, "0" * 64]
 
 
+async def test_what_a_job_was_sent_with_is_read_by_its_owner_alone(api):
+    job = await api.submit(payload=b"names of a notebook", nodes=5)
+    answer = await api.ask("GET", f"api/jobs/{job.id}/cell")
+    assert (answer.status_code, answer.content) == (200, b"names of a notebook")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    # An admin may see a job, but not what its owner sent.
+    for token in ("bob-token", "root-token"):
+        refused = await api.ask("GET", f"api/jobs/{job.id}/cell", token)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_job")
+
+
 async def test_a_part_of_somebody_else_is_no_part_of_a_job_and_not_shown(api):
     payload, mine, bobs = await put(api, b"a cell"), await put(api, b"mine"), await put(api, b"his", "bob")
     spec = {"payload_sha256": payload, "parts": [mine, bobs], "nodes": {"min": 1, "max": 1}}

@@ -77,6 +77,29 @@ def test_after_a_restart_of_the_kernel_what_was_sent_comes_as_a_copy_with_the_ch
     assert not names["torch"].equal(names["model"].weight, names["start"])
 
 
+def test_a_result_that_is_here_already_comes_as_copies_and_says_so(notebook, capsys):
+    notebook.run("history = [1]\nalias = history")
+    job = notebook.run("%%distribute --nodes 1 --plain --detach\nhistory.append(2)")
+    notebook.run(f"%distribute attach {job.id}")
+    assert notebook.names["history"] is notebook.names["alias"]
+    assert notebook.names["alias"] == [1, 2]
+    capsys.readouterr()
+    notebook.run("history.append(3)")
+    notebook.run(f"%distribute attach {job.id}")
+    assert f"`history`: new objects, with what job {job.id} made of them" in capsys.readouterr().out
+    assert (notebook.names["history"], notebook.names["alias"]) == ([1, 2], [1, 2, 3])
+
+
+def test_the_second_of_two_detached_cells_on_one_model_is_a_conflict(notebook):
+    notebook.run(PREPARED)
+    cell = "%%distribute --nodes 1 --plain --detach\nwith torch.no_grad(): model.weight.fill_({0})"
+    first, second = [notebook.run(cell.format(value)) for value in (1, 2)]
+    notebook.run(f"%distribute attach {second.id}")
+    error = notebook.fails(f"%distribute attach {first.id}", ResultConflict)
+    assert f"`model` changed here while job {first.id} ran; nothing was put back" in error.message
+    assert notebook.names["weight"].unique().tolist() == [2]
+
+
 @pytest.mark.parametrize(("pull", "came"), [("losses", [0.5, 1]), ("none", [0.5])])
 def test_pull_limits_what_is_changed(notebook, pull, came):
     notebook.run("losses, seen = [0.5], {}")
