@@ -205,3 +205,20 @@ async def test_the_helpers_of_minicluster(cluster: Cluster) -> None:
         assert sorted(chain.from_iterable(shares)) == [float(number) for number in range(30)]
     assert first != second
     assert result["place"][:3] == (0, 0, 3)
+
+
+async def test_a_script_knows_its_file_its_arguments_and_what_lies_beside_it(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import sys
+        from pathlib import Path
+        from beside import answer
+        here = Path(__file__)
+        seen = (here.name, sys.argv, Path(sys.path[0]) == here.parent, answer)
+        """,
+        script="train.py",
+        arguments=("--lr", "1"),
+        modules={"train.py": b"", "beside.py": b"answer = 42"},
+        pull=("seen",),
+    )
+    assert (await run.result())["seen"] == ("train.py", ["train.py", "--lr", "1"], True, 42)
