@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from .connection import PATIENCE_S, URL_NAME, Connection, ServiceError
+from .hashes import PartHashes
 from .payload import CellPayload
 from .wire import (
     About,
@@ -47,6 +48,7 @@ class Service(Connection):
     ) -> None:
         super().__init__(url, token, patience_s, outside)
         self._ranks: dict[str | None, Versions | None] = {}
+        self.hashes = PartHashes()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Service:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .client import Service
 from .connection import ServiceError
-from .parts import digests, holders
+from .parts import holders
 from .payload import CellPayload
 from .pickling import parts_of, readable_size
 
@@ -30,7 +30,7 @@ def send(
     namespace: dict[str, Any],
 ) -> CellBlobs:
     """Bring a cell to the service. names, namespace: of what travels, to say whose bytes they are."""
-    in_order = digests(payload.parts)
+    in_order = service.hashes.of(payload.parts)
     found = dict(zip(in_order, payload.parts, strict=True))
     try:
         missing = service.missing(tuple(found)) if found else set()

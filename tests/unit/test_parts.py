@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from minicluster.parts import PART_BYTES, PartsFile, digests, whole
+from minicluster.hashes import PartHashes
+from minicluster.parts import PART_BYTES, Part, PartsFile, digests, whole
 from minicluster.payload import CellPayload, PayloadDamaged
 from minicluster.pickling import dumps, loads, pack_names
 from minicluster.runtime.parts import PartStore
@@ -54,6 +55,27 @@ def test_there_are_not_more_parts_than_a_job_may_name():
         file.write(data)
     assert file.write(data) == PART_BYTES
     assert len(file.parts) == MOST_PARTS and len(file.small) == PART_BYTES
+
+
+def test_what_did_not_change_is_not_hashed_again(monkeypatch):
+    one, other = bytearray(os.urandom(PART_BYTES)), bytearray(os.urandom(PART_BYTES))
+    hashed, hashes = [], PartHashes()
+
+    def counting(parts):
+        hashed.append(len(parts))
+        return digests(parts)
+
+    def sha256(data):
+        return hashlib.sha256(data).hexdigest()
+
+    monkeypatch.setattr("minicluster.hashes.digests", counting)
+    parts = [Part(0, memoryview(one)), Part(PART_BYTES, memoryview(other)), Part(9, memoryview(one))]
+    for _ in range(2):
+        assert hashes.of(parts) == [sha256(one), sha256(other), sha256(one)]
+    other[7] ^= 1
+    assert hashes.of(parts) == [sha256(one), sha256(other), sha256(one)]
+    assert hashed == [2, 0, 1]
+    assert hashes.of([]) == []
 
 
 class Link:
