@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from .changes.digest import quick_digest
+from .changes.digest import digest
 from .parts import Part, digests
 
 
@@ -21,7 +21,7 @@ class PartHashes:
 
     def of(self, parts: Sequence[Part]) -> list[str]:
         """Return them in the parts' order."""
-        looks = [(part.size_bytes, quick_digest(part.data, self._seed)) for part in parts]
+        looks = [(part.size_bytes, digest(part.data, self._seed)) for part in parts]
         fresh = {look: part for look, part in zip(looks, parts, strict=True) if look not in self._before}
         known = self._before | dict(zip(fresh, digests(list(fresh.values())), strict=True))
         self._before = {look: known[look] for look in looks}

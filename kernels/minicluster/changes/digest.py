@@ -7,17 +7,13 @@ from typing import Any
 
 try:
     from xxhash import xxh3_128_digest
-    from xxhash import xxh3_128_digest as quick_digest
 except ImportError:  # An image that somebody made before: slower, and as good.
 
-    def xxh3_128_digest(data: Any) -> bytes:
-        return hashlib.blake2b(data, digest_size=16).digest()
-
-    def quick_digest(data: Any, seed: int) -> bytes:
+    def xxh3_128_digest(data: Any, seed: int = 0) -> bytes:
         return hashlib.blake2b(data, digest_size=16, key=seed.to_bytes(8, "little")).digest()
 
 
-def digest(data: Any) -> bytes:
+def digest(data: Any, seed: int = 0) -> bytes:
     """Return the digest of anything with a buffer: 400 MB take some 25 ms. No cryptographic one."""
     view = memoryview(data)
-    return xxh3_128_digest(view if view.contiguous else view.tobytes())
+    return xxh3_128_digest(view if view.contiguous else view.tobytes(), seed)
