@@ -114,6 +114,9 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     expect(picture).to_contain_text("rank 0 step 499")
     # JupyterLab does not trust what this page wrote: SVG elements would be gone.
     expect(picture.get_by_alt_text("Plot of loss")).to_be_visible()
+    assert picture.get_attribute("style") is None
+    assert picture.evaluate("node => getComputedStyle(node).borderTopWidth") == "1px"
+    take_picture(page, shots / "panel-kept.png")
     save(page)
     kept = [output.data for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
     assert len(kept) == 1

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from minicluster.client import Service
 from minicluster.connection import ServiceError
 from minicluster.credentials import Credentials, Kept
 from minicluster.origin import page_draws_panels, running_cell
@@ -105,6 +106,28 @@ def test_a_hubs_token_goes_to_its_own_service_alone(nobody, monkeypatch):
         with pytest.raises(ServiceError) as refused:
             Clusters().service(address)
         assert refused.value.code == "unknown_cluster"
+
+
+def test_a_hub_with_domains_has_its_service_at_an_address_of_its_own(nobody, monkeypatch):
+    pages = f"http://minicluster--service.lab.example{HUB}"
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
+    monkeypatch.setenv("MINICLUSTER_URL", f"http://127.0.0.1:8082{HUB}")
+    monkeypatch.setenv("MINICLUSTER_PAGES", pages)
+    assert Clusters().addresses() == [pages]
+    service = Clusters().service(pages)
+    assert (service.token, service.url) == ("secret", f"http://127.0.0.1:8082{HUB}")
+    assert service.browser_path("jobs/7") == service.link("jobs/7") == f"{pages}jobs/7"
+    for address in (HUB, f"http://minicluster--service.evil.example{HUB}", ""):
+        with pytest.raises(ServiceError):
+            Clusters().service(address)
+
+
+def test_addresses_in_text_are_those_of_browsers(nobody, monkeypatch):
+    """A notebook server in a container finds the service where no browser does."""
+    monkeypatch.setenv("JUPYTERHUB_PUBLIC_HUB_URL", "https://lab.example/hub/")
+    service = Service(f"http://service:8082{HUB}", "secret")
+    assert service.browser_path("jobs/7") == f"{HUB}jobs/7"
+    assert service.link("jobs/7") == f"https://lab.example{HUB}jobs/7"
 
 
 def test_a_laptop_speaks_to_the_clusters_that_its_user_connected_to(nobody):
