@@ -41,7 +41,8 @@ AFTER = "print('kept is', kept, globals().get('made'))"
 LONG = 3000
 PANEL = ".mc-panel"
 JOB_TYPE = "application/vnd.minicluster.job+json"
-LAST_SEEN = '<div class="mc-picture"><b>Last seen 22 Nov 16:05:11: Running on 3 ranks</b></div>'
+SEEN = "<b>Last seen 22 Nov 16:05:11: Running on 3 ranks</b>"
+LAST_SEEN = f'<div class="mc-picture" style="border:9px solid var(--x,#ddd)">{SEEN}</div>'
 
 
 def started(page: Page, site: Site, name: str, steps: int = LONG) -> Locator:
@@ -114,9 +115,6 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     expect(picture).to_contain_text("rank 0 step 499")
     # JupyterLab does not trust what this page wrote: SVG elements would be gone.
     expect(picture.get_by_alt_text("Plot of loss")).to_be_visible()
-    assert picture.get_attribute("style") is None
-    assert picture.evaluate("node => getComputedStyle(node).borderTopWidth") == "1px"
-    take_picture(page, shots / "panel-kept.png")
     save(page)
     kept = [output.data for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
     assert len(kept) == 1
@@ -211,6 +209,9 @@ def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site:
         expect(here).to_contain_text("Last seen 22 Nov 16:05:11", timeout=JOB_MS)
         expect(here).to_contain_text(f"job {90_000 + number}")
         expect(here.get_by_role("button", name="Stop")).to_have_count(0)
+    # JupyterLab takes styles with variables out of what it does not trust: those by class are there.
+    kept = cell(page, 0).locator(".mc-picture")
+    assert kept.evaluate("node => getComputedStyle(node).borderTopWidth") == "1px"
     assert len([url for url in sockets if url.endswith("/minicluster/stream")]) == 1
     wait_ran(run_cell(page, 0))
 
