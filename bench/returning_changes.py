@@ -38,8 +38,8 @@ BOUNDS = {
     "load_ratio": 2.0,
     "detect_ratio": 2.5,
     "back_ratio": 2.5,
-    "nodes_load_ratio": 25.0,
-    "nodes_detect_ratio": 15.0,
+    "nodes_load_ratio": 20.0,
+    "nodes_detect_ratio": 12.0,
 }
 JOB: Any = types.SimpleNamespace(id=1)
 

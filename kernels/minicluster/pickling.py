@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .changes.known import Known
+from .collector import no_collection
 from .errors import MiniclusterError
 from .parts import Beside, Part, PartsFile, whole
 from .pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
@@ -123,8 +124,9 @@ def load_known(
     names: Beside, shared: bytes, namespace: dict[str, Any], foreign: bool
 ) -> tuple[dict[str, Any], Known]:
     """Unpickle names as `loads`; return also what both sides have. shared: see `Known.shared`."""
-    given, memo = _load_with_memo(names, namespace, foreign)
-    return given, Known.of_unpickler(memo, shared)
+    with no_collection():
+        given, memo = _load_with_memo(names, namespace, foreign)
+        return given, Known.of_unpickler(memo, shared)
 
 
 def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
@@ -140,7 +142,10 @@ def _load_with_memo(
         return {}, {}
     unpickler = NotebookUnpickler(names.file, namespace, foreign, buffers=names.buffers)
     given = unpickler.load()
-    return given, unpickler.memo.copy()
+    memo = unpickler.memo.copy()
+    # It is in a cycle with its own methods: what it holds would count as held by the namespace.
+    unpickler.memo = {}
+    return given, memo
 
 
 def _refusal(

@@ -191,7 +191,7 @@ PYTHON = {
     "a lock in a list": stays(
         "x, y = [1], {}",
         "import threading\nx.append(threading.Lock()); y[1] = x",
-        "nothing of `x` came",
+        "nothing of `x`, `y` came",
         "import threading",
     ),
     "global set by a function": Kind("n = 0\ndef f():\n    global n\n    n += 1", "f()"),

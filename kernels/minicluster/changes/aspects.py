@@ -34,7 +34,7 @@ class Look(NamedTuple):
             self.facts == other.facts
             and same_all(self.parts, other.parts)
             and len(self.inside) == len(other.inside)
-            and all(one.is_same(two) for one, two in zip(self.inside, other.inside, strict=True))
+            and all(map(Look.is_same, self.inside, other.inside))
         )
 
 

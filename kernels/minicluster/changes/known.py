@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pickle import PickleBuffer
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
+from weakref import getweakrefcount
 
 from cloudpickle import cloudpickle
 
@@ -97,12 +98,15 @@ def _lasting(objects: dict[int, Any]) -> dict[int, Any]:
     for number in [number for number, obj in objects.items() if not _counts(obj)]:
         del objects[number]
     alone = _references({0: object()})[0]
-    while gone := [
-        n for n, count in _references(objects).items() if count <= alone and not is_storage(objects[n])
-    ]:
+    while gone := [n for n, count in _references(objects).items() if count <= alone and _may_go(objects[n])]:
         for number in gone:
             del objects[number]
     return objects
+
+
+def _may_go(obj: Any) -> bool:
+    """Tell whether it is for nobody. What a weak reference leads to is for its owner: a hook's handle."""
+    return not is_storage(obj) and not getweakrefcount(obj)
 
 
 def _references(objects: dict[int, Any]) -> dict[int, int]:

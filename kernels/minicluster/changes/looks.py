@@ -6,6 +6,7 @@ import array
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -34,6 +35,7 @@ _ALONE: tuple[tuple[type, Aspect], ...] = (
     (FunctionType, Fields()),
     (type, ClassFields()),
 )
+_CODE = attrgetter("code")
 _LOOSE = frozenset({list, dict, set, deque, bytearray})
 
 
@@ -59,12 +61,14 @@ class Anatomy:
         aspects = self.aspects(obj)
         if not aspects:
             return None
-        looks = []
-        for aspect in aspects:
-            look = aspect.look(obj)
-            inside = self._inside(look.parts, set())
-            looks.append(look._replace(inside=inside) if inside else look)
-        return type(obj), tuple(aspect.code for aspect in aspects), tuple(looks)
+        looks = tuple([self._complete(aspect.look(obj)) for aspect in aspects])
+        return type(obj), tuple(map(_CODE, aspects)), looks
+
+    def _complete(self, look: Look) -> Look:
+        if _LOOSE.isdisjoint(map(type, look.parts)):
+            return look
+        inside = self._inside(look.parts, set())
+        return look._replace(inside=inside) if inside else look
 
     def aspects(self, obj: Any) -> tuple[Aspect, ...]:
         kind = type(obj)

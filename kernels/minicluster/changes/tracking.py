@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ..collector import no_collection
+from .aspects import Look
 from .known import Known
 from .looks import Anatomy, Looks
 from .storages import settle
@@ -30,7 +30,7 @@ class Tracker:
     def __init__(self, known: Known) -> None:
         self.known = known
         self.anatomy = Anatomy(known.number, known.storage)
-        with _no_collection():
+        with no_collection():
             self.before = dict(self._look_at_all())
 
     def _look_at_all(self) -> Iterator[tuple[int, Looks]]:
@@ -46,7 +46,7 @@ class Tracker:
         """Look at these objects again (None: at all)."""
         found = Changed()
         settle(self.known, self.before)
-        with _no_collection():
+        with no_collection():
             for number in list(self.before) if numbers is None else numbers:
                 if number in self.before and number in self.known.objects:  # settle() drops what was resized.
                     self._look_again(number, found)
@@ -104,20 +104,8 @@ def _holds(looks: Looks, ids: set[int]) -> bool:
 def _is_same(one: Looks, other: Looks | None) -> bool:
     if other is None or one[:2] != other[:2]:
         return False
-    return all(before.is_same(now) for before, now in zip(one[2], other[2], strict=True))
+    return all(map(Look.is_same, one[2], other[2]))
 
 
 def _is_steady(looks: Looks) -> bool:
     return not {"reduced", "encoded"} & set(looks[1])
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: it would go through all that is looked at, again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
