@@ -66,6 +66,7 @@ async def test_a_lighthouse_that_was_killed_is_found_again(
     assert {one.members for one in steps} == {(0, 1, 2)}
 
 
+@pytest.mark.full("a minute and a half; the gate has one that is killed")
 async def test_a_lighthouse_that_was_cut_off_is_found_again_elsewhere(
     live: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
