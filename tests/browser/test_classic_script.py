@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import USER, Site
@@ -37,6 +38,7 @@ print(f'here, one step more: loss {loss.item():.5f}')"""
 LOOK = "model.weight, model.bias"
 
 
+@pytest.mark.full("tests/service/notebook/test_changes has it without a page")
 def test_the_classic_script_trains_the_notebooks_own_model(page: Page, site: Site, shots: Path) -> None:
     site.put_notebook("classic.ipynb", MODEL, TRAIN, MORE, LOOK)
     open_notebook(page, site.url, USER, "classic.ipynb")

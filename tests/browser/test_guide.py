@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..documents import blocks
@@ -30,6 +31,7 @@ def test_a_newcomer_logs_in_and_finds_the_examples(chromium: Browser, site: Site
     context.close()
 
 
+@pytest.mark.full("tests/hub/test_documents has them without a page")
 def test_the_guides_cells_run_as_they_stand_there(page: Page, site: Site, tree: Path, shots: Path) -> None:
     guide = blocks((tree / "docs" / "guide.md").read_text())
     cells = [block.source for block in guide if block.kind == "python"]

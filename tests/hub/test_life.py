@@ -113,6 +113,7 @@ def test_when_the_hub_dies_the_rest_ends_and_it_is_said(start: Start) -> None:
     assert not cluster.processes()
 
 
+@pytest.mark.full("in the gate all ends by Ctrl-C, and a killed service is started again")
 async def test_after_a_kill_the_next_start_clears_up_and_tasks_go_on(start: Start) -> None:
     cluster = start()
     async with Visitor(cluster.url, "admin") as visitor:

@@ -73,6 +73,7 @@ print("first", first, start, flush=True)
 """
 
 
+@pytest.mark.full("in the gate a new rank joins with nothing to resume")
 async def test_a_rank_that_joins_resumes_where_the_others_are(live: Live) -> None:
     keep = "mc.checkpoint(model, optimizer, loader, step=session.step, every=5)"
     await live.run(3, epochs=30, begin=RESUME, after=keep)
