@@ -13,7 +13,7 @@ from ..browser.lab import open_notebook, run_cell
 from .cluster import LabCluster
 from .machines.processes import wait_for
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
-from .recovering import TRAINING
+from .recovering import EVERY, TRAINING
 
 pytestmark = pytest.mark.alone("how soon the product reacts")
 
@@ -41,13 +41,15 @@ def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, page: Page
     panel = run_cell(page, 1).locator(".mc-panel")
     expect(panel).to_contain_text("Running on 2 ranks", timeout=WAIT_MS)
     expect(panel.locator("svg polyline")).to_be_visible(timeout=WAIT_MS)
+    # By then the other node has a snapshot.
+    output = panel.locator(".mc-output")
+    expect(output).to_contain_text(re.compile(rf"step {10 * EVERY} "), timeout=WAIT_MS)
     first = re.search(r"node\d", panel.locator(".mc-where").inner_text())
     victim = next(node for node in cluster.lab.nodes if first and node.name == first[0])
     assert victim is not cluster.first
     victim.cut()
     try:
         expect(panel).to_contain_text("Running on 1 rank", timeout=WAIT_MS)
-        output = panel.locator(".mc-output")
         expect(output).to_contain_text("--- attempt 2 ---", timeout=WAIT_MS)
         expect(output).to_contain_text(re.compile(r"attempt 2 ---(.|\n)*resumed [1-9]"), timeout=WAIT_MS)
         expect(panel.locator(".mc-where")).not_to_contain_text(victim.name)
