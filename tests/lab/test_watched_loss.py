@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 from playwright.sync_api import Page, expect
 
-from ..browser.lab import open_notebook, run_cell
+from ..browser.lab import open_notebook, run_cell, stop_open_jobs
 from .cluster import LabCluster
 from .machines.processes import wait_for
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
@@ -20,21 +21,24 @@ pytestmark = pytest.mark.alone("how soon the product reacts")
 USER = "wanda"
 BUSY = "%%distribute --nodes 1 --gpus-per-node 2 --detach --name busy\nimport time\nwhile True: time.sleep(1)"
 """Keeps the first machine's GPUs, so that rank 0 is not beside the platform."""
-STOP_ALL = """
-from minicluster.client import Service
-service = Service.from_environment()
-for job in service.jobs():
-    if not job.state.terminal:
-        service.stop(job.id)
-"""
 CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
     "        print(", "        mc.log(step=step, loss=loss)\n        print("
 )
 
 
-def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, page: Page, shots: Path) -> None:
+@pytest.fixture
+def wanda(cluster: LabCluster, page: Page) -> Iterator[Page]:
+    """Logged in, with a server on the first machine, whose cable stays where it is; nothing of hers stays."""
     start_server(page, cluster)
-    put_notebook(cluster, "lost.ipynb", BUSY, CELL, STOP_ALL)
+    yield page
+    stop_open_jobs(page, cluster.url)
+    wait_for(lambda: not cluster.remains(), "the jobs' tasks to go", 240, 0.5)
+    stop_server(page, cluster.url)
+
+
+def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, wanda: Page, shots: Path) -> None:
+    page = wanda
+    put_notebook(cluster, "lost.ipynb", BUSY, CELL)
     open_notebook(page, cluster.url, USER, "lost.ipynb")
     page.keyboard.press("Control+b")
     run_cell(page, 0)
@@ -62,11 +66,9 @@ def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, page: Page
     assert output.inner_text() != before, "it goes on"
     panel.get_by_role("button", name="Stop").click()
     expect(page.locator(".mc-picture")).to_contain_text("Stopped", timeout=WAIT_MS)
-    end(page, cluster)
 
 
 def start_server(page: Page, cluster: LabCluster) -> None:
-    """Log in and start on the first machine, whose cable stays where it is."""
     password = cluster.add_user(USER)
     log_in(page, cluster.url, USER, password)
     page.get_by_label("Node").select_option(cluster.first.name)
@@ -81,10 +83,3 @@ def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
     (server,) = cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=server")
     write = f"import os, sys; open(os.path.expanduser('~/{name}'), 'w').write(sys.argv[1])"
     cluster.docker("exec", server, "python", "-c", write, nbformat.writes(notebook))
-
-
-def end(page: Page, cluster: LabCluster) -> None:
-    """Stop the job that kept the machine busy, and the server."""
-    run_cell(page, 2)
-    wait_for(lambda: not cluster.remains(), "the jobs' tasks to go", 240, 0.5)
-    stop_server(page, cluster.url)
