@@ -149,10 +149,10 @@ async def test_a_loaders_processes_are_seen_as_well(cluster: Cluster) -> None:
 async def test_a_rank_whose_cell_is_over_has_ended(cluster: Cluster) -> None:
     run = await cluster.run(
         """
-        import torch, torch.distributed as dist
+        import time, torch.distributed as dist
         print("here")
         if dist.get_rank() != 0:
-            dist.recv(torch.ones(1), src=0)
+            time.sleep(600)
         """,
         nodes=2,
     )
@@ -160,6 +160,7 @@ async def test_a_rank_whose_cell_is_over_has_ended(cluster: Cluster) -> None:
     found = await look(run)
     while found[0].sight is not RankSight.ENDED:
         found = await look(run)
+    assert found[1].sight is RankSight.SEEN
     await run.stop()
     await run.over()
 
