@@ -30,6 +30,7 @@ class Known:
         self.objects = objects
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
+        self._dropped: list[Any] = []
         for number, obj in objects.items():
             self._numbers.setdefault(id(obj), number)
             if is_storage(obj):
@@ -48,7 +49,7 @@ class Known:
         gone = set(numbers)
         self._numbers = {key: number for key, number in self._numbers.items() if number not in gone}
         self._storages = {key: number for key, number in self._storages.items() if number not in gone}
-        self._kept = [self.objects.pop(number) for number in gone if number in self.objects]
+        self._dropped += [self.objects.pop(number) for number in gone if number in self.objects]
 
     def adopt(self, storage: Any, number: int) -> None:
         """Take a storage for the successor of the one with that number: a tensor moved to a GPU."""
