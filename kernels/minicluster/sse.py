@@ -91,7 +91,21 @@ def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool
                 raise _Away(f"the service answered {answer.status_code}")
             service.check(answer)
         # The service sends a line each 15 s at least.
-        yield from parse_lines(takewhile(lambda _: not over(), answer.iter_lines()))
+        yield from parse_lines(takewhile(lambda _: not over(), whole_lines(answer.iter_text())))
+
+
+def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Put pieces of a text together to its lines.
+
+    A line ends where the service ends it; httpx would end it at U+2028, too, which may stand in JSON.
+    """
+    held: list[str] = []
+    for piece in pieces:
+        first, *more = piece.split("\n")
+        held.append(first)
+        for start in more:
+            yield "".join(held).removesuffix("\r")
+            held = [start]
 
 
 def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:
