@@ -133,7 +133,10 @@ class TerminalTail:
     def feed(self, text: str) -> None:
         """Take what the stream printed next, cut anywhere."""
         # Text that cannot be seen any more is not worth its parsing.
-        text = self._held + text[-4 * self._max_bytes :]
+        most = 4 * self._max_bytes
+        if len(text) > most:
+            self.cut()
+        text = self._held + text[-most:]
         cut = _CUT_ESCAPE.search(text)
         self._held = text[cut.start() :] if cut and len(text) - cut.start() < 100 else ""
         text = text[: len(text) - len(self._held)]
@@ -142,6 +145,14 @@ class TerminalTail:
         else:
             self._feed_plain(text)
         self._changed_from = min(self._changed_from, self._open_number)
+
+    def cut(self) -> None:
+        """Begin anew: what was begun has no end, since text is missing here, or its process has ended."""
+        self._held = ""
+        self._end_display()
+        if self._open.text():
+            self._end_line()
+        self._open.take_pen("0")
 
     def _feed_plain(self, text: str) -> None:
         """Take text without colours and displays, which most is."""
@@ -214,6 +225,7 @@ class TerminalTail:
             self._open.take_pen(token["colour"][2:-1])
         elif token["erase"]:
             self._open.erase(all_of_it="2" in token["erase"])
+            self._cleared = self._cleared or not self._open.text()
         elif token["move"] == "\n":
             self._end_line()
         elif token["move"]:
@@ -234,8 +246,12 @@ class TerminalTail:
             if self._open.text():
                 self._end_line()
             self._display = _Line("", display=found[2])
-        elif kind == "end" and self._display is not None:
-            line, self._display = self._display, None
+        elif kind == "end":
+            self._end_display()
+
+    def _end_display(self) -> None:
+        line, self._display = self._display, None
+        if line is not None:
             line.text = line.text.removesuffix("\n")
             self._keep(line)
 

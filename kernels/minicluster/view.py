@@ -77,7 +77,10 @@ class RunView:
             ranks = max(self.job.world_size or 1, rank + 1)
             self.tails[rank] = TerminalTail(self._tail_lines, min(64 * 1024, _ALL_TAILS_BYTES // ranks))
         self.skipped_bytes[rank] = self.skipped_bytes.get(rank, 0) + chunk.skipped_bytes
-        if chunk.attempt > self._attempts.get(rank, 1):
+        begins = chunk.attempt > self._attempts.get(rank, 1)
+        if begins or chunk.skipped_bytes:
+            self.tails[rank].cut()
+        if begins:
             self.tails[rank].feed(f"--- attempt {chunk.attempt} ---\n")
         self._attempts[rank] = chunk.attempt
         self.tails[rank].feed(chunk.text)
