@@ -34,11 +34,13 @@ class ServiceError(MiniclusterError):
     """The job service refused something, or cannot be reached.
 
     code: the service's short word for it ("unknown_job"); "unreachable" when there was no answer.
+    away: it, or what it needs, may be there again in a moment.
     """
 
-    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", code: str = "", away: bool = False) -> None:
         super().__init__(message, hint)
         self.code = code
+        self.away = away
 
 
 def own_pages(url: str) -> str:
@@ -166,7 +168,7 @@ class Connection:
             error = ErrorAnswer.model_validate_json(answer.content).error
         except ValidationError:
             return None
-        return ServiceError(error.message, error.hint, error.code)
+        return ServiceError(error.message, error.hint, error.code, answer.status_code in _AWAY)
 
     def _unreachable(self, trouble: Exception | None) -> ServiceError:
         why = f"{type(trouble).__name__}: {trouble}" if trouble else "the proxy says that it is not running"
@@ -174,6 +176,7 @@ class Connection:
             f"The job service at {self.url} does not answer ({why}).",
             "Jobs go on without the notebook. Try again in a moment, then ask the hub's admin.",
             "unreachable",
+            away=True,
         )
 
 

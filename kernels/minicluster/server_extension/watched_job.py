@@ -73,8 +73,9 @@ class WatchedJob:
                 self._follow(connect(self.key.service))
                 return
             except MiniclusterError as error:
-                self._refuse(error.message, getattr(error, "code", ""))
-                if getattr(error, "code", "") != "unreachable":
+                away = getattr(error, "away", False)
+                self._refuse(error.message, "unreachable" if away else getattr(error, "code", ""))
+                if not away:
                     return
             except Exception as error:
                 self._refuse(f"{type(error).__name__}: {error}", "failed")
@@ -88,6 +89,7 @@ class WatchedJob:
         view = RunView(job, service.browser_path(job_page(job.id)))
         with self._lock:
             self._view, self._refusal = view, None
+            self._lacking = set(self.readers)
         for event in follow(service, job.id, lambda: not self.readers):
             with self._lock:
                 view.apply(event)
