@@ -7,6 +7,7 @@ another torch. pip reads the file as constraints: it takes what fits, or says wh
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -31,7 +32,8 @@ def pins() -> Iterator[str]:
 
 def write_constraints(file: Path) -> None:
     """Write them for pip. The file is replaced at once: a pip that reads it meanwhile sees a whole one."""
-    new = file.with_suffix(".new")
+    # Of this call alone: a whole class starts its servers in the same second.
+    new = file.with_suffix(f".{secrets.token_hex(8)}")
     new.write_text("\n".join(["# What the cluster itself runs on.", *sorted(set(pins())), ""]))
     new.replace(file)
 

@@ -1,0 +1,14 @@
+"""What a user's pip must not replace, written at each start of a notebook server."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from minicluster_spawner.pinned import write_constraints
+
+
+def test_many_servers_that_start_at_once_all_have_the_whole_file(tmp_path):
+    """One took another's file away, and its user's server did not start."""
+    file = tmp_path / "constraints.txt"
+    with ThreadPoolExecutor(16) as starts:
+        list(starts.map(lambda _: write_constraints(file), range(64)))
+    assert "torch==" in file.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
