@@ -80,8 +80,16 @@ class Board:
         for scene in self.scenes.values():
             if scene.job is not None:
                 self.annotate(scene.job.id, sentence(scene.apart), "meeting")
+        self._forget_ends(f"end-{task.id}" for task in world.tasks)
         self.looks.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
         self.looked.set()
+
+    def _forget_ends(self, living: Iterable[str]) -> None:
+        """Take away what lost tasks said of their ranks' ends: the job may go on without them."""
+        kept = set(living)
+        for job_id, notes in list(self._notes.items()):
+            for about in [one for one in notes if one.startswith("end-") and one not in kept]:
+                self.annotate(job_id, "", about)
 
     def show_waits(self, waits: Iterable[Wait]) -> None:
         """Take the reasons of the waiting jobs, and ring for those that changed."""

@@ -81,6 +81,19 @@ async def test_notes_of_an_agent_are_in_the_jobs_story_once(api):
     assert later.json()["lines"] == story[-1:]
 
 
+async def test_what_a_lost_task_waited_for_is_not_told_of_the_next_attempt(api):
+    job, (agent,), (run,) = await api.running()
+    told = "The cell is over on rank 0, which waits for its thread feeder."
+    await agent.report(attempt=run.attempt, ending=(told,))
+    assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"] == told
+    await api.engine.end(agent.task_id)
+    await eventually(lambda: api.context.store.job(job.id).attempts == 2)
+    (again,) = await api.agents(job.id)
+    await again.start_ranks(await again.run_order())
+    await api.until(job.id, "running")
+    assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"] == ""
+
+
 async def test_a_payload_goes_to_its_own_task_only(api):
     _, (firsts,), _ = await api.running(payload=b"ada's cell")
     _, (seconds,), _ = await api.running("bob", payload=b"bob's cell")
