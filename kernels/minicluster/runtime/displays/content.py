@@ -111,7 +111,9 @@ def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _as_text(shown: Any) -> str:
-    return base64.b64encode(shown).decode() if isinstance(shown, bytes) else str(shown)
+    if isinstance(shown, bytes):
+        return base64.b64encode(shown).decode()
+    return str(shown).encode(errors="replace").decode()  # Half a character, as in some files' names, is none.
 
 
 def _pixels(value: Any) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ITEM_BYTES = 2_000_000
+LINE_BYTES = 4_000_000
+"""Of all that stands for one object together: less than the service reads at once."""
 _JOB_BYTES = 24_000_000
 _RANK_BYTES = (1_000_000, 8_000_000)
 

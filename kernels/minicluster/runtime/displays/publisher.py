@@ -15,7 +15,7 @@ from minicluster.wire import Display
 from minicluster.wire.displays import CLEAR, CLEAR_NEXT, changed, shown_here
 
 from .content import TEXT, Content
-from .limits import ITEM_BYTES, Pace
+from .limits import ITEM_BYTES, LINE_BYTES, Pace
 
 _OWN_ID = re.compile(r"[0-9a-f]{8,64}")
 _TEXT_CHARACTERS = 10_000
@@ -82,11 +82,15 @@ class Publisher:
         """Write a line for the agent; return in words what of it is not shown."""
         data = {mime: shown for mime, shown in content.data.items() if len(shown) <= ITEM_BYTES}
         large = [mime for mime in content.data if mime not in data]
-        said = _too_large(large, max(map(len, content.data.values()), default=0)) if large else ""
+        largest = max(map(len, content.data.values()), default=0)
+        said = _too_large(large, largest, ITEM_BYTES) if large else ""
         if not data.keys() - {TEXT} and large:
             return said
-        line = Display(id=ident, data=data, width=content.width, height=content.height)
-        return " ".join(filter(None, [said, self._append(line.model_dump_json().encode() + b"\n")]))
+        display = Display(id=ident, data=data, width=content.width, height=content.height)
+        line = display.model_dump_json().encode() + b"\n"
+        fits = len(line) <= LINE_BYTES
+        more = self._append(line) if fits else _too_large([*data], len(line), LINE_BYTES)
+        return " ".join(filter(None, [said, more]))
 
     def _append(self, line: bytes) -> str:
         try:
@@ -115,8 +119,8 @@ def wire_id(display_id: str) -> str:
     return display_id if known else hashlib.sha256(display_id.encode()).hexdigest()
 
 
-def _too_large(mimes: list[str], size: int) -> str:
-    limit = f"{ITEM_BYTES / 1e6:.0f} MB"
+def _too_large(mimes: list[str], size: int, limit_bytes: int) -> str:
+    limit = f"{limit_bytes / 1e6:.0f} MB"
     return f"[{', '.join(mimes)} of {size / 1e6:.1f} MB is not shown: {limit} is the limit; {_SAVE_IT}]"
 
 
