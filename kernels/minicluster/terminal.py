@@ -277,7 +277,10 @@ class TerminalTail:
         self._changed_from = min(self._changed_from, self._open_number)
         self._done.append(line)
         self._done_bytes += len(line.text.encode())
-        while len(self._done) > self._max_lines or self._done_bytes > self._max_bytes:
+        # What is new is shown, however large it is.
+        while len(self._done) > 1 and (
+            len(self._done) > self._max_lines or self._done_bytes > self._max_bytes
+        ):
             self._done_bytes -= len(self._done.popleft().text.encode())
             self._first += 1
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster.ansi import without_colours
 from minicluster.curves import Metrics
 from minicluster.plain import PlainScreen
 from minicluster.plot import plot_html
@@ -16,7 +15,7 @@ from minicluster.sse import Connection, Ended, parse_lines
 from minicluster.terminal import TerminalTail
 from minicluster.view import RunView, duration
 from minicluster.wire import ErrorKind, Job, JobError, JobState, LogChunk, Record, Records
-from minicluster.wire.displays import shown_here
+from minicluster.wire.displays import CLEAR, CLEAR_NEXT, shown_here
 
 
 def job(state=JobState.RUNNING, **more):
@@ -40,22 +39,6 @@ def test_the_output_of_attempts_is_kept_apart():
     view = view_of(said("step 1\n"), said("step 2\n"), said("step 2\n", attempt=2), said("a\n", 1, attempt=2))
     assert view.tails[0].lines() == ["step 1", "step 2", "--- attempt 2 ---", "step 2"]
     assert view.tails[1].lines() == ["--- attempt 2 ---", "a"]
-
-
-@pytest.mark.parametrize("begun", ["half", "\x1b[31mred", shown_here("0123456789abcdef", "a table")[:40]])
-@pytest.mark.parametrize("more", [{"attempt": 2}, {"skipped_bytes": 500_000}])
-def test_what_a_killed_rank_or_a_gap_left_open_hides_nothing_that_comes_later(begun, more):
-    """The rest of what it displayed, or the end of its colour, never came."""
-    view = view_of(said(f"one\n{begun}"), said("two\nthree\n", **more))
-    assert view.tails[0].lines()[-2:] == ["two", "three"]
-    assert without_colours(view.tails[0].lines()[1]) in ("half", "red", "a table")
-
-
-def test_more_than_a_tail_can_show_ends_what_was_begun():
-    tail = TerminalTail(max_bytes=100)
-    tail.feed(shown_here("0123456789abcdef", "a table")[:40])
-    tail.feed("le\n\x1b_mc-end\x1b\\" + "line\n" * 200 + "last\n")
-    assert tail.lines()[-1] == "last"
 
 
 def logged(step, rank=0, **values):
@@ -100,29 +83,35 @@ def test_a_tail_is_bounded_in_lines_and_bytes():
     assert sum(map(len, tail.lines())) < 5000
 
 
-@given(st.lists(st.text(alphabet="ab\n\r", max_size=8), max_size=30))
+DISPLAYED = shown_here("0123456789abcdef", "a table")
+TOKENS = [
+    "\x1b[K",
+    "\x1b[2K",
+    "\x1b[31m",
+    "\x1b[0m",
+    DISPLAYED,
+    DISPLAYED[:40],
+    CLEAR,
+    CLEAR_NEXT,
+    "long " * 30,
+]
+
+
+@given(st.lists(st.text(alphabet="ab\n\r", max_size=8) | st.sampled_from(TOKENS), max_size=30))
 def test_changes_put_together_are_the_whole(texts):
-    tail, kept, first = TerminalTail(max_lines=4), [], 0
+    tail, kept, first = TerminalTail(max_lines=4, max_bytes=100), [], 0
     for text in texts:
         tail.feed(text)
         change = tail.take_change()
         if change is not None:
             kept = kept[max(0, change.first - first) : max(0, change.start - first)] + list(change.lines)
             first = change.first
-        assert kept == tail.lines()
+        assert kept == tail.entries()
 
 
 @given(st.text(alphabet="a\r\n\x1b[31m", max_size=40), st.integers(0, 40))
 def test_where_the_output_is_cut_makes_no_difference(text, at):
     assert lines(text[:at], text[at:]) == lines(text)
-
-
-def test_a_progress_bar_that_removed_itself_is_gone_from_the_panel():
-    view = view_of(said("begun\n99%"))
-    view.change(11.0)
-    view.apply(said("\r\x1b[K"))
-    part = view.change(11.1)["ranks"]["0"]
-    assert (part["start"], part["entries"]) == (1, ())
 
 
 def test_curves_stay_small_and_keep_their_last_value():
