@@ -36,6 +36,7 @@ time.sleep(600)
 """
 VALUE = """%%distribute --nodes 2
 import matplotlib.pyplot as plt
+import pytest
 figure, axes = plt.subplots(figsize=(3, 2))
 axes.plot([1, 2, 3])
 figure
@@ -92,6 +93,7 @@ def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
     assert "mc-display" not in log.inner_text() and "[1;32m" not in log.inner_text()
 
 
+@pytest.mark.full("tests/service/notebook/test_displays has it without a page")
 def test_a_figure_as_value_is_there_once(page, site):
     site.put_notebook("value.ipynb", VALUE)
     open_notebook(page, site.url, USER, "value.ipynb")

@@ -22,6 +22,7 @@ TRAIN = """%%distribute --nodes 3
 import time
 import torch
 import minicluster as mc
+import pytest
 for step in range(30):
     mc.log(step=step, loss=2 / (2 + step))
     time.sleep(0.02)
@@ -70,6 +71,7 @@ def make_token(page: Page, site: Site, shots: Path) -> str:
     return made.inner_text().strip()
 
 
+@pytest.mark.full("tests/hub/test_laptop has it without a page")
 def test_a_laptops_notebook_trains_on_the_cluster(
     page: Page, chromium: Browser, site: Site, tmp_path: Path, shots: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from nbformat import NotebookNode
 
@@ -47,6 +48,7 @@ async def test_the_readmes_first_cells_run_as_they_stand_there(ada: Visitor, tre
         assert float(await kernel.ask("float((model(points).argmax(dim=1) == labels).float().mean())")) > 0.9
 
 
+@pytest.mark.full("a minute of cells; the gate has the first ones, of the README")
 async def test_every_block_of_the_guide_runs_in_its_order(
     newcomer: Visitor, tree: Path, tmp_path: Path
 ) -> None:

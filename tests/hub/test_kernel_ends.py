@@ -245,6 +245,7 @@ async def server_runs(visitor: Visitor) -> bool:
     return "" in (await visitor.call("GET", f"/hub/api/users/{visitor.name}", "/hub/"))["servers"]
 
 
+@pytest.mark.full("a minute of idleness; the gate has the ends of a kernel that cullers bring about")
 async def test_cullers_take_neither_kernel_nor_server_while_a_cell_runs(
     lab: Lab, admin: Visitor, hedy: Visitor, tmp_path: Path
 ) -> None:

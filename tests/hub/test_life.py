@@ -24,7 +24,6 @@ from .conftest import notebook_api
 from .jobs import submit
 
 Start = Callable[..., RunningCluster]
-AGAIN = pytest.mark.full("the same with another signal")
 
 
 @pytest.fixture
@@ -81,7 +80,8 @@ async def test_ctrl_c_ends_everything_and_the_next_start_goes_on(start: Start) -
     assert not again.processes()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=AGAIN)])
+@pytest.mark.full("in the gate all ends by Ctrl-C")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_other_signals_end_everything_too(start: Start, number: int) -> None:
     cluster = start()
     async with Visitor(cluster.url, "admin") as visitor:

@@ -90,6 +90,7 @@ async def test_a_rank_that_joins_resumes_where_the_others_are(live: Live) -> Non
     assert steps[-1].epoch == live.took(0)[-1].epoch == 29
 
 
+@pytest.mark.full("the same with a fault that is noticed later")
 async def test_survivors_step_on_when_a_node_freezes(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     await live.run(3, epochs=12)
     await live.until_step(1, 20)

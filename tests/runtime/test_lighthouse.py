@@ -85,6 +85,7 @@ async def test_a_lighthouse_that_was_cut_off_is_found_again_elsewhere(
     assert steps[-1].members == (0, 1, 2)
 
 
+@pytest.mark.full("in the gate each of them dies by itself")
 async def test_a_rank_and_the_lighthouse_die_together(live: Live) -> None:
     await live.run(3, epochs=6)
     await live.until_step(1, 20)

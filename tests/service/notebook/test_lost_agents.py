@@ -92,7 +92,8 @@ def kept(cluster, before, lost):
     return others.items() <= {number: process.pid for number, process in agents(cluster).items()}.items()
 
 
-@pytest.mark.parametrize("index", [0, pytest.param(2, marks=OTHERS)])
+@pytest.mark.full("tests/runtime/test_fault_tolerant has it without a notebook")
+@pytest.mark.parametrize("index", [0, 2])
 def test_the_ranks_of_a_fault_tolerant_job_go_on_and_another_joins_them(cluster, service, index):
     job = submit(service, TRAINING, 3, 3, fault_tolerant=True)
     until(has_said(service, job, "on 3"))
