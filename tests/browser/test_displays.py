@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from .conftest import USER
@@ -36,7 +37,6 @@ time.sleep(600)
 """
 VALUE = """%%distribute --nodes 2
 import matplotlib.pyplot as plt
-import pytest
 figure, axes = plt.subplots(figsize=(3, 2))
 axes.plot([1, 2, 3])
 figure

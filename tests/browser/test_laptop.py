@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..hub.clusters import free_port
@@ -22,7 +23,6 @@ TRAIN = """%%distribute --nodes 3
 import time
 import torch
 import minicluster as mc
-import pytest
 for step in range(30):
     mc.log(step=step, loss=2 / (2 + step))
     time.sleep(0.02)
