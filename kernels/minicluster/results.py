@@ -81,6 +81,8 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     Raises ResultNotReadable, ResultConflict, and then nothing here is changed.
     """
     late: dict[str, Any] = {}
+    if sent is not None and not sent.copies:
+        sent.before_reading()
     try:
         body, broken = result.open(namespace, sent.known if sent else None, late)
         stayed, said = result.left_behind(), result.said()

@@ -118,6 +118,39 @@ PYTHON = {
         "not now",
         "z.append(1)",
     ),
+    "slots, of which __getstate__ leaves some out": Kind(
+        "class P:\n    __slots__ = ('a', 'cache')\n    def __getstate__(self): return None, {'a': self.a}\n"
+        "x = P()\nx.a = 1",
+        "x.a = [x]",
+    ),
+    "a __getstate__ that makes new objects each time": Kind(
+        "class P:\n    n = 0\n    def __getstate__(self): return {'n': {self.n}}\n"
+        "    def __setstate__(self, state): self.n, = state['n']\nx, y = P(), P()",
+        "x.n = 4",
+    ),
+    "equal objects that are not the same in a set": Kind(
+        "class K:\n    def __init__(self, mark, more): self.mark, self.more = mark, more\n"
+        "    def __hash__(self): return hash(self.mark)\n"
+        "    def __eq__(self, other): return self.mark == other.mark\nx = {K(1, 1)}",
+        "x.discard(K(1, 0)); x.add(K(1, 2))",
+    ),
+    "a dict's iterator": stays(
+        "d, y = {'a': 1, 'b': 2}, []\nx = iter(d.items())",
+        "k = next(x); y.append(1)",
+        "nothing of `x` came",
+        "k = 'a', 1; y.append(1)",
+    ),
+    "an object that travels as a list": stays(
+        "class L:\n    def __reduce__(self): return list, ([1],)\nx, y = L(), []",
+        "x.append(2); y.append(1)",
+        "nothing of `x` came",
+        "y.append(1)",
+    ),
+    "a class that lists its subclasses": Kind(
+        "class Base:\n    known = {}\n    def __init_subclass__(cls): Base.known[cls.__name__] = cls\n"
+        "class A(Base): pass",
+        "class B(Base): pass\nA.names = sorted(Base.known)",
+    ),
     "__reduce__ without state": new(
         "class P:\n    def __init__(self, a): self.a = a\n    def __reduce__(self): return P, (self.a,)\n"
         "x = P(1)\nold = [x]",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,13 @@ class Sent:
         self.copies = copies
         self.tracker = Tracker(known)
         self._bound = dict(namespace or {})
+        self._moved: set[int] | None = None
+
+    def before_reading(self) -> None:
+        """Note what has changed here. Reading makes classes, which one of the notebook may put on a list."""
+        if any(isinstance(obj, type) for obj in self.known.objects.values()):
+            found = self.tracker.changed(settled=False)
+            self._moved = {*found.now, *found.broken}
 
     def leading(self, ids: set[int]) -> list[str]:
         """Return the names that led to any of these when they were sent."""
@@ -61,8 +68,11 @@ class Sent:
     ) -> list[str]:
         """Return names of what has changed here since it was sent, of what came back."""
         found = self.tracker.changed([number for number, _ in changes])
-        led = self.leading(self._ids([*found.now, *found.broken]))
-        if (found.now or found.broken) and not led:
+        moved_here = {*found.now, *found.broken}
+        if self._moved is not None:
+            moved_here &= self._moved
+        led = self.leading(self._ids(moved_here))
+        if moved_here and not led:
             led = ["what the cell changed"]
         # A name that stands for something else now: what the cell changed would be seen by nobody.
         elsewhere = [
@@ -73,7 +83,7 @@ class Sent:
         moved = [name for name in result.rebound if not same(self._bound.get(name), now.get(name))]
         return sorted({*led, *lost, *moved})
 
-    def _ids(self, numbers: list[int]) -> set[int]:
+    def _ids(self, numbers: Iterable[int]) -> set[int]:
         return {id(self.known.objects[number]) for number in numbers}
 
 
@@ -144,7 +154,7 @@ def hold_back(
     bad = {number: broken[f"#{number}"] for number, _ in changes if f"#{number}" in broken}
     for number, states in changes:
         for code, state in states:
-            if reason := number not in bad and anatomy.by_code[code].refuses(objects[number], state):
+            if reason := number not in bad and anatomy.refuses(objects[number], code, state):
                 bad[number] = reason
     left: list[LeftBehind] = []
     for number, reason in bad.items():

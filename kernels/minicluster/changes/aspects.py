@@ -12,7 +12,7 @@ from types import CellType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from .digest import digest
-from .sameness import same_all
+from .sameness import never_changes, same_all
 
 Undo = Callable[[], object]
 Moved = Callable[[object], bool]
@@ -63,7 +63,7 @@ class Aspect:
         raise NotImplementedError
 
     def refuses(self, obj: Any, state: Any) -> str:
-        """Say why a late state cannot be put; empty when it can."""
+        """Say why a state cannot be put; empty when it can."""
         return ""
 
     def put(self, obj: Any, state: Any) -> Undo:
@@ -144,7 +144,9 @@ class Members(Aspect):
     code = "members"
 
     def look(self, obj: Any) -> Look:
-        return Look(frozenset(obj), [])
+        # Equal ones count as one, unless they have more to them than being equal.
+        kinds = {kind for kind in set(map(type, obj)) if not never_changes(kind)}
+        return Look(frozenset(obj), sorted((it for it in obj if type(it) in kinds), key=id) if kinds else [])
 
     def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
         return list(now.facts)

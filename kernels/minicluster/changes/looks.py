@@ -81,6 +81,13 @@ class Anatomy:
             return (self._geometry, self._attributes) if _is_strided(obj) else (self._odd,)
         return (self._attributes,) if _is_plainly_encoded(obj) else (self._encoded,)
 
+    def refuses(self, obj: Any, code: str, state: Any) -> str:
+        """Say why a state cannot be put into an object; empty when it can."""
+        bases = tuple(base for base, aspect in (*_PAYLOADS, *_ALONE) if aspect.code == code)
+        if bases and not isinstance(obj, bases):
+            return "travels as another type, whose changes it does not take"
+        return self.by_code[code].refuses(obj, state)
+
     def parts(self, obj: Any) -> Iterator[Any]:
         """Yield what an object holds, whatever it is."""
         if isinstance(obj, tuple | frozenset):

@@ -42,6 +42,10 @@ class Reduced(Aspect):
     def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
         return _reduction(obj)[2]
 
+    def refuses(self, obj: Any, state: Any) -> str:
+        # A dict's iterator is a list's on the rank.
+        return "" if hasattr(obj, "__setstate__") else "cannot be changed here"
+
     def put(self, obj: Any, state: Any) -> Undo:
         old = _reduction(obj)[2]
         obj.__setstate__(state)
@@ -80,10 +84,15 @@ class Encoded(Aspect):
 
 
 def _restore(obj: Any, state: Any) -> None:
+    """Do what unpickling does. A pair is what the `__dict__` and what the slots hold."""
     if hasattr(obj, "__setstate__"):
         obj.__setstate__(state)
-    else:
-        vars(obj).update(state)
+        return
+    fields, slots = state if isinstance(state, tuple) else (state, None)
+    if fields:
+        vars(obj).update(fields)
+    for name, value in (slots or {}).items():
+        object.__setattr__(obj, name, value)
 
 
 def freeze(value: Any, parts: list[Any], depth: int = 0) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..collector import no_collection
 from .aspects import Look
 from .known import Known
+from .likeness import likeness
 from .looks import Anatomy, Looks
 from .storages import settle
 
@@ -30,6 +31,7 @@ class Tracker:
     def __init__(self, known: Known) -> None:
         self.known = known
         self.anatomy = Anatomy(known.number, known.storage)
+        self._like: dict[int, str] = {}
         with no_collection():
             self.before = dict(self._look_at_all())
 
@@ -37,15 +39,28 @@ class Tracker:
         for number, obj in self.known.objects.items():
             try:
                 looks = self.anatomy.look(obj)
-                if looks and (_is_steady(looks) or _is_same(looks, self.anatomy.look(obj))):
+                if looks and (self._is_steady(looks, obj) or self._is_alike(number, obj)):
                     yield number, looks
             except Exception:  # noqa: S112 - any object's own methods may raise; then nobody can tell
                 continue
 
-    def changed(self, numbers: Iterable[int] | None = None) -> Changed:
-        """Look at these objects again (None: at all)."""
+    def _is_steady(self, looks: Looks, obj: object) -> bool:
+        """Tell whether an object looks the same as long as it is the same."""
+        return not {"reduced", "encoded"} & set(looks[1]) or _is_same(looks, self.anatomy.look(obj))
+
+    def _is_alike(self, number: int, obj: object) -> bool:
+        """Keep the digest of one whose state is made anew each time, as far as it has one."""
+        like = likeness(obj)
+        if like is None or like != likeness(obj):
+            return False
+        self._like[number] = like
+        return True
+
+    def changed(self, numbers: Iterable[int] | None = None, settled: bool = True) -> Changed:
+        """Look at these objects again (None: at all). settled: first forget storages that were replaced."""
         found = Changed()
-        settle(self.known, self.before)
+        if settled:
+            settle(self.known, self.before)
         with no_collection():
             for number in list(self.before) if numbers is None else numbers:
                 if number in self.before and number in self.known.objects:  # settle() drops what was resized.
@@ -60,7 +75,7 @@ class Tracker:
             # Objects may forbid it: a parametrized module raises.
             found.broken[number] = str(error).partition("\n")[0][:200] or type(error).__name__
             return
-        if now is None or _is_same(before, now):
+        if now is None or _is_same(before, now) or self._is_still_alike(number):
             return
         # A GradScaler's state lists its attributes until it is used.
         encoded_now = before[0] is now[0] and now[1] == ("encoded",)
@@ -74,6 +89,10 @@ class Tracker:
         pairs = zip(aspects, before[2], now[2], strict=True)
         if not all(aspect.fits(was, at) for aspect, was, at in pairs if not was.is_same(at)):
             found.fresh.add(number)
+
+    def _is_still_alike(self, number: int) -> bool:
+        like = self._like.get(number)
+        return like is not None and like == likeness(self.known.objects[number])
 
     def look_of(self, number: int, found: Changed) -> Looks | None:
         return found.now.get(number) or self.before.get(number)
@@ -105,7 +124,3 @@ def _is_same(one: Looks, other: Looks | None) -> bool:
     if other is None or one[:2] != other[:2]:
         return False
     return all(map(Look.is_same, one[2], other[2]))
-
-
-def _is_steady(looks: Looks) -> bool:
-    return not {"reduced", "encoded"} & set(looks[1])
