@@ -80,7 +80,7 @@ def _options(options: CellOptions, script: str) -> CellOptions:
 
 def _text(script: str) -> str:
     try:
-        return local_path(script).read_text(encoding="utf-8")
+        return local_path(script).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise ScriptMissing(f"{script} cannot be run: {why} (in {Path.cwd()}).") from None
