@@ -2,7 +2,7 @@
 
 import { address, ask, element, jobId, listen, tell } from "./service.js";
 import { showFiles } from "./job_files.js";
-import { addDisplays, drawn, forgetDisplays } from "./job_output.js";
+import { addDisplays, drawn, forgetDisplays, leftOut } from "./job_output.js";
 import { showSnapshots } from "./job_snapshots.js";
 import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
@@ -63,9 +63,21 @@ function addOutput(chunk) {
     tails.set(chunk.stream, "");
     addTab(chunk.stream);
   }
-  const gap = chunk.skipped_bytes ? `\n[${chunk.skipped_bytes} bytes left out here; download has all]\n` : "";
+  const gap = leftOut(chunk.skipped_bytes);
   tails.set(chunk.stream, (tails.get(chunk.stream) + gap + chunk.text).slice(-TAIL_CHARACTERS));
-  if (chunk.stream === shown && !drawing) {
+  if (chunk.stream === shown) {
+    drawSoon();
+  }
+}
+
+// A large picture may come after the line that says where it is.
+function addPictures(event) {
+  addDisplays(event);
+  drawSoon();
+}
+
+function drawSoon() {
+  if (!drawing) {
     drawing = true;
     requestAnimationFrame(draw);
   }
@@ -114,7 +126,7 @@ const stream = listen(`api/jobs/${jobId}/events`, {
   on: {
     job: showJob,
     log: addOutput,
-    displays: addDisplays,
+    displays: addPictures,
     end(job) {
       showJob(job);
       stream.close();

@@ -25,6 +25,11 @@ export function forgetDisplays() {
   displays.clear();
 }
 
+// Return what stands where bytes were left out: the end of a picture's text may be among them.
+export function leftOut(bytes) {
+  return bytes ? `\x1b_mc-end\x1b\\\n[${bytes} bytes left out here; download has all]\n` : "";
+}
+
 // Return the nodes for a rank's output.
 export function drawn(text) {
   const parts = text.split(MARK);

@@ -1,0 +1,70 @@
+"""A rank's output as the job's page draws it: its own scripts in a page of their own, without a hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+import minicluster_hub
+
+STATIC = Path(minicluster_hub.__file__).with_name("static")
+IDS = re.findall(
+    r'(?:byId|getElementById)\("([a-z-]+)"\)', "".join(one.read_text() for one in STATIC.glob("*.js"))
+)
+PARTS = "".join(f'<div id="{name}"></div>' for name in sorted({*IDS} - {"minicluster"}))
+# The stream of events is the test's: `tell` is what the service would say.
+PAGE = f"""<body><main id="minicluster" data-url="/" data-user="ada" data-job="7"></main>{PARTS}<script>
+jhdata = {{}};
+EventSource = class {{ addEventListener(name, action) {{ heard[name] = action; }} }};
+heard = {{}};
+tell = ([name, event]) => heard[name]({{ data: JSON.stringify(event) }});
+</script><script type="module" src="/job.js"></script>"""
+IDENT = "0123456789abcdef"
+PICTURE = {"rank": 0, "attempt": 1, "displays": [{"id": IDENT, "data": {"image/png": "iVBORw0KGgo="}}]}
+
+
+def serve(route: Route) -> None:
+    name = route.request.url.rpartition("/")[2]
+    if name.endswith(".js"):
+        route.fulfill(body=(STATIC / name).read_text(), content_type="text/javascript")
+    else:
+        route.fulfill(body=PAGE, content_type="text/html")
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    page = chromium.new_page()
+    page.route("http://job.test/**", serve)
+    page.goto("http://job.test/")
+    page.wait_for_function("'displays' in heard")
+    yield page
+    page.close()
+
+
+def say(page: Page, text: str, **more: int) -> None:
+    chunk = {"stream": "rank-0", "text": text, "skipped_bytes": 0, "attempt": 1, **more}
+    page.evaluate("tell", ["log", chunk])
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+
+
+def test_what_follows_a_gap_is_shown_although_the_end_of_a_picture_is_in_the_gap(page: Page) -> None:
+    page.evaluate("tell", ["displays", PICTURE])
+    say(page, f"one\n\x1b_mc-display {IDENT}\x1b\\<Figure")
+    say(page, "two\nthree\n", skipped_bytes=500_000)
+    log = page.locator("#log")
+    expect(log).to_contain_text("500000 bytes left out")
+    expect(log).to_contain_text("three")
+    expect(log).not_to_contain_text("<Figure")
+    expect(log.locator("img")).to_have_count(1)
+
+
+def test_a_large_picture_that_comes_after_the_last_line_is_shown(page: Page) -> None:
+    say(page, f"one\n\x1b_mc-display {IDENT}\x1b\\<Figure>\n\x1b_mc-end\x1b\\")
+    expect(page.locator("#log")).to_contain_text("<Figure>")
+    page.evaluate("tell", ["displays", PICTURE])
+    expect(page.locator("#log img")).to_have_count(1)
+    expect(page.locator("#log")).not_to_contain_text("<Figure>")
