@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
+from pydantic_core import PydanticSerializationError
 
 from minicluster.errors import MiniclusterError
 from minicluster.wire import (
@@ -80,8 +82,7 @@ class Link:
         """Set, and a new one made, when the service that was asked until now is left."""
 
     async def report(self, report: TaskReport) -> ReportAnswer:
-        body = report.model_dump_json()
-        answer = await self._ask("POST", "api/tasks/report", content=body, headers=_JSON)
+        answer = await self._ask("POST", "api/tasks/report", content=_json_of(report), headers=_JSON)
         return ReportAnswer.model_validate_json(answer.content)
 
     async def orders(self, have: str) -> TaskOrders:
@@ -210,6 +211,14 @@ async def _ask(service: httpx.AsyncClient, method: str, url: str, **request: obj
 
 
 _JSON = {"Content-Type": "application/json"}
+
+
+def _json_of(report: TaskReport) -> bytes:
+    """Return a report as JSON. A file's name, or an error's text, may hold half a character: a "?" there."""
+    try:
+        return report.model_dump_json().encode()
+    except PydanticSerializationError:
+        return json.dumps(report.model_dump(mode="json"), ensure_ascii=False).encode(errors="replace")
 
 
 def _upload_timeout(size_bytes: int) -> httpx.Timeout:
