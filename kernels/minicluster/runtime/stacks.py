@@ -45,9 +45,15 @@ def listen(path: Path) -> None:
     os.close(fd)
     os.write(high, f"{threading.get_ident():#x}\n".encode())
     faulthandler.register(LOOK_SIGNAL, file=high, all_threads=True, chain=False)
-    # Where it was when it was ended tells who waited for whom. A child that is ended says nothing.
+    # Where it was when it was ended tells who waited for whom.
     faulthandler.register(signal.SIGTERM, file=high, all_threads=True, chain=True)
-    os.register_at_fork(after_in_child=lambda: faulthandler.unregister(signal.SIGTERM))
+    os.register_at_fork(after_in_child=_say_nothing_when_ended)
+
+
+def _say_nothing_when_ended() -> None:
+    """Have a forked child end without a word. What the cell itself put in the signal's way stays there."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        faulthandler.unregister(signal.SIGTERM)
 
 
 def tell_cell(path: Path, filename: str, source: str) -> None:
