@@ -34,7 +34,7 @@ class Place:
         if self.kind is Kind.RANKS:
             return f"in the {self.what} of {self.line}" if self.line else f"in the {self.what}"
         if self.kind is Kind.END:
-            return f"at the cell's end, waiting for its {self.what}"
+            return f"at the cell's end, waiting for {self.what}"
         shown = f"{self.line}: `{self.text}`" if self.text else self.line
         if self.kind is Kind.DATA:
             return f"waiting for a DataLoader in {shown}" if quiet else f"at a DataLoader in {shown}"

@@ -14,10 +14,11 @@ from .test_why import look
 async def test_a_forked_child_that_comes_through_to_the_end_leaves_the_result_alone(cluster: Cluster) -> None:
     run = await cluster.run(
         """
-        import os, time
-        child = os.fork() == 0
-        if not child:
-            time.sleep(0.5)
+        import os
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        child = not child
         who = "child" if child else "parent"
         print(who)
         """,
@@ -40,6 +41,26 @@ async def test_a_forked_child_that_fails_does_not_fail_its_rank(cluster: Cluster
     )
     assert (await run.result())["status"] == 1
     assert "ValueError: only in the child" in run.attempt.text(0)
+
+
+async def test_what_a_cell_does_at_a_signal_its_forked_children_do_too(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(there, b"ready")
+            time.sleep(600)
+        os.read(here, 5)
+        os.kill(child, signal.SIGTERM)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        """,
+        nodes=1,
+        pull=("status",),
+    )
+    assert (await run.result())["status"] == 7
 
 
 LATE_THREAD = """
@@ -73,11 +94,29 @@ async def test_what_a_cell_began_is_waited_for_and_named(cluster: Cluster, sourc
     told = f"The cell is over on rank 0, which waits for its {what} loader."
     await cluster.service.until(lambda: ending(run) == told)
     seen = (await look(run))[0]
-    assert (seen.sight, seen.ending) == (RankSight.SEEN, f"{what} loader")
+    assert (seen.sight, seen.ending) == (RankSight.SEEN, f"its {what} loader")
     gate.touch()
     result = await run.result()
     assert result["done"] == (["all of it"] if what == "thread" else [])
     assert ending(run) == ""
+
+
+async def test_ranks_whose_values_are_waited_for_are_named(cluster: Cluster) -> None:
+    gate = cluster.folder / "gate-values"
+    run = await cluster.run(
+        f"""
+        import os, time
+        x = 1
+        while os.environ["RANK"] == "1" and not os.path.exists({str(gate)!r}):
+            time.sleep(0.05)
+        """,
+        nodes=2,
+        gather=("x",),
+    )
+    told = "The cell is over on rank 0, which waits for the values of rank 1."
+    await cluster.service.until(lambda: ending(run) == told)
+    gate.touch()
+    assert (await run.result())["x"] == [1, 1]
 
 
 async def test_a_pool_that_nobody_closed_is_no_reason_to_wait(cluster: Cluster) -> None:
@@ -113,6 +152,24 @@ async def test_files_that_go_with_the_working_folder_are_named(cluster: Cluster)
         "What the cell wrote into its working folder on node-0 is gone: changed.txt, run/model.pt."
     )
     assert "mc.output()" in note
+
+
+async def test_names_that_are_no_text_fail_the_cell_and_not_the_agent(cluster: Cluster) -> None:
+    """Files that came out of an old archive, and an error that tells their names."""
+    bundle = pack({"kind": "bundle", "runnable": []}, {"tool.py": b"value = 3"})
+    run = await cluster.run(
+        """
+        import os
+        open(b"caf\\xe9.txt", "w").close()
+        raise ValueError("what is " + os.listdir()[0] + os.listdir()[1])
+        """,
+        nodes=1,
+        bundle=bundle,
+    )
+    error = await run.culprit()
+    assert "caf?.txt" in error.message
+    (note,) = run.attempt.notes
+    assert "is gone: caf?.txt." in note
 
 
 async def test_who_writes_nothing_is_told_nothing(cluster: Cluster) -> None:

@@ -57,7 +57,7 @@ def test_a_time_limit_says_who_waited_for_whom():
 
 def test_a_time_limit_says_what_a_rank_waited_for_after_the_cell():
     limit = JobError(kind=ErrorKind.TIMEOUT, message="the job ran longer than its time limit of 5 s")
-    waits = rank(0).model_copy(update={"ending": "thread loader"})
+    waits = rank(0).model_copy(update={"ending": "its thread loader"})
     error = final_error(limit, [ended(waits)])
     assert error.message.endswith("rank 0 is at the cell's end, waiting for its thread loader.")
 

@@ -104,7 +104,7 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child that the cell forked, and that came through to its end.
-            ending.wait_for_the_rest(lambda name: self._say("waiting", what=name))
+            ending.wait_for_the_rest(lambda name: self._say("waiting", what=f"its {name}"))
             wish = self._wish(payload, cell, value)
             shared = values.share(self._among, payload, self.back, wish, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):

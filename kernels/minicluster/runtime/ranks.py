@@ -70,7 +70,7 @@ class LocalRank:
     def ending(self) -> str:
         """Say that the rank is through with the cell, and waits for what it began."""
         waits = self.pid is not None and self.waits_for
-        return f"The cell is over on rank {self.rank}, which waits for its {self.waits_for}." if waits else ""
+        return f"The cell is over on rank {self.rank}, which waits for {self.waits_for}." if waits else ""
 
     @property
     def pid(self) -> int | None:

@@ -42,7 +42,7 @@ class RankStack(Message):
     processes that it forked (a DataLoader's), one tuple each.
 
     quiet_s: seconds without output, without a record and almost without CPU time.
-    ending: what its process waits for after the cell's end: "thread loader".
+    ending: what its process waits for after the cell's end: "its thread loader".
     """
 
     rank: int = Field(ge=0)
