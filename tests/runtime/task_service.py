@@ -120,7 +120,10 @@ class TaskService:
             await self.changed.wait_for(condition)
 
     async def order(self, task: Task, run: RunOrder | None, stop: StopMode | None = None) -> None:
-        task.orders = TaskOrders(version=str(int(task.orders.version) + 1), run=run, stop=stop)
+        """Give an order; a look that was asked for in the same attempt stays asked for."""
+        before = task.orders.run
+        look = task.orders.look if run and before and run.attempt == before.attempt else 0
+        task.orders = TaskOrders(version=str(int(task.orders.version) + 1), run=run, stop=stop, look=look)
         await self.notify()
 
     async def answer(self, task: Task, report: TaskReport) -> ReportAnswer:

@@ -30,9 +30,9 @@ ALL_IN_C = """
     """
 SWALLOWED = """
     import time
-    print("here")
     while True:
         try:
+            print("here")
             time.sleep(600)
         except KeyboardInterrupt:
             pass
@@ -80,8 +80,8 @@ async def test_an_interrupt_lets_a_cell_put_things_in_order(cluster: Cluster) ->
     run = await cluster.run(
         """
         import time
-        print("here")
         try:
+            print("here")
             time.sleep(600)
         finally:
             time.sleep(0.5)
