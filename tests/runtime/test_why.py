@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -103,6 +104,16 @@ async def test_a_stopped_rank_is_told_from_one_that_works(cluster: Cluster) -> N
     assert found[1].frames == ()
     os.kill(int(run.attempt.text(1)), signal.SIGCONT)
     assert (await run.over()).succeeded, run.errors()
+
+
+async def test_a_look_is_answered_though_the_job_ends_meanwhile(cluster: Cluster) -> None:
+    run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=2)
+    await run.started()
+    looking = asyncio.create_task(look(run))
+    await asyncio.sleep(0)
+    await run.stop(StopMode.ABORT)
+    assert set(await looking) == {0, 1}
+    await run.over()
 
 
 async def test_looks_do_no_harm_to_what_a_cell_computes(cluster: Cluster) -> None:
