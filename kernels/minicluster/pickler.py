@@ -72,6 +72,7 @@ class NotebookPickler(cloudpickle.Pickler):
     used: all such globals that were met.
     modules: top-level modules that the reader will import.
     files: where the functions were written that travel by value.
+    links: see `reduce_array`.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class NotebookPickler(cloudpickle.Pickler):
         self._reader = reader
         self._verdicts: dict[type, str] = {}
         self.tensors = TensorReducer()
+        self.links: dict[int, bool] = {}
         self.globals_ref[id(namespace)] = HOME_MARK
 
     def reducer_override(self, obj: Any) -> Any:
@@ -115,7 +117,7 @@ class NotebookPickler(cloudpickle.Pickler):
         if is_table(kind):
             self._note_module(kind)
             return reduce_table(obj)
-        return reduce_array(obj) or self.tensors.reduce(obj)
+        return reduce_array(obj, self.links) or self.tensors.reduce(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         if self._reader.against_code:

@@ -17,6 +17,7 @@ from .collector import no_collection
 from .errors import MiniclusterError
 from .parts import Beside, Part, PartsFile, whole
 from .pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
+from .rebuilding import arrays_in
 from .refusal import reason_of, type_name
 from .sizes import readable_size
 from .unpickling import ForeignCode, MissingModule, NotebookUnpickler, load, loads
@@ -102,6 +103,7 @@ def pack_names(
     """Do what `dumps` does for a certain reader, and tell which modules that will import."""
     kept = PartsFile()
     pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all, reader)
+    pickler.links = {id(array): True for array in arrays_in(names.values())}
     try:
         pickler.dump(dict(names))
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import sys
+from collections.abc import Iterable, Mapping
 from types import CellType
 from typing import Any
 
@@ -42,10 +43,11 @@ def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseExce
     return error
 
 
-def reduce_array(array: Any) -> tuple[Any, ...] | None:
+def reduce_array(array: Any, links: Mapping[int, bool] | None = None) -> tuple[Any, ...] | None:
     """Reduce a numpy array so that it owns its memory there, too, and a view to its place in its owner.
 
     A small piece of a large array goes alone: the rest of it may be wanted by nobody.
+    links: by id of an owner whether its views go as such, of arrays that the other side has or gets anyway.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
@@ -53,10 +55,21 @@ def reduce_array(array: Any) -> tuple[Any, ...] | None:
     owner = array
     while type(owner.base) is numpy.ndarray:
         owner = owner.base
-    if owner is array or not owner.flags.c_contiguous or owner.nbytes > max(_SMALL_BYTES, 2 * array.nbytes):
+    linked = (links or {}).get(id(owner), owner.nbytes <= max(_SMALL_BYTES, 2 * array.nbytes))
+    if owner is array or not owner.flags.c_contiguous or not linked:
         return _reduce_owner(array)
     offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
     return array_view, (owner, array.shape, array.dtype, offset, array.strides, array.flags.writeable)
+
+
+def arrays_in(values: Iterable[Any]) -> list[Any]:
+    numpy = sys.modules.get("numpy")
+    return [it for it in values if numpy is not None and type(it) is numpy.ndarray]
+
+
+def is_in_one_piece_there(array: Any) -> bool:
+    """Tell of an array that came whether `make_array` made it: others may have gaps where they came from."""
+    return array.base is not None and not isinstance(array.base, bytes)
 
 
 def _reduce_owner(array: Any) -> tuple[Any, ...] | None:

@@ -265,6 +265,11 @@ NUMPY = {
         "import numpy as np\nx = np.array(['a', 'bc'])\nd = np.array(['2020-01-01'], dtype='M8[D]')",
         "x[0] = 'zz'; d += 1",
     ),
+    "a view of one that has gaps here": Kind(
+        "import numpy as np\nbase = np.zeros(400_000)\nx = base[::40]",
+        "x[1] = 5; y = x[1:4]",
+        instead="x[1] = 5; y = x[1:4].copy()",
+    ),
     "Fortran order": Kind("import numpy as np\nx = np.zeros((2, 3), order='F')", "x[1] = 4"),
     "masked": Kind(
         "import numpy as np\nx = np.ma.array([1, 2, 3], mask=[0, 1, 0])", "x[0] = np.ma.masked; x[2] = 9"

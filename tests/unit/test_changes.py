@@ -8,7 +8,7 @@ import pytest
 
 from minicluster.changes.applying import ResultConflict
 
-from .two_sides import Notebook
+from .two_sides import Notebook, in_one_process
 
 
 @pytest.fixture
@@ -287,3 +287,9 @@ def test_the_second_of_two_cells_that_changed_one_model_is_a_conflict(
     with pytest.raises(ResultConflict, match="`losses`, `model` changed here"):
         notebook.read(sent[0])
     assert (notebook.names["model"].weight.item(), notebook.names["losses"]) == (2, [2])
+
+
+def test_a_small_view_of_a_large_array_stays_one(notebook: Notebook) -> None:
+    notebook.cell("np = __import__('pytest').importorskip('numpy')\nbase = np.zeros(300_000)\nx = base[:10]")
+    in_one_process(notebook.names, "base[0] = 5\ny = x.sum()\nb = base[1:4]", ["x", "base"])
+    assert (notebook.names["y"], notebook.names["b"].base is notebook.names["base"]) == (5, True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..pickler import Carry, CountingFile, NotebookPickler, Reader
+from ..rebuilding import arrays_in, is_in_one_piece_there
 from ..tensors import Stored
 from .known import Known, is_storage
 
@@ -29,6 +30,7 @@ class Continued:
         self._numbers = list(known.objects)
         objects = [self._stored.get(number, known.objects[number]) for number in self._numbers]
         self._memo = {id(obj): (place, obj) for place, obj in enumerate(objects)}
+        self._links = {id(it): is_in_one_piece_there(it) for it in arrays_in(known.objects.values())}
         self._namespace, self._carry, self._reader = namespace, carry, reader
 
     def prelude(self) -> bytes:
@@ -41,6 +43,7 @@ class Continued:
     def pickler(self, file: Any, carry: Carry | None = None) -> NotebookPickler:
         pickler = NotebookPickler(file, self._namespace, carry or self._carry, self._reader)
         pickler.memo = self._memo
+        pickler.links = self._links
         for stored in self._stored.values():
             pickler.tensors.know(stored)
         return pickler
