@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from .conftest import USER
@@ -144,6 +145,7 @@ def test_the_stop_button_ends_a_long_cell_and_the_kernel_lives_on(page, site, sh
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 
 
+@pytest.mark.full("tests/hub/test_kernel_ends has it without a page")
 def test_the_kernels_interrupt_stops_the_job_too(page, site):
     site.put_notebook("interrupt.ipynb", BEFORE, LATE_FIRST, AFTER)
     open_notebook(page, site.url, USER, "interrupt.ipynb")
@@ -171,6 +173,7 @@ def test_a_second_interrupt_neither_hastens_the_end_nor_hurts_the_kernel(page, s
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 
 
+@pytest.mark.full("test_client_magics has it without a page")
 def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site, shots):
     site.put_notebook("typo.ipynb", BEFORE, TYPO, AFTER)
     open_notebook(page, site.url, USER, "typo.ipynb")
@@ -203,6 +206,7 @@ def test_the_rank_that_failed_is_the_one_that_is_opened(page, site):
     expect(opened).to_contain_text("ValueError: only mine")
 
 
+@pytest.mark.full("test_another_kernel has it without a page")
 def test_after_a_kernel_restart_attach_brings_the_log_and_the_result(page, site):
     counting = NUMBERED.format(options="--detach --name counting", count=20)
     site.put_notebook("attach.ipynb", counting, "", "print('answer is', answer)")
@@ -220,6 +224,7 @@ def test_after_a_kernel_restart_attach_brings_the_log_and_the_result(page, site)
     expect(output_of(run_cell(page, 2))).to_contain_text("answer is 38")
 
 
+@pytest.mark.full("in the gate a page is reloaded, and a kernel killed")
 def test_closing_the_browser_changes_nothing(page, session, site):
     site.put_notebook("closed.ipynb", NUMBERED.format(options="--name closed", count=60))
     open_notebook(page, site.url, USER, "closed.ipynb")

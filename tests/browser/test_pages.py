@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from minicluster.wire import ImageState, Pin, Recipe
@@ -169,6 +170,7 @@ def test_files_of_a_job_are_on_its_page(page, session, site, shots):
     job.locator("#files").screenshot(path=shots / "files.png")
 
 
+@pytest.mark.full("tests/hub/test_files and test_downloads have the names")
 def test_a_file_of_any_name_comes_and_stays_text(page, session, site):
     job = open_job_of(page, session, site, "odd-files", LEAVING_ODD)
     files = job.locator("#file-rows tr")
@@ -199,6 +201,7 @@ def test_an_admin_allows_and_retires_images(page, site):
     assert is_marked(page)
 
 
+@pytest.mark.full("tests/service/api/test_api_access has it without a page")
 def test_others_see_what_is_allowed_and_change_nothing(page, chromium, site):
     offer(site, "allowed", "for all", tinycolours="1.0")
     offer(site, "pending", "not yet", tinycolours="1.1")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
+import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
 from .conftest import USER, Site
@@ -151,6 +152,7 @@ def refuse_outputs(route: Route) -> None:
     route.abort() if wants else route.continue_()
 
 
+@pytest.mark.full("in the gate a page is reloaded after it was saved")
 def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell(
     page: Page, session: BrowserContext, site: Site, shots: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from .conftest import USER
@@ -27,6 +28,7 @@ def plan(snapshot):
 """
 
 
+@pytest.mark.full("tests/service/api/test_policy has it without a page")
 def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, site, shots):
     queue = session.new_page()
     queue.goto(f"{site.url}{JOBS_PATH}queue")

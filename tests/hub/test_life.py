@@ -92,6 +92,7 @@ async def test_other_signals_end_everything_too(start: Start, number: int) -> No
 
 
 @pytest.mark.alone("it compares two times")
+@pytest.mark.full("it compares two times, alone")
 def test_a_second_start_takes_little_longer_than_importing_jupyterhub(start: Start) -> None:
     start().end()
     again = start()

@@ -30,6 +30,7 @@ async def over(api: httpx.AsyncClient, job_id: int) -> dict[str, object]:
 
 
 @pytest.mark.asyncio
+@pytest.mark.full("tests/runtime/test_snapshots has it without a hub")
 async def test_a_jobs_last_snapshot_is_in_its_storage_when_it_ends(
     ada_api: httpx.AsyncClient, grace_api: httpx.AsyncClient, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ async def test_survivors_step_on_when_a_rank_is_killed(
     assert isinstance(live.result(), float)
 
 
+@pytest.mark.full("tests/unit/test_fault_tolerant has it without ranks")
 async def test_each_sample_of_an_epoch_is_seen_once(live: Live) -> None:
     await live.run(3, epochs=2, pause=0.03)
     await live.until_step(1, 8)
@@ -45,6 +46,7 @@ async def test_each_sample_of_an_epoch_is_seen_once(live: Live) -> None:
         )
 
 
+@pytest.mark.full("half a minute alone; in the gate a rank is lost")
 @pytest.mark.alone("on a busy machine the others are taken for lost meanwhile")
 async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     await live.run(3, epochs=30)
@@ -73,7 +75,7 @@ print("first", first, start, flush=True)
 """
 
 
-@pytest.mark.full("in the gate a new rank joins with nothing to resume")
+@pytest.mark.full("as test_a_new_rank_joins_live, and it resumes")
 async def test_a_rank_that_joins_resumes_where_the_others_are(live: Live) -> None:
     keep = "mc.checkpoint(model, optimizer, loader, step=session.step, every=5)"
     await live.run(3, epochs=30, begin=RESUME, after=keep)

@@ -60,7 +60,7 @@ class Runs:
         """Run the linters and the parts: the gate's tests only, or all of them."""
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
-        lanes[0][:0] = [Step(name, words) for name, words in LINTERS.items()]
+        lanes[1][:0] = [Step(name, words) for name, words in LINTERS.items()]
         if full:
             lanes[1].append(self._pytest("lab-apart", [f"tests/{LAB}"], "apart"))
         with ThreadPoolExecutor(len(lanes) + 1) as pool:

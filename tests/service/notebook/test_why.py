@@ -41,6 +41,7 @@ def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
     assert handle.job.note == ""
 
 
+@pytest.mark.full("tests/service/api/test_why has it without ranks")
 def test_why_is_answered_at_any_time(still, notebook):
     handle = still("--quiet 0")
     until(lambda: repr(notebook.run(f"%distribute why {handle.id}")).startswith(SENTENCE))

@@ -155,6 +155,7 @@ def test_what_pip_says_on_a_task_is_the_jobs_error(notebook, user, index):
     assert "ERROR: Could not find a version that satisfies the requirement tinyspirit==1.0" in str(error)
 
 
+@pytest.mark.full("in the gate a cell says what its image lacks")
 def test_a_cell_in_an_image_that_has_it_says_nothing(notebook, user, capsys):
     user("tinyshape")
     notebook.run("%distribute publish shapes")
