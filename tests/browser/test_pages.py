@@ -158,6 +158,7 @@ def open_job_of(page: Page, session: BrowserContext, site: Site, name: str, sour
     return jobs
 
 
+@pytest.mark.full("tests/service/api/test_artifacts has them without a page")
 def test_files_of_a_job_are_on_its_page(page, session, site, shots):
     job = open_job_of(page, session, site, "leaving", LEAVING)
     files = job.locator("#file-rows tr")

@@ -164,13 +164,10 @@ async def test_the_end_of_a_kernel_leaves_the_job_alone(
     assert await answer_of(hedy, job) == "42"
 
 
-@pytest.mark.alone("it measures how soon")
-async def test_a_persons_interrupt_stops_the_job_and_is_shown_at_once(hedy: Visitor, tmp_path: Path) -> None:
+async def test_a_persons_interrupt_stops_the_job_and_is_shown(hedy: Visitor, tmp_path: Path) -> None:
     async with running(hedy, tmp_path / "go") as case:
-        asked = time.monotonic()
         await case.post("interrupt")
         assert await case.wait_for("stopping", "stopped")
-        assert time.monotonic() - asked < 5
         assert await case.wait_for("stopped")
         outputs = await asyncio.wait_for(case.cell, WITHIN_S)
         assert "Stopped: job" in json.dumps(outputs)
@@ -194,6 +191,7 @@ async def test_an_interrupt_after_a_restart_is_not_for_the_cell_before(hedy: Vis
         await case.succeeds()
 
 
+@pytest.mark.full("it measures how soon, alone")
 @pytest.mark.alone("it measures how soon")
 async def test_a_restart_does_not_wait_for_the_cell(hedy: Visitor, tmp_path: Path) -> None:
     async with running(hedy, tmp_path / "go") as case:

@@ -52,6 +52,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
+@pytest.mark.full("tests/service/test_local_lighthouses has one that starts again at its address")
 async def test_a_lighthouse_that_was_killed_is_found_again(
     live: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +67,7 @@ async def test_a_lighthouse_that_was_killed_is_found_again(
     assert {one.members for one in steps} == {(0, 1, 2)}
 
 
-@pytest.mark.full("a minute and a half; the gate has one that is killed")
+@pytest.mark.full("a minute and a half")
 async def test_a_lighthouse_that_was_cut_off_is_found_again_elsewhere(
     live: Live, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +86,7 @@ async def test_a_lighthouse_that_was_cut_off_is_found_again_elsewhere(
     assert steps[-1].members == (0, 1, 2)
 
 
-@pytest.mark.full("in the gate each of them dies by itself")
+@pytest.mark.full("in the gate a rank dies by itself")
 async def test_a_rank_and_the_lighthouse_die_together(live: Live) -> None:
     await live.run(3, epochs=6)
     await live.until_step(1, 20)

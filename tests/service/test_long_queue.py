@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 
+import pytest
 from sqlalchemy import event
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
@@ -80,6 +81,7 @@ def test_a_change_is_seen_in_spite_of_what_was_read_before(sqlite: Store):
     assert sqlite.job(first.id).state == "stopped"
 
 
+@pytest.mark.full("it is about load")
 def test_the_work_grows_with_the_queue_and_not_with_its_square(sqlite: Store):
     queue(sqlite)
     whole = snapshot(sqlite)
@@ -99,6 +101,7 @@ def test_each_job_is_told_its_place(sqlite: Store):
     assert waits[-1].reason == "waits for jobs 1, 2, 3 and 1996 more, first in the queue"
 
 
+@pytest.mark.full("it is about load")
 def test_many_jobs_are_found_at_once(sqlite: Store):
     queue(sqlite)
     queries = counted(sqlite._database._engine)

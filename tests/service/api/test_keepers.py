@@ -132,6 +132,7 @@ async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
         assert count(api, "GET", PIECES) - before == 2
 
 
+@pytest.mark.full("in the gate a damaged file is fetched again")
 async def test_a_killed_keeper_goes_on(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
     job = await api.submit(data=[{"name": "pets"}])

@@ -66,6 +66,7 @@ async def finish(agents, runs):
     await asyncio.gather(*(agent.finish(run) for agent, run in zip(agents, runs, strict=True)))
 
 
+@pytest.mark.full("it is about load")
 async def test_fifty_users_who_submit_at_once(crowd):
     api, clients, make_room = crowd
     store = api.context.store

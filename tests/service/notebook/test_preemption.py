@@ -39,6 +39,7 @@ def training(service, least, most, **spec):
 
 
 @pytest.mark.parametrize("lab", ["priority"], indirect=True)
+@pytest.mark.full("tests/unit/test_policies has it without processes")
 def test_a_job_makes_room_for_one_of_a_higher_priority_and_goes_on_after_it(lab):
     ada, bob = lab
     job = training(ada, 3, 3, priority=20)
