@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .client import Service
     from .parsing.completion import Completer
     from .results import Result
-    from .runs import MakeScreen, Mark, Notebook
+    from .runs import JobIdentity, MakeScreen, Notebook
 
 
 @magics_class
@@ -61,7 +61,7 @@ class Distribute(Magics):
         self._service: Service | None = None
         self._completer: Completer | None = None
         self._neighbour_told = False
-        self._sent: dict[Mark, Sent] = {}
+        self._sent: dict[JobIdentity, Sent] = {}
         self._stayed: dict[str, str] = {}
 
     @cell_magic("distribute")

@@ -39,7 +39,7 @@ UNNAMED = "cell"
 
 _NOT_PULLED = "stayed on the ranks of an earlier cell, where --pull did not name it: make it here again."
 
-Mark = tuple[int, float]
+JobIdentity = tuple[int, float]
 
 MakeScreen = Callable[[Callable[[], None]], Screen]
 
@@ -52,7 +52,7 @@ class Notebook:
     stayed: names that stayed on the ranks of earlier cells, with the reason.
     shown_as: what a traceback calls a file of the notebook's code: "Cell In[3]".
     origin: the cell that runs now, where the front end tells which it is.
-    sent: by job (see `mark`), what went out with its cell and is still to be changed by its result.
+    sent: by job (see `identity_of`), what went out with its cell and is still to be changed by its result.
     """
 
     service: Service
@@ -64,7 +64,7 @@ class Notebook:
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None
-    sent: dict[Mark, Sent] = field(default_factory=dict)
+    sent: dict[JobIdentity, Sent] = field(default_factory=dict)
     stayed: dict[str, str] = field(default_factory=dict)
 
 
@@ -109,7 +109,7 @@ def run_payload(
     def submit() -> Job:
         job = notebook.service.submit(spec, key)
         if sent is not None:
-            notebook.sent[mark(job)] = sent
+            notebook.sent[identity_of(job)] = sent
         return job
 
     return JobHandle(notebook.service, submit()) if options.detach else _followed(notebook, submit)
@@ -151,7 +151,7 @@ def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
         ended = Follower(notebook.service, view, stops).run(notebook.make_screen(stops.ask))
     if ended.state is not JobState.SUCCEEDED:
         # A cell that failed changes nothing.
-        notebook.sent.pop(mark(ended), None)
+        notebook.sent.pop(identity_of(ended), None)
     rank = 0 if ended.error is None or ended.error.rank is None else ended.error.rank
     raise_unless_succeeded(ended, notebook.service.link(log_path(ended.id, rank)))
     return ended
@@ -168,7 +168,7 @@ def fetch_result(job: Job, notebook: Notebook, pull: tuple[str, ...] | None = No
     with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
         _bring(job, notebook, file)
         result = opened(file, job)
-        sent = notebook.sent.get(mark(job)) if pull is None else None
+        sent = notebook.sent.get(identity_of(job)) if pull is None else None
         if sent is not None or not result.refers:
             found = read_result(result, job, notebook.namespace, sent)
             return found if pull is None else chosen(found, pull, job)
@@ -223,7 +223,7 @@ def _range(asked: tuple[int, int] | None) -> NodeRange | None:
     return None if asked is None else NodeRange(min=asked[0], max=asked[1])
 
 
-def mark(job: Job) -> Mark:
+def identity_of(job: Job) -> JobIdentity:
     """Return what tells a job from all others: another cluster has one of this number, too."""
     return job.id, job.created_at
 
