@@ -33,9 +33,11 @@ class Look(NamedTuple):
         return (
             self.facts == other.facts
             and same_all(self.parts, other.parts)
-            and len(self.inside) == len(other.inside)
-            and all(map(Look.is_same, self.inside, other.inside))
+            and (self.inside is other.inside or self._has_same_inside(other))
         )
+
+    def _has_same_inside(self, other: Look) -> bool:
+        return len(self.inside) == len(other.inside) and all(map(Look.is_same, self.inside, other.inside))
 
 
 class Aspect:

@@ -71,12 +71,11 @@ class Attributes(Named):
 
     def look(self, obj: Any) -> Look:
         have = attributes_of(obj)
-        names = tuple(have)
         if type(obj).__getstate__ is not object.__getstate__:
             state = obj.__getstate__()
             # An array's is a tuple; what such a class keeps beside it are attributes like any other's.
-            names = tuple(name for name in state if name in have) if isinstance(state, dict) else names
-        return Look(names, [have[name] for name in names])
+            have = {name: have[name] for name in state if name in have} if isinstance(state, dict) else have
+        return Look(tuple(have), [*have.values()])
 
     def put(self, obj: Any, state: Any) -> Undo:
         have = attributes_of(obj)

@@ -6,7 +6,7 @@ import array
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from operator import attrgetter
+from functools import cache
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -35,7 +35,6 @@ _ALONE: tuple[tuple[type, Aspect], ...] = (
     (FunctionType, Fields()),
     (type, ClassFields()),
 )
-_CODE = attrgetter("code")
 _LOOSE = frozenset({list, dict, set, deque, bytearray})
 
 
@@ -61,8 +60,7 @@ class Anatomy:
         aspects = self.aspects(obj)
         if not aspects:
             return None
-        looks = tuple([self._complete(aspect.look(obj)) for aspect in aspects])
-        return type(obj), tuple(map(_CODE, aspects)), looks
+        return type(obj), _codes(aspects), tuple([self._complete(aspect.look(obj)) for aspect in aspects])
 
     def _complete(self, look: Look) -> Look:
         if _LOOSE.isdisjoint(map(type, look.parts)):
@@ -149,6 +147,11 @@ class Anatomy:
         if torch is not None and issubclass(kind, torch.UntypedStorage):
             return (self._memory,)
         return ()
+
+
+@cache
+def _codes(aspects: tuple[Aspect, ...]) -> tuple[str, ...]:
+    return tuple(aspect.code for aspect in aspects)
 
 
 def _reduces_as_any_object(kind: type) -> bool:

@@ -12,6 +12,9 @@ from .likeness import likeness
 from .looks import Anatomy, Looks
 from .storages import settle
 
+_MADE_ANEW = frozenset({"reduced", "encoded"})
+"""Codes of aspects that ask an object for its state, which may be another one each time."""
+
 
 @dataclass
 class Changed:
@@ -46,7 +49,7 @@ class Tracker:
 
     def _is_steady(self, looks: Looks, obj: object) -> bool:
         """Tell whether an object looks the same as long as it is the same."""
-        return not {"reduced", "encoded"} & set(looks[1]) or _is_same(looks, self.anatomy.look(obj))
+        return _MADE_ANEW.isdisjoint(looks[1]) or _is_same(looks, self.anatomy.look(obj))
 
     def _is_alike(self, number: int, obj: object) -> bool:
         """Keep the digest of one whose state is made anew each time, as far as it has one."""
@@ -121,6 +124,6 @@ def _holds(looks: Looks, ids: set[int]) -> bool:
 
 
 def _is_same(one: Looks, other: Looks | None) -> bool:
-    if other is None or one[:2] != other[:2]:
+    if other is None or one[0] is not other[0] or one[1] != other[1]:
         return False
     return all(map(Look.is_same, one[2], other[2]))
