@@ -74,8 +74,13 @@ class Pairs:
 
     def _memory(self, a: Any, b: Any) -> str:
         """Compare whose memory arrays and tensors show."""
-        where = _memory_of(a), _memory_of(b)
-        return self._pair(*where) and "is of another memory" if where[0] is not None else ""
+        owners = _memory_of(a), _memory_of(b)
+        if owners[0] is None or owners[1] is None:
+            return "" if owners[0] is owners[1] else "is of another memory"
+        # A parameter that gets other data lets its memory go, which must not be found again as another's.
+        self._alive += owners
+        where = [("memory", _address(owner)) for owner in owners]
+        return self._pair(*where) and "is of another memory"
 
 
 def _is_atom(value: Any) -> bool:
@@ -100,14 +105,17 @@ def _of_notebook(value: Any) -> bool:
 
 
 def _memory_of(value: Any) -> Any:
+    """Return the array or the storage that owns what a value shows; None for what has no memory."""
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         owner = value
         while type(owner.base).__name__ == "ndarray":
             owner = owner.base
-        return "memory", owner.__array_interface__["data"][0]
-    if _is_strided(value) and value.untyped_storage().nbytes():
-        return "memory", value.untyped_storage().data_ptr()
-    return None
+        return owner
+    return value.untyped_storage() if _is_strided(value) and value.untyped_storage().nbytes() else None
+
+
+def _address(owner: Any) -> int:
+    return owner.data_ptr() if hasattr(owner, "data_ptr") else owner.__array_interface__["data"][0]
 
 
 def _is_strided(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import types
+from itertools import count
 from typing import Any
 
 import pytest
@@ -38,7 +39,10 @@ MADE = {
     "parameter": "torch.nn.Parameter(torch.ones(6))",
     "array": "np.arange(6.0)",
 }
-"""Source of a new object, by kind. x, y: any objects that are there; n: a number of its own."""
+"""Source of a new object, by kind. x, y: any objects that are there; n: a number of its own.
+
+In a set, Pairs tells objects apart by that number.
+"""
 VIEWS = {
     "tensor": ["{v}[1:5]", "{v}.view(2, 3)", "{v}.view(2, 3).t()", "{v}[::2]", "{v}"],
     "array": ["{v}[1:5]", "{v}.reshape(2, 3)", "{v}[::-2]", "{v}.reshape(2, 3).T", "{v}"],
@@ -83,7 +87,10 @@ def programs(draw: st.DrawFn, lines: int) -> tuple[str, str]:
         _drawn_object(draw, kinds) if draw(st.integers(0, 4)) == 0 else _drawn_change(draw, kinds)
         for _ in range(draw(st.integers(1, lines)))
     ]
-    return "\n".join(made), "\n".join(cell)
+    numbers = count(10)
+    text = re.sub("@", lambda _: str(next(numbers)), "\n".join(made) + "\0" + "\n".join(cell))
+    before, _, after = text.partition("\0")
+    return before, after
 
 
 def _drawn_object(draw: st.DrawFn, kinds: dict[str, str]) -> str:
@@ -96,7 +103,7 @@ def _drawn_object(draw: st.DrawFn, kinds: dict[str, str]) -> str:
         kinds[name] = kinds[v] if source == v else f"view of {kinds[v]}"
     else:
         kind = draw(st.sampled_from(sorted(MADE)))
-        source = MADE[kind].format(x=_any(draw, kinds), y=_any(draw, kinds), n=draw(st.integers(10, 99)))
+        source = MADE[kind].format(x=_any(draw, kinds), y=_any(draw, kinds), n="@")
         kinds[name] = kind
     return f"{name} = {source}"
 
@@ -108,7 +115,7 @@ def _drawn_change(draw: st.DrawFn, kinds: dict[str, str]) -> str:
     if line == "{v} = {x}":
         kinds[v] = "tuple"
         return f"{v} = ({_any(draw, kinds)},)"
-    line = line.format(v=v, x=_any(draw, kinds), n=draw(st.integers(10, 99)))
+    line = line.format(v=v, x=_any(draw, kinds), n="@")
     return re.sub(r"^del (\w+)\.__dict__\['a'\]$", r"\1.__dict__.pop('a', None)", line)
 
 
