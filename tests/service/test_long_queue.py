@@ -98,7 +98,7 @@ def test_each_job_is_told_its_place(sqlite: Store):
     assert [wait.position for wait in waits] == list(range(1, COUNT + 1))
     assert waits[0].reason.startswith("needs 3 nodes")
     assert waits[2].reason == "waits for jobs 1, 2, first in the queue"
-    assert waits[-1].reason == "waits for jobs 1, 2, 3 and 1996 more, first in the queue"
+    assert waits[-1].reason.startswith("waits for jobs 1, 2, 3 and 1996 more")
 
 
 @pytest.mark.full("it is about load")

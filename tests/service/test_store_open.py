@@ -128,7 +128,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database_url
         kept = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     database.close()
     assert kept == "9999"
-    assert f"newer Minicluster (revision 9999, this one knows {HEAD})" in told
+    assert f"revision 9999, this one knows {HEAD}" in told
 
 
 def test_tables_of_another_program_are_not_touched(database_url):
@@ -144,7 +144,7 @@ def test_a_file_that_is_not_sqlite_is_refused_and_left_as_it_is(tmp_path):
     path.write_text("a letter to a friend, long enough to be no empty database" * 20)
     before = path.read_bytes()
     told = refusal(f"sqlite:///{path}")
-    assert f"the file {path} is not a sound SQLite database" in told
+    assert f"{path} is not a sound SQLite database" in told
     assert path.read_bytes() == before
 
 
@@ -173,13 +173,14 @@ except StoreBroken as error:
             pytest.skip("root may write everywhere, and there is no setpriv to be someone else")
         prefix = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
     done = run_python(code, f"sqlite:///{folder}/minicluster.sqlite", prefix=prefix)
-    assert f"the database {folder}/minicluster.sqlite cannot be written (Permission denied)" in done.stdout
+    assert f"{folder}/minicluster.sqlite" in done.stdout
+    assert "cannot be written (Permission denied)" in done.stdout
 
 
 @pytest.mark.parametrize("url", ["not an url", "mysql://localhost/minicluster", "postgresql+asyncpg+x:y"])
 def test_an_url_of_nothing_we_know_is_answered_with_the_right_ones(url):
     told = refusal(url)
-    assert "sqlite:////path/to/file.sqlite or postgresql://user:password@host/database" in told
+    assert "sqlite:////path" in told and "postgresql://user:password@host" in told
 
 
 def test_a_server_that_is_not_there_is_told_without_the_password(tmp_path):

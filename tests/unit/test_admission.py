@@ -33,7 +33,7 @@ def test_nodes_that_are_down_are_not_waited_for_by_default():
 def test_more_nodes_than_there_are():
     error = refused(spec(nodes=NodeRange(min=4, max=4)))
     assert error.code == "too_large"
-    assert "needs 4 nodes with 1 slot each; this cluster has 3" in error.message
+    assert "needs 4 nodes" in error.message and "this cluster has 3" in error.message
     assert "--nodes 3" in error.hint
 
 
@@ -89,7 +89,7 @@ USER = AdmissionLimits(max_priority=70)
 def test_users_have_priorities_up_to_a_limit_and_admins_all():
     error = refused(spec(priority=71), limits=USER)
     assert error.code == "priority_too_high"
-    assert error.message == "--priority is 71; your jobs may have up to 70"
+    assert "--priority is 71" in error.message and "up to 70" in error.message
     assert admit(spec(priority=70), NODES, Submitter(), USER).priority == 70
     assert admit(spec(priority=99), NODES, Submitter(is_admin=True), USER).priority == 99
 

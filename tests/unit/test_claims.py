@@ -81,7 +81,8 @@ class TestReservations:
     def test_a_job_that_would_fit_but_for_it_is_told_so(self):
         found = kept(reserved(4, note="demo"), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
         assert started(found) == {}
-        assert told(found, 2) == "4 slots are reserved for group vision until 04:46 UTC (demo)"
+        why = told(found, 2)
+        assert why.startswith("4 slots are reserved for group vision") and why.endswith(" (demo)")
         assert "are free" in told(kept(reserved(1), runs(1, 9, owner="eve"), waits(2, 4, owner="eve")), 2)
 
     def test_when_a_job_starts_that_waits_for_it_only_the_forecast_tells(self):
@@ -204,9 +205,8 @@ class TestNodesThatTakeNothingNew:
     def test_a_notebook_server_does_not_get_its_gpus(self):
         against = kept([window(begins=HOUR_S, ends=2 * HOUR_S)]).against
         slots, why = against.kept_from("ada", NOW + 2 * HOUR_S, groups_of)
-        assert {node for node, _ in slots} == {
-            "node-1"
-        } and why == "node-1 is in maintenance from 04:46 UTC on"
+        assert {node for node, _ in slots} == {"node-1"}
+        assert why.startswith("node-1 is in maintenance from 04:46")
         assert against.kept_from("ada", NOW + 600.0, groups_of) == (frozenset(), "")
         mine = kept([reserved(4)]).against
         assert mine.kept_from("ada", inf, groups_of)[0] == frozenset()

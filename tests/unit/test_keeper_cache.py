@@ -135,6 +135,6 @@ def test_the_oldest_makes_room_and_what_is_in_use_stays(tmp_path):
     with pytest.raises(NoRoom, match="are in use by other jobs") as full:
         cache.make_room(order("f4"), ("f1", "f3"))
     assert full.value.passing
-    with pytest.raises(NoRoom, match="f5 has 41 bytes, and the node's cache holds at most 40 bytes") as full:
+    with pytest.raises(NoRoom, match=r"f5 has 41 bytes.* at most 40 bytes") as full:
         cache.make_room(order("f5", 41), ())
     assert not full.value.passing

@@ -29,8 +29,8 @@ def test_the_verb_stands_alone():
 def test_share_reasons_and_those_before_stand_below_each_other():
     text = repr(Queue(TOLD))
     assert text.startswith("You hold 1 of 4 slots; 1.33 would be your fair share now.")
-    assert "You have had 2.5 slot-hours lately, others 10 on average." in text
-    assert "Quota of slots: 1 of 2 (at once). Jobs are ordered by fair_share." in text
+    assert "2.5 slot-hours lately, others 10 " in text
+    assert "Quota of slots: 1 of 2 (at once)." in text and "ordered by fair_share." in text
     assert text.index("waits for job 5") < text.index("Before your first job:") < text.index("bob")
     assert "1 h 0 min" in text and "eve" in text
 

@@ -62,7 +62,7 @@ class TestWhoIsHeldBack:
 
     def test_small_ones_do_not_starve_a_large_one_of_the_same_user(self):
         found = kept(runs(1, 3), waits(2, 2, since=NOW - 9.0), waits(3, 1, since=NOW - 5.0), slots=4)
-        assert found.reasons[3] == "waits for your job 2, which your quota holds back"
+        assert found.reasons[3].startswith("waits for your job 2,")
 
     def test_a_higher_priority_goes_first(self):
         small = waits(3, 1, since=NOW - 5.0, priority=60)

@@ -63,7 +63,7 @@ def test_what_wants_to_be_alone_waits_until_the_others_have_ended(tree: Path, tm
 def test_a_mark_without_its_reason_is_refused(tree: Path, tmp_path: Path) -> None:
     done = run_pytest(tree, tmp_path, "import pytest\n@pytest.mark.full\ndef test_it(): pass\n")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "test_it: @pytest.mark.full wants a reason" in done.stdout + done.stderr
+    assert "test_it: @pytest.mark.full wants" in done.stdout + done.stderr
 
 
 def test_the_report_names_the_slowest_and_the_failed(

@@ -193,7 +193,7 @@ def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):
     assert "plan() returned 7, which is no Plan" in capsys.readouterr().err
     ours.write_text("x = 1\n")
     assert main([*words, str(ours)]) == 1
-    assert f"{ours}: it has no function plan(snapshot)" in capsys.readouterr().err
+    assert f"{ours}: it has no function plan" in capsys.readouterr().err
     assert main([*words, str(tmp_path / "none.py")]) == 1
     assert "none.py" in capsys.readouterr().err
 
@@ -202,7 +202,7 @@ def test_the_command_tells_which_jobs_are_left_out(tmp_path, capsys):
     trace = tmp_path / "mine.csv"
     trace.write_text(LAB12)
     assert main(["simulate", "--trace", str(trace), "--nodes", "1", "--gpus", "2"]) == 0
-    assert "1 of them need more GPUs than there are, and are left out" in capsys.readouterr().out
+    assert "1 of them need more GPUs" in capsys.readouterr().out
 
 
 def test_the_command_draws_jobs_and_a_picture(tmp_path, capsys):
@@ -218,7 +218,7 @@ def test_what_the_command_cannot_do_it_says(tmp_path, capsys):
     assert "none.csv" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["simulate", "--policy", "lottery"])
-    assert "there is no 'lottery'; there are: all, fifo" in capsys.readouterr().err
+    assert "no 'lottery'; there are: all, fifo" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

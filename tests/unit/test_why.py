@@ -134,13 +134,14 @@ def test_torchs_own_helpers_are_told_by_the_call_that_the_user_wrote():
     names = ("broadcast", "_object_to_tensor", "broadcast_object_list")
     frames = [frame(c10d, name) for name in names]
     stacks = [rank(0, *frames, line(14)), rank(1, line(9))]
-    assert "the broadcast_object_list of cell line 14" in explain(stacks).sentence
+    assert "broadcast_object_list of cell line 14" in explain(stacks).sentence
 
 
 def test_waiting_on_a_handle_is_waiting_for_ranks():
     wait = StackFrame(file=CELL, line=15, function="train", cell=True, text="handle.wait()")
     stacks = [rank(0, wait), rank(1, line(9))]
-    assert "never reached the wait() for a collective of cell line 15" in explain(stacks).sentence
+    sentence = explain(stacks).sentence
+    assert "never reached the wait()" in sentence and "cell line 15" in sentence
 
 
 def test_what_asks_nobody_is_no_collective():

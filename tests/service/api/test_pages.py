@@ -22,7 +22,7 @@ async def visit(api, path, token="ada-token"):
 async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
     page = await visit(api, "")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert "No jobs yet: put <code>%%distribute</code> on a cell" in page.text
+    assert "No jobs yet: put <code>%%distribute" in page.text
     for link in ("/hub/home", "/hub/logout", "/hub/static/css/style.min.css", "/services/minicluster/nodes"):
         assert f'"{link}"' in page.text
     assert 'id="everyone"' not in page.text
@@ -83,7 +83,7 @@ async def test_an_unknown_job_has_a_page_that_says_so(api):
 async def test_a_path_without_a_page_has_one_that_says_so(api):
     page = await visit(api, "dat<a>", "bob-token")
     assert page.status_code == 404
-    assert "There is no page /services/minicluster/dat" in page.text
+    assert "no page /services/minicluster/dat" in page.text
     assert "<a>" not in page.text
     assert (await visit(api, "dat<a>", None)).headers["Location"].startswith("/hub/api/oauth2/authorize")
     for path in ("jobs", "jobs/"):

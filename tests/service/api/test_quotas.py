@@ -1,8 +1,20 @@
 """Quotas and shares that an admin changes while the service runs, for users and for groups."""
 
+import re
+
 import pytest
 
 from .test_people import reason, refused
+
+NUMBER = re.compile(r"\d+")
+
+
+async def over_quota(api, owner="ada", **spec):
+    """Have a job refused by its quota; return how many slots it needs and how many it may have."""
+    status, code, message = await refused(api, owner, **spec)
+    assert (status, code) == (422, "over_quota"), message
+    needed, quota = NUMBER.findall(message)
+    return int(needed), int(quota)
 
 
 async def choose(api, token="root-token", **choice):
@@ -32,11 +44,7 @@ async def test_it_is_kept_over_a_restart_and_goes_before_the_settings(start_api)
         answer = await choose(api, quotas={"*": {"slots": 1}}, shares={"ada": 2})
         assert answer.status_code == 200, answer.text
     async with start_api(quotas={"*": {"slots": 5}}) as api:
-        assert await refused(api, nodes=2) == (
-            422,
-            "over_quota",
-            "the job needs 2 slots; your quota is 1 at once",
-        )
+        assert await over_quota(api, nodes=2) == (2, 1)
         in_force = (await api.ask("GET", "api/quotas", "root-token")).json()["in_force"]
         assert in_force["by"] == "root" and in_force["allowances"]["shares"] == {"ada": 2.0}
 
@@ -46,9 +54,9 @@ async def test_a_groups_members_have_its_quota_and_its_weight(api):
         api.hub.models[f"{name}-token"]["groups"] = groups
     quotas = {"group:vision": {"slots": 1}, "group:speech": {"slots": 2}, "*": {"slots": 0}}
     assert (await choose(api, quotas=quotas, shares={"group:vision": 3, "ada": 2})).status_code == 200
-    assert (await refused(api, nodes=2))[2] == "the job needs 2 slots; your quota is 1 at once"
+    assert await over_quota(api, nodes=2) == (2, 1)
     assert (await refused(api, "bob", nodes=2))[1] == "payload_missing", "the most generous of bob's groups"
-    assert (await refused(api, "root", nodes=1))[2] == "the job needs 1 slot; your quota is 0 at once"
+    assert await over_quota(api, "root", nodes=1) == (1, 0)
     accounts = api.context.reconciler.accounts
     weights = {name: usage.weight for name, usage in accounts.usage(1e10).items()}
     assert (weights["ada"], weights["bob"]) == (2, 3)
@@ -56,8 +64,8 @@ async def test_a_groups_members_have_its_quota_and_its_weight(api):
 
 async def test_cores_and_memory_are_counted_by_the_slots_that_bring_them(api):
     assert (await choose(api, quotas={"ada": {"cpus": 23}, "bob": {"memory_gb": 32}})).status_code == 200
-    assert (await refused(api, nodes=3))[2] == "the job needs 3 slots; your quota is 2 at once"
-    assert (await refused(api, "bob", nodes=2))[2] == "the job needs 2 slots; your quota is 1 at once"
+    assert await over_quota(api, nodes=3) == (3, 2)
+    assert await over_quota(api, "bob", nodes=2) == (2, 1)
     await api.running(nodes=1)
     job = await api.submit(nodes=2)
     await reason(api, job, "over your quota of 2 slots at once: 1 in use")
@@ -72,7 +80,7 @@ async def test_members_share_what_their_group_has_together(api):
     await api.running("ada")
     job = await api.submit("bob", nodes=2)
     await reason(api, job, "over the quota of group vision of 2 slots at once: 1 in use")
-    assert (await refused(api, "bob", nodes=3))[2] == "the job needs 3 slots; your quota is 2 at once"
+    assert await over_quota(api, "bob", nodes=3) == (3, 2)
 
 
 async def test_more_open_jobs_than_the_quota_are_refused(api):
