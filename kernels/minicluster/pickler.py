@@ -6,15 +6,17 @@ import dis
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import EnumType
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, BinaryIO
 
 import cloudpickle
 
 from .by_value import NAMED, reduce_by_value
+from .optimizers import reduce_optimizer
 from .pandas_tables import is_table, reduce_table
 from .parts import PartsFile
-from .rebuilding import reduce_array, reduce_cell, reduce_exception
+from .rebuilding import reduce_array, reduce_cell, reduce_exception, reduce_record, with_members
 from .refusal import Refused, reason_against
 from .tensors import TensorReducer
 from .unpickling import HOME_MARK
@@ -105,19 +107,19 @@ class NotebookPickler(cloudpickle.Pickler):
         if kind is not ModuleType and isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj:
             # Modules of a class of their own: torch.backends.cudnn, torch.classes, torch.ops.
             return cloudpickle.cloudpickle.subimport, (obj.__name__,)
-        if by_value := reduce_by_value(obj):
-            return by_value
+        reduced = reduce_by_value(obj) or self._reduce_data(obj, kind) or super().reducer_override(obj)
+        return with_members(obj, reduced) if isinstance(obj, EnumType) else reduced
+
+    def _reduce_data(self, obj: Any, kind: type) -> Any:
         if isinstance(obj, CellType):
             return reduce_cell(obj)
         if isinstance(obj, BaseException):
-            return reduce_exception(obj) or super().reducer_override(obj)
-        return self._reduce_data(obj, kind) or super().reducer_override(obj)
-
-    def _reduce_data(self, obj: Any, kind: type) -> Any:
+            return reduce_exception(obj)
         if is_table(kind):
             self._note_module(kind)
             return reduce_table(obj)
-        return reduce_array(obj, self.links) or self.tensors.reduce(obj)
+        array = reduce_array(obj, self.links) or reduce_record(obj, self.links)
+        return array or self.tensors.reduce(obj) or reduce_optimizer(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         if self._reader.against_code:

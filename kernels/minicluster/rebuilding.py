@@ -6,10 +6,13 @@ import importlib
 import pickle
 import sys
 from collections.abc import Iterable, Mapping
+from enum import EnumType
 from types import CellType
 from typing import Any
 
 _SMALL_BYTES = 1_000_000
+_OF_ENUM = {"_value_", "_name_", "__objclass__", "_sort_order_"}
+"""What Python keeps in each member of an enum."""
 
 
 def reduce_cell(cell: CellType) -> tuple[Any, ...]:
@@ -43,6 +46,28 @@ def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseExce
     return error
 
 
+def with_members(kind: EnumType, reduced: Any) -> Any:
+    """Add what the members of an enum have to how the enum itself was reduced, if that is by value.
+
+    The members are made before the class has its methods: what its `__init__` set is not there.
+    """
+    if not isinstance(reduced, tuple) or len(reduced) != 6:
+        return reduced
+    own = [(member, _own_of(member)) for member in dict.fromkeys(kind.__members__.values())]
+    return *reduced[:2], (reduced[2], own, reduced[5]), None, None, fill_enum
+
+
+def _own_of(member: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(member).items() if name not in _OF_ENUM}
+
+
+def fill_enum(kind: EnumType, content: tuple[Any, list[tuple[Any, dict[str, Any]]], Any]) -> None:
+    state, members, fill = content
+    fill(kind, state)
+    for member, own in members:
+        vars(member).update(own)
+
+
 def reduce_array(array: Any, links: Mapping[int, bool] | None = None) -> tuple[Any, ...] | None:
     """Reduce a numpy array so that it owns its memory there, too, and a view to its place in its owner.
 
@@ -60,6 +85,37 @@ def reduce_array(array: Any, links: Mapping[int, bool] | None = None) -> tuple[A
         return _reduce_owner(array)
     offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
     return array_view, (owner, array.shape, array.dtype, offset, array.strides, array.flags.writeable)
+
+
+def reduce_record(record: Any, links: Mapping[int, bool]) -> tuple[Any, ...] | None:
+    """Reduce one element of a structured array to its place there; numpy's own pickle of it takes no changes.
+
+    links: see `reduce_array`.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(record, numpy.void) or not record.dtype.names:
+        return None
+    owner = record.base
+    while isinstance(owner, numpy.ndarray) and isinstance(owner.base, numpy.ndarray):
+        owner = owner.base
+    if not isinstance(owner, numpy.ndarray) or not _is_element_of(record, owner, links):
+        return record_of, (numpy.array(record), 0)
+    return record_of, (owner, (_address(record) - _address(owner)) // owner.itemsize)
+
+
+def _is_element_of(record: Any, owner: Any, links: Mapping[int, bool]) -> bool:
+    alike = owner.flags.c_contiguous and owner.dtype == record.dtype
+    return alike and links.get(id(owner), owner.nbytes <= _SMALL_BYTES)
+
+
+def _address(of: Any) -> int:
+    numpy = sys.modules["numpy"]
+    plain = of if isinstance(of, numpy.ndarray) else numpy.frombuffer(memoryview(of), numpy.uint8)
+    return int(plain.__array_interface__["data"][0])
+
+
+def record_of(owner: Any, index: int) -> Any:
+    return owner.reshape(-1)[index]
 
 
 def arrays_in(values: Iterable[Any]) -> list[Any]:

@@ -214,6 +214,13 @@ PYTHON = {
     "enum members' attributes": Kind(
         "import enum\nclass E(enum.Enum):\n    A = 1\nx = [E.A]", "x.append(E.A)"
     ),
+    "what was set on an enum's member": Kind(
+        "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 2\nE.B.note = [1]\nx = E.A",
+        "x.note = 'a'; E.B.note.append(2)",
+    ),
+    "a class that was copied here meanwhile": Kind(
+        "import copy\nclass C: pass\nx = C()\ny = copy.copy(x)", "C.n = 1; x.m = 2"
+    ),
     "generator": stays("y = [1]", "x = (i for i in y); y.append(2)", "x", "y.append(2)"),
     "imported modules' state": stays(
         "import calendar\nx = []", "calendar.new_thing = 1; x.append(1)", "", "x.append(1)"
@@ -273,6 +280,28 @@ NUMPY = {
     "Fortran order": Kind("import numpy as np\nx = np.zeros((2, 3), order='F')", "x[1] = 4"),
     "masked": Kind(
         "import numpy as np\nx = np.ma.array([1, 2, 3], mask=[0, 1, 0])", "x[0] = np.ma.masked; x[2] = 9"
+    ),
+    "masked, the fill value": Kind(
+        "import numpy as np\nx = np.ma.array([1, 2, 3], mask=[0, 1, 0])", "x.fill_value = 7; x[1] = 5"
+    ),
+    "a record": Kind(
+        "import numpy as np\nx = np.array((1, 2.0), dtype=[('a', 'i4'), ('b', 'f8')])[()]", "x['b'] = 3"
+    ),
+    "a record of an array that is not sent": Kind(
+        "import numpy as np\nbase = np.zeros(2, dtype=[('a', 'i4'), ('b', 'f8', 2)])\nx = base[1]",
+        "x['b'][1] = 3; x['a'] = 4",
+    ),
+    "a record and its array": Kind(
+        "import numpy as np\nbase = np.zeros(2, dtype=[('a', 'i4'), ('b', 'f8')])\nx = base[1]",
+        "x['b'] = 3; base['a'][1] = 4; base['b'][1] += x['b']",
+    ),
+    "a record of a recarray": Kind(
+        "import numpy as np\nbase = np.rec.array([(1, 2.0), (3, 4.0)], names='a,b')\nx = base[1]",
+        "x.b = 3; base.a[1] = 4",
+    ),
+    "a record with objects": Kind(
+        "import numpy as np\ny = [1]\nx = np.array([(1, y)], dtype=[('a', 'i4'), ('b', 'O')])[0]",
+        "x['a'] = 2; x['b'].append(3)",
     ),
     "scipy's sparse matrix": Kind(
         "import scipy.sparse as sp\nx = sp.csr_matrix([[1, 0], [0, 2]])", "x.data *= 3", needs="scipy"
@@ -473,6 +502,24 @@ TORCH = {
         "_ = torch.rand(1); x.append(1); del _",
         "",
         "x.append(1)",
+    ),
+}
+TORCH |= {
+    "LBFGS": Kind(
+        _NET + "optimizer = torch.optim.LBFGS(head.parameters(), lr=0.1, max_iter=3)",
+        "def closure():\n"
+        "    optimizer.zero_grad()\n    loss = head(torch.ones(4, 2)).square().sum()\n    loss.backward()\n"
+        "    return loss\n"
+        "optimizer.step(closure)\ndel closure",
+    ),
+    "an optimizer of one's own": Kind(
+        _NET + "class Counting(torch.optim.SGD):\n    taken = []\n"
+        "    def __init__(self, parameters, lr):\n        super().__init__(parameters, lr)\n"
+        "        self.steps, self.taken = 0, [lr]\n"
+        "    def step(self, closure=None):\n        self.steps += 1\n        self.taken.append(self.steps)\n"
+        "        return super().step(closure)\n"
+        "optimizer = Counting(model.parameters(), lr=0.5)\n",
+        _STEP,
     ),
 }
 TABLES = {"python": PYTHON, "numpy": NUMPY, "pandas": PANDAS, "torch": TORCH}

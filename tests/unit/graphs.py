@@ -195,7 +195,9 @@ def _of_numbers(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _mask(value: Any) -> list[tuple[str, Any]]:
-    return [(".mask", value.mask.tolist())] if hasattr(value, "mask") else []
+    if not hasattr(value, "mask"):
+        return []
+    return [(".mask", value.mask.tolist()), (".fill_value", str(value.fill_value))]
 
 
 def _listed(value: Any) -> Any:

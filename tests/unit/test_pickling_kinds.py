@@ -119,6 +119,12 @@ TRAVELS = {
         "it.x == 4 and it.y == []",
     ),
     "enum": ("import enum\nclass E(str, enum.Enum):\n    A = 'x'\nit = [E.A, E]", "it[1].A is it[0]"),
+    "an enum whose members are made by its __init__": (
+        "import enum\nclass it(enum.Enum):\n    A = (1, 2)\n"
+        "    def __init__(self, x, y):\n        self.x, self.y = x, y\n"
+        "    def area(self): return self.x * self.y",
+        "it.A.area() == 2 and it((1, 2)) is it.A",
+    ),
     "flag": ("import enum\nclass it(enum.Flag):\n    A = 1\n    B = 2", "(it.A | it.B).value == 3"),
     "namedtuple": ("import collections\nit = collections.namedtuple('it', 'a b')", "it(1, 2).b == 2"),
     "NamedTuple": ("import typing\nclass it(typing.NamedTuple):\n    a: int = 1", "it().a == 1"),

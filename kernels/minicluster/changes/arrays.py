@@ -30,7 +30,8 @@ class Elements(Aspect):
     def look(self, obj: Any) -> Look:
         facts = (obj.shape, obj.strides, obj.dtype.str, obj.dtype.names, obj.flags.writeable)
         if obj.dtype.hasobject:
-            return Look(facts, list(obj.ravel(order="K")))
+            # Records as tuples: as objects they are others at each look.
+            return Look(facts, obj.ravel(order="K").tolist())
         owner = owner_of(obj)
         return Look((facts, None if owner is not obj and self._owned(owner) else _content_of(obj)), [])
 
@@ -47,14 +48,43 @@ class Elements(Aspect):
 
     def put(self, obj: Any, state: Any) -> Undo:
         obj[...] = state
+        if _is_masked(obj):
+            obj.fill_value = state.fill_value
         return _nothing
+
+
+class Record(Aspect):
+    """Of one element of a structured numpy array, whose memory it shows."""
+
+    code = "record"
+    late = True
+
+    def look(self, obj: Any) -> Look:
+        if obj.dtype.hasobject:
+            return Look(str(obj.dtype), [*obj.item()])
+        return Look((str(obj.dtype), digest(obj.tobytes())), [])
+
+    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+        return sys.modules["numpy"].array(obj)
+
+    def refuses(self, obj: Any, state: Any) -> str:
+        return "" if obj.flags.writeable else "is read-only here"
+
+    def put(self, obj: Any, state: Any) -> Undo:
+        for name in obj.dtype.names or ():
+            obj[name] = state[()][name]
+        return _nothing
+
+
+def _is_masked(array: Any) -> bool:
+    return isinstance(array, sys.modules["numpy"].ma.MaskedArray)
 
 
 def _content_of(array: Any) -> tuple[bytes, ...]:
     numpy = sys.modules["numpy"]
-    masks = [array.mask] if isinstance(array, numpy.ma.MaskedArray) else []
+    more = [array.mask, array.fill_value] if _is_masked(array) else []
     # As bytes: dates have no buffer. Any order of memory will do, as long as it is each time the same.
-    planes = (numpy.asarray(plane).ravel(order="K") for plane in (array, *masks))
+    planes = (numpy.asarray(plane).ravel(order="K") for plane in (array, *more))
     return tuple(digest(plane.view(numpy.uint8)) if plane.size else b"" for plane in planes)
 
 

@@ -6,6 +6,7 @@ import copyreg
 from collections.abc import Iterator
 from typing import Any
 
+from ..optimizers import own_attributes
 from .aspects import Aspect, Look, Moved, Undo
 from .sameness import same
 
@@ -33,7 +34,7 @@ class Named(Aspect):
 _CLASS_OWN = frozenset(
     {
         *("__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "_abc_impl"),
-        *("__abstractmethods__", "__firstlineno__", "__static_attributes__"),
+        *("__abstractmethods__", "__firstlineno__", "__static_attributes__", "__slotnames__"),
         *("__annotations_cache__", "__annotate_func__", "__annotate__"),
     }
 )
@@ -74,7 +75,8 @@ class Attributes(Named):
         if type(obj).__getstate__ is not object.__getstate__:
             state = obj.__getstate__()
             # An array's is a tuple; what such a class keeps beside it are attributes like any other's.
-            have = {name: have[name] for name in state if name in have} if isinstance(state, dict) else have
+            if isinstance(state, dict):
+                have = {name: have[name] for name in (*state, *own_attributes(obj)) if name in have}
         return Look(tuple(have), [*have.values()])
 
     def put(self, obj: Any, state: Any) -> Undo:

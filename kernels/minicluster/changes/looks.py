@@ -11,7 +11,7 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from ..pandas_tables import is_table
-from .arrays import Elements, Geometry, Memory, Odd, owner_of
+from .arrays import Elements, Geometry, Memory, Odd, Record, owner_of
 from .aspects import Arguments, Aspect, Bytes, Content, Entries, Fields, Items, Look, Members, Queued
 from .attributes import Attributes, ClassFields, attributes_of
 from .frames import Table
@@ -48,10 +48,10 @@ class Anatomy:
         self._number = number
         self._attributes, self._encoded, self._reduced = Attributes(), Encoded(), Reduced()
         self._elements = Elements(lambda owner: number(owner) is not None)
-        self._table = Table()
+        self._table, self._record = Table(), Record()
         self._geometry, self._odd, self._memory = Geometry(storage), Odd(), Memory()
         self._of_type: dict[type, tuple[Aspect, ...] | None] = {}
-        own = (self._attributes, self._encoded, self._reduced, self._elements, self._table)
+        own = (self._attributes, self._encoded, self._reduced, self._elements, self._table, self._record)
         tensors = (self._geometry, self._odd, self._memory)
         self.by_code = {one.code: one for one in (*own, *tensors, *(it for _, it in (*_PAYLOADS, *_ALONE)))}
 
@@ -144,6 +144,8 @@ class Anatomy:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if numpy is not None and issubclass(kind, numpy.ndarray):
             return (self._elements,)
+        if numpy is not None and issubclass(kind, numpy.void):
+            return (self._record,)
         if torch is not None and issubclass(kind, torch.UntypedStorage):
             return (self._memory,)
         return ()

@@ -46,7 +46,9 @@ def is_value(kind: type) -> bool:
         return True
     if f"{kind.__module__}.{kind.__qualname__}".startswith(_VALUES):
         return True
-    return issubclass(kind, getattr(sys.modules.get("numpy"), "generic", ()))
+    # A record is a part of its array's memory.
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(kind, numpy.generic) and not issubclass(kind, numpy.void)
 
 
 def never_changes(kind: type) -> bool:
