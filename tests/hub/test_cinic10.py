@@ -34,5 +34,5 @@ async def test_data_that_are_not_there_are_told(ada: Visitor, tree: Path, tmp_pa
             if output.output_type == "error"
         ]
     assert error.ename == "WrongLayout"
-    assert f"{tmp_path} has no folder train: it holds pictures." in error.evalue
-    assert f"Expected: {tmp_path}/{{train,valid,test}}/CLASS/*.png" in error.evalue
+    assert f"{tmp_path} has no folder train" in error.evalue and "pictures" in error.evalue
+    assert f"{tmp_path}/{{train,valid,test}}/CLASS/*.png" in error.evalue

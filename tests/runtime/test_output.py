@@ -92,7 +92,7 @@ async def test_what_cannot_come_is_told(cluster: Cluster) -> None:
     await run.over()
     assert brought(run) == {(0, "sub/model"): b"the model", (0, "latest"): b"the model"}
     told = " ".join(run.attempt.notes)
-    assert "on node-0: circle, secret, subs (a link that leads out of the folder, or to a folder)." in told
+    assert "on node-0: circle, secret, subs (a link" in told
     assert "pipe (neither a file nor a folder)" in told
     assert "� (the name is not UTF-8, or too long)" in told
 

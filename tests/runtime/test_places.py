@@ -30,13 +30,13 @@ async def test_a_file_beside_a_notebook_that_ranks_do_not_see_is_told(cluster: C
     home = Home("/no/notebook", ("another machine",), ("conf", "data.csv"))
     error = await (await cluster.run(f"open({name!r})", nodes=1, home=home)).culprit()
     file = name.removeprefix("./").removeprefix("/no/notebook/")
-    assert f"{file} lies beside the notebook, where the ranks do not see it" in error.hint
+    assert f"{file} lies beside the notebook" in error.hint
     assert f"--with {file}" in error.hint
 
 
 async def test_a_file_that_is_nowhere_is_told_with_the_ranks_folder(cluster: Cluster, tmp_path: Path) -> None:
     error = await (await cluster.run("open('no.csv')", nodes=1, home=elsewhere(tmp_path))).culprit()
-    assert f"The ranks run in {Path.cwd()}, not in the notebook's folder" in error.hint
+    assert f"ranks run in {Path.cwd()}, " in error.hint
 
 
 @pytest.mark.parametrize("source", ["x = 1\nbreakpoint()\nx = 2", "input('go on? ')"])
@@ -46,9 +46,10 @@ async def test_who_waits_for_a_keyboard_is_told_that_there_is_none(cluster: Clus
 
 
 async def test_a_name_that_stayed_on_earlier_ranks_is_told(cluster: Cluster, tmp_path: Path) -> None:
-    home = elsewhere(tmp_path, model="stayed on the ranks of an earlier cell (it holds a lock).")
+    stayed = "stayed on the ranks of an earlier cell (it holds a lock)."
+    home = elsewhere(tmp_path, model=stayed)
     error = await (await cluster.run("print(model)", nodes=1, home=home)).culprit()
-    assert error.hint == "`model` stayed on the ranks of an earlier cell (it holds a lock)."
+    assert error.hint == f"`model` {stayed}"
     other = await (await cluster.run("print(modell)", nodes=1, home=home)).culprit()
     assert other.hint == ""
 

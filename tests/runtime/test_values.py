@@ -71,10 +71,10 @@ async def test_what_cannot_be_gathered_is_named_with_its_rank_and_the_reason(clu
     assert result == {"made": [None, 1, 2], "value": [0, None, 2]}
     told = run.said()
     assert len(told) == 3
-    assert "rank 0's `made` is missing, None stands in its place: the rank has no such name" in told[0]
+    assert "rank 0's `made` is missing" in told[0] and "no such name" in told[0]
     assert "rank 1's `value` is missing" in told[1]
     assert "a lock belongs to one process" in told[1]
-    assert told[2] == "--gather: no rank gives `absent`: the rank has no such name"
+    assert "no rank gives `absent`" in told[2] and "no such name" in told[2]
 
 
 async def test_what_only_other_ranks_made_is_told(cluster: Cluster) -> None:

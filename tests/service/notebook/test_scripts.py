@@ -92,4 +92,4 @@ def test_a_script_may_spawn_processes_of_its_own(notebook, tmp_path, capsys):
 def test_a_name_that_an_earlier_cell_did_not_bring_is_told(notebook):
     notebook.run("%%distribute --nodes 1 --pull none\nmade = 1")
     error = notebook.fails("%%distribute --nodes 1\nprint(made)", DistributedCellError)
-    assert "`made` stayed on the ranks of an earlier cell, where --pull did not name it" in error.hint
+    assert "`made` stayed on the ranks" in error.hint and "--pull" in error.hint

