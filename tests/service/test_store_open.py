@@ -128,7 +128,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database_url
         kept = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     database.close()
     assert kept == "9999"
-    assert f"revision 9999, this one knows {HEAD}" in told
+    assert "newer" in told and f"revision 9999, this one knows {HEAD}" in told
 
 
 def test_tables_of_another_program_are_not_touched(database_url):

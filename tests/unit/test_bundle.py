@@ -137,7 +137,7 @@ def test_too_much_is_refused_with_the_largest(here):
     write(here, {"conf/big": "x" * 600, "conf/bigger": "x" * 700})
     with pytest.raises(BundleNotSendable) as refused:
         pack_here(here, "conf", limit=1000)
-    assert "conf/bigger (700 bytes), conf/big (600" in str(refused.value)
+    assert "conf/bigger (700 bytes), conf/big (600 bytes)" in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["../x", "/tmp/x", "a/../../x"])

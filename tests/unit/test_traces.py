@@ -202,7 +202,8 @@ def test_the_command_tells_which_jobs_are_left_out(tmp_path, capsys):
     trace = tmp_path / "mine.csv"
     trace.write_text(LAB12)
     assert main(["simulate", "--trace", str(trace), "--nodes", "1", "--gpus", "2"]) == 0
-    assert "1 of them need more GPUs" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "1 of them need more GPUs" in told and "left out" in told
 
 
 def test_the_command_draws_jobs_and_a_picture(tmp_path, capsys):

@@ -155,7 +155,7 @@ async def test_a_port_in_use_is_named(hub, tmp_path):
         async with process(hub, port, f"--data-dir={tmp_path}") as service:
             _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
         assert service.returncode == 1
-        assert f"127.0.0.1:{port}: Address already" in errors.decode()
+        assert f"127.0.0.1:{port}: Address already in use" in errors.decode()
 
 
 async def test_a_configuration_file_is_read_and_the_command_line_wins(hub, tmp_path):

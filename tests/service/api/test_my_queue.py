@@ -71,7 +71,7 @@ async def test_quotas_are_told_with_what_is_used(api_of):
         job = await api.submit(nodes=2)
         told = await queue_when(api, lambda told: told["jobs"])
         assert told["jobs"][0]["id"] == job.id
-        assert "over your quota of 2 slots" in told["jobs"][0]["reason"]
+        assert told["jobs"][0]["reason"].endswith("quota of 2 slots at once: 1 in use")
         quotas = {one["kind"]: (one["limit"], one["used"]) for one in told["share"]["quotas"]}
         assert quotas == {"slots": (2, 1), "jobs": (3, 1), "gpu_hours": (5, 0), "run_s": (60, None)}
 
