@@ -125,9 +125,12 @@ class Ledger:
             for owner, server in tuple(self._debts):
                 try:
                     await self._pay_one(owner, server)
-                except LedgerError as error:
+                except LedgerAway as error:
                     self._log.debug("the ledger is still away: %s", error)
                     break
+                except LedgerError as error:
+                    # This one waits for its next turn; the others' places are free meanwhile.
+                    self._log.warning("the place of %s/%s cannot be given back: %s", owner, server, error)
 
     async def _pay_one(self, owner: str, server: str) -> None:
         """Give a place back that is still owed: a start in the meantime has paid it by itself."""

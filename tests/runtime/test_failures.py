@@ -47,6 +47,23 @@ async def test_a_mistake_in_the_cell_is_shown_where_it_is(cluster: Cluster) -> N
     assert "Traceback" not in error.traceback and "cell.py" not in error.traceback
 
 
+async def test_an_exception_that_cannot_say_what_it_is_has_its_line(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        class Mute(Exception):
+            def __str__(self):
+                return self.nothing
+
+        raise Mute(3)
+        """,
+        nodes=1,
+    )
+    error = await run.culprit()
+    assert error.kind == ErrorKind.EXCEPTION
+    assert error.message.startswith("Mute: ") and "AttributeError" in error.message
+    assert f'File "{FILENAME}", line 5' in error.traceback
+
+
 async def test_causes_are_kept_without_our_frames(cluster: Cluster) -> None:
     run = await cluster.run(
         """

@@ -6,6 +6,8 @@ from pathlib import Path, PurePath
 
 from minicluster.home import Home
 
+from .tracebacks import words_of
+
 _NO_KEYBOARD = (
     "Nobody can type into a rank, so breakpoint(), pdb and input() end at once. Print what you want to see, "
     "or run these lines in the notebook, in a cell without %%distribute."
@@ -21,13 +23,13 @@ def hint_for_rank(error: BaseException, home: Home, *, at_home: bool) -> str:
 
     at_home: the ranks run in the notebook's folder.
     """
-    if type(error).__name__ == "BdbQuit" or (isinstance(error, EOFError) and "reading a line" in str(error)):
+    if type(error).__name__ == "BdbQuit" or (isinstance(error, EOFError) and "reading a line" in words_of(error)):
         return _NO_KEYBOARD
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not at_home:
         return _not_here(error.filename, home)
     if isinstance(error, NameError) and error.name and error.name in home.stayed:
         return f"`{error.name}` {home.stayed[error.name]}"
-    if isinstance(error, RuntimeError) and "storage that is not resizable" in str(error):
+    if isinstance(error, RuntimeError) and "storage that is not resizable" in words_of(error):
         return _FIXED
     return ""
 

@@ -45,9 +45,17 @@ def render(error: BaseException, sources: Mapping[str, Source] | None = None) ->
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
+def words_of(error: BaseException) -> str:
+    """Return what an exception says; its own `__str__` may raise."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"its __str__ raised {type(failed).__name__}"
+
+
 def account_of(error: BaseException, text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
     """Return what the error file holds. `text` is the rendered traceback; hint: what is known better here."""
-    said = error.message if isinstance(error, MiniclusterError) else str(error)
+    said = error.message if isinstance(error, MiniclusterError) else words_of(error)
     kind = type(error).__name__
     now = time.time()
     return {
@@ -79,7 +87,7 @@ def write_account(path: Path, account: dict[str, Any]) -> None:
 
 def hint_for(error: BaseException) -> str:
     """Return what to do about the usual errors, empty for others."""
-    kind, text = type(error).__name__, str(error)
+    kind, text = type(error).__name__, words_of(error)
     return next((hint for fits, hint in _HINTS if fits(kind, text)), "")
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from minicluster.wire import PlaceServer
+from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.server_places import ServerPlaces
 from minicluster_spawner.ledger import Ledger
@@ -147,4 +148,30 @@ async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
         await ledger.free("bob", "")
         door.open = True
         await eventually(lambda: not lab.context.store.world().leases)
+        await ledger.close()
+
+
+async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab, monkeypatch):
+    end = ServerPlaces.end
+
+    async def ends(self, owner, *args):
+        if owner == "ada":
+            raise ApiError(409, "not_now", "this one stays")
+        await end(self, owner, *args)
+
+    monkeypatch.setattr(ServerPlaces, "end", ends)
+    # The debts are in a set: of several that are refused, one would come before the other's.
+    names = [str(number) for number in range(4)]
+    async with Door(httpx.URL(lab.url).port) as door:
+        url = f"http://127.0.0.1:{door.port}{PREFIX}"
+        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        for name in names:
+            await ledger.place("ada", name, PlaceServer())
+        await ledger.place("bob", "", PlaceServer())
+        door.open = False
+        for name in names:
+            await ledger.free("ada", name)
+        await ledger.free("bob", "")
+        door.open = True
+        await eventually(lambda: lab.context.store.server("bob", "") is None)
         await ledger.close()
