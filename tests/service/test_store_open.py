@@ -88,6 +88,33 @@ def test_several_services_may_make_the_same_database_at_once(database_url):
     assert [child.wait(60) for child in children] == [0, 0, 0]
 
 
+def test_a_new_file_is_opened_by_several_at_the_same_moment(tmp_path):
+    """Two that switch a new file to its journal at once: SQLite refuses one of them without waiting."""
+    code = """
+import multiprocessing, sys
+from minicluster_hub.store.database import open_database
+
+def opens(url, together, failed):
+    together.wait()
+    try:
+        with open_database(url).write():
+            pass
+    except Exception as error:
+        failed.put(repr(error))
+
+fork = multiprocessing.get_context("fork")
+failed = fork.SimpleQueue()
+for number in range(60):
+    together = fork.Barrier(4)
+    url = f"sqlite:///{sys.argv[1]}/{number}.sqlite"
+    children = [fork.Process(target=opens, args=(url, together, failed)) for _ in range(4)]
+    [child.start() for child in children]
+    [child.join() for child in children]
+assert failed.empty(), failed.get()
+"""
+    assert run_python(code, str(tmp_path)).stderr == ""
+
+
 def test_what_was_answered_survives_kill_9(tmp_path):
     code = """
 import sys

@@ -6,10 +6,11 @@ ones follow each other on SQLite; on PostgreSQL they lock the rows they decide f
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,20 @@ def _prepare_file(url: URL) -> None:
             f"the database {path} cannot be written ({error.strerror}); "
             "make its folder writable or give another data folder"
         ) from error
+    _choose_journal(path)
+
+
+def _choose_journal(path: Path) -> None:
+    """Switch the file to write-ahead journals, one process at a time: SQLite does not wait for that lock."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        # What cannot be locked (NFS) or is no database is left to whoever opens it, and says so.
+        with suppress(OSError, sqlite3.Error):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        os.close(folder)
 
 
 def _sqlite_engine(url: URL) -> Engine:

@@ -23,7 +23,9 @@ def hint_for_rank(error: BaseException, home: Home, *, at_home: bool) -> str:
 
     at_home: the ranks run in the notebook's folder.
     """
-    if type(error).__name__ == "BdbQuit" or (isinstance(error, EOFError) and "reading a line" in words_of(error)):
+    if type(error).__name__ == "BdbQuit" or (
+        isinstance(error, EOFError) and "reading a line" in words_of(error)
+    ):
         return _NO_KEYBOARD
     if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) and not at_home:
         return _not_here(error.filename, home)
