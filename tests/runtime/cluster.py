@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,6 +24,7 @@ from minicluster.payload import CellPayload, LeftBehind
 from minicluster.result_file import ResultFile
 from minicluster.runtime.memory import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
+from minicluster_hub.root_cause import root_cause
 
 from ..patience import eventually
 from .task_service import Attempt, Task, TaskService
@@ -75,9 +77,14 @@ class Run:
         return {number: rank.error for number, rank in self.attempt.ranks.items() if rank.error}
 
     async def culprit(self) -> JobError:
-        """Return the first error, once the attempt is over."""
+        """Return the error that the job service takes for the cause, once the attempt is over.
+
+        Not the first one: a rank whose link broke may write its error before the one that ended.
+        """
         await self.over()
-        return min(self.errors().values(), key=lambda error: error.at or 0.0)
+        error = root_cause(SimpleNamespace(error=error) for error in self.errors().values())
+        assert error is not None
+        return error
 
     def records(self, stream: str = "records") -> list[Record]:
         lines = bytes(self.attempt.streams.get(stream, b"")).splitlines()
