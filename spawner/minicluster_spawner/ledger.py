@@ -130,7 +130,7 @@ class Ledger:
                     break
                 except LedgerError as error:
                     # This one waits for its next turn; the others' places are free meanwhile.
-                    self._log.warning("the place of %s/%s cannot be given back: %s", owner, server, error)
+                    self._log.debug("the place of %s/%s cannot be given back: %s", owner, server, error)
 
     async def _pay_one(self, owner: str, server: str) -> None:
         """Give a place back that is still owed: a start in the meantime has paid it by itself."""

@@ -218,9 +218,6 @@ PYTHON = {
         "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 2\nE.B.note = [1]\nx = E.A",
         "x.note = 'a'; E.B.note.append(2)",
     ),
-    "a class that was copied here meanwhile": Kind(
-        "import copy\nclass C: pass\nx = C()\ny = copy.copy(x)", "C.n = 1; x.m = 2"
-    ),
     "generator": stays("y = [1]", "x = (i for i in y); y.append(2)", "x", "y.append(2)"),
     "imported modules' state": stays(
         "import calendar\nx = []", "calendar.new_thing = 1; x.append(1)", "", "x.append(1)"

@@ -293,3 +293,12 @@ def test_a_small_view_of_a_large_array_stays_one(notebook: Notebook) -> None:
     notebook.cell("np = __import__('pytest').importorskip('numpy')\nbase = np.zeros(300_000)\nx = base[:10]")
     in_one_process(notebook.names, "base[0] = 5\ny = x.sum()\nb = base[1:4]", ["x", "base"])
     assert (notebook.names["y"], notebook.names["b"].base is notebook.names["base"]) == (5, True)
+
+
+def test_a_class_of_which_an_object_is_copied_meanwhile_is_no_conflict(notebook: Notebook) -> None:
+    """copy.copy notes the class's slots in the class."""
+    notebook.cell("import copy\nclass C: pass\nx = C()")
+    sent = notebook.send("C.n = 1", "C")
+    notebook.cell("y = copy.copy(x)")
+    notebook.read(sent).put(notebook.names, notebook.names.update)
+    assert notebook.names["C"].n == 1
