@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
+from ..patience import until
 from .conftest import USER, Site
 from .lab import (
     JOB_MS,
@@ -186,6 +187,44 @@ def test_a_new_notebook_is_saved_when_its_cell_starts(page: Page, site: Site) ->
     panel = cell(page, 0).locator(PANEL)
     is_live(panel)
     stop(panel)
+
+
+class HeldSave:
+    """Keeps a page from hearing that its first save of a file is over, until it is let go."""
+
+    def __init__(self, page: Page, name: str) -> None:
+        self.page = page
+        self.written = 0
+        self.held: list[Route] = []
+        page.route(f"**/api/contents/{name}*", self._pass)
+
+    def _pass(self, route: Route) -> None:
+        if route.request.method == "PUT":
+            self.written += 1
+        elif self.written == 1 and not self.held:
+            self.held.append(route)
+            return
+        route.continue_()
+
+    def wait(self, seen: Callable[[], object]) -> None:
+        """Wait while the page's requests go on."""
+        until(lambda: self.page.wait_for_timeout(20) or seen())
+
+
+def test_a_save_by_hand_during_the_panels_own_finds_no_strange_file(page: Page, site: Site) -> None:
+    """JupyterLab asked whether to overwrite the file or to load it again, which loses what was typed."""
+    site.put_notebook("saved-twice.ipynb", STEPS.format(name="saved-twice", steps=LONG))
+    open_notebook(page, site.url, USER, "saved-twice.ipynb")
+    saves = HeldSave(page, "saved-twice.ipynb")
+    here = run_cell(page, 0)
+    saves.wait(lambda: saves.held)
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(500)  # What it would ask, it asks in this time.
+    expect(page.locator(".jp-Dialog")).to_have_count(0)
+    saves.held[0].continue_()
+    saves.wait(lambda: saves.written == 2)
+    here.get_by_role("button", name="Stop").click()
+    expect(here).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
 
 
 def forgotten(site: Site, name: str, cells: int) -> None:

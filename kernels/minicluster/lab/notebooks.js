@@ -2,6 +2,7 @@
 // another page submitted it. Their panel stands in the cell, not in the document, until the job has ended.
 
 import { MIME, isJob } from "./renderer.js";
+import { saveInTurn } from "./saves.js";
 
 const ASK_AFTER_MS = 3000;
 
@@ -18,6 +19,7 @@ class LostPanels {
     this.Renderer = Renderer;
     this.found = new Map(); // a cell's model -> its renderer
     this.asking = 0;
+    saveInTurn(panel.context);
     panel.context.ready.then(() => this.look(true));
     // Somebody runs a cell, here or in another page; or the document was read from the disk again.
     panel.sessionContext.statusChanged.connect((_, status) => status === "busy" && this.askSoon());
