@@ -185,7 +185,8 @@ def remains(lab: Lab) -> list[str]:
     name = lab.plan.name
     places = [lab.folder, lab.data, Path("/sys/class/net", f"minilab-{name}")]
     found = [str(place) for place in places if place.exists()]
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/minilab/{name}")]
+    groups = f"minilab/{name}", f"*/minilab/{name}"
+    found += [str(path) for pattern in groups for path in Path("/sys/fs/cgroup").glob(pattern)]
     found += [line for line in run("losetup", "-a").splitlines() if str(lab.data) in line]
     return found + [line for line in run("ps", "-eo", "pid,args").splitlines() if f"{lab.folder}/" in line]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -32,7 +33,7 @@ class ControlGroup:
         """Return the groups below this one, those of all hierarchies together."""
         tops = [_ROOT] if self._is_v2 else list(_ROOT.iterdir())
         folders = [top / self.name.strip("/") for top in tops]
-        return {str(group.relative_to(top)) for top in folders for group in top.rglob("*/")}
+        return {str(group.relative_to(top)) for top in folders for group in _below(top)}
 
     def freeze(self) -> None:
         """Stop all processes in the middle of what they do."""
@@ -48,9 +49,10 @@ class ControlGroup:
     def thaw(self) -> None:
         """Let all processes go on, those of a single container below that was stopped, too."""
         file, word = ("cgroup.freeze", "0") if self._is_v2 else ("freezer.state", "THAWED")
-        for folder in (self._folder, *self._folder.rglob("*/")):
+        for folder in (self._folder, *_below(self._folder)):
             if (folder / file).exists():
-                (folder / file).write_text(word)
+                with contextlib.suppress(FileNotFoundError):  # It ended when those above went on.
+                    (folder / file).write_text(word)
 
     def kill(self) -> None:
         """Kill the processes of this very group, frozen ones before they do anything more."""
@@ -66,10 +68,15 @@ class ControlGroup:
                 wait_for(lambda top=top: _remove(top), f"{top} to become empty", 10)
 
 
+def _below(top: Path) -> list[Path]:
+    """Return the groups of a tree; containers' come and go meanwhile, at which Path.rglob() would raise."""
+    return [Path(folder, name) for folder, names, _ in os.walk(top) for name in names]
+
+
 def _remove(top: Path) -> bool:
     """Remove a tree of groups; say whether it is gone. A group is busy until its last process was reaped."""
     try:
-        for group in sorted(top.rglob("*/"), key=lambda path: len(path.parts), reverse=True):
+        for group in sorted(_below(top), key=lambda path: len(path.parts), reverse=True):
             group.rmdir()
         top.rmdir()
     except OSError:
