@@ -108,6 +108,8 @@ class Follower:
 
     def _heed_person(self) -> None:
         """Show a wish to stop at once; send it when it is certain that it is not the kernel's end."""
+        # Looked at first: whoever ends the kernel has interrupted it before.
+        ends = self._stops.kernel.ends
         if self._stops.count > self._stops_seen:
             self._stops_seen = self._stops.count
             self._view.notice = _STOPPING_ALREADY if self._stopping else _STOPPING
@@ -115,7 +117,7 @@ class Follower:
             self._give_up_at = time.monotonic() + _END_WITHIN_S
             self._stopping = threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True)
             self._stopping.start()
-        if self._stops.kernel.ends:
+        if ends:
             self._leave()
         self._stops.kernel.stay_busy(self._view.job.id, self._view.job.created_at)
 

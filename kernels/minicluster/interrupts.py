@@ -67,9 +67,10 @@ class StopRequests:
         self._asked = True
 
     def interrupt(self) -> None:
-        """Take an interrupt, which may be the first sign of the kernel's end."""
-        if self.kernel.ends:
-            return
+        """Take an interrupt, which may be the first sign of the kernel's end.
+
+        It may be taken after the request that it was sent before: that one has a thread of its own.
+        """
         self.count += 1
         if self._interrupted_at is None and self.kernel.managed:
             self._interrupted_at = time.monotonic()

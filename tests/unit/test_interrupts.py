@@ -41,16 +41,24 @@ def test_an_interrupt_that_another_follows_is_a_persons_though_the_kernel_ends()
     assert stops.certain
 
 
-def test_one_interrupt_before_the_end_and_others_after_it_are_nobodys(
+def test_the_managers_interrupt_is_its_own_also_when_it_is_taken_after_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    kernel = in_a_kernel()
+    stops = StopRequests(kernel)
+    kernel._shell.exit_now = True
+    stops.interrupt()
+    monkeypatch.setattr("minicluster.interrupts._ENDS_WITHIN_S", 0.0)
+    assert not stops.certain, "nor when the notebook looks late"
+
+
+def test_a_persons_interrupt_is_one_though_the_managers_is_taken_after_its_request() -> None:
     kernel = in_a_kernel()
     stops = StopRequests(kernel)
     stops.interrupt()
     kernel._shell.exit_now = True
     stops.interrupt()
-    monkeypatch.setattr("minicluster.interrupts._ENDS_WITHIN_S", 0.0)
-    assert not stops.certain, "nor when the notebook looks late"
+    assert stops.certain
 
 
 def test_a_stop_button_is_a_persons_at_once() -> None:
