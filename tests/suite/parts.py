@@ -7,7 +7,7 @@ LINTERS = {
     "format": ["ruff", "format", "--check", "."],
     "pyright": ["pyright"],
 }
-LANES = (("unit", "service", "chaos"), ("runtime", "hub", "browser"))
+LANES = (("unit", "service", "hostile", "chaos"), ("runtime", "hub", "browser"))
 """The parts of a lane follow each other; lanes run beside each other. All of it is done in less time, since
 tests mostly wait for processes that start; what measures time is marked `alone`."""
 
