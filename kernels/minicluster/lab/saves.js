@@ -11,5 +11,5 @@ export function saveInTurn(context) {
     waiting = null;
     return saveNow();
   };
-  context.save = () => (running ? (waiting ??= running.then(saveNext, saveNext)) : saveNow());
+  context.save = () => waiting ?? (running ? (waiting = running.then(saveNext, saveNext)) : saveNow());
 }
