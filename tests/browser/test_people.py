@@ -50,6 +50,42 @@ def test_an_admin_reserves_slots_and_takes_them_back(page, site, shots):
     expect(row.get_by_role("button", name="Take back")).to_have_count(0)
 
 
+def held_back(page, path):
+    """Have the page's request wait; return what lets it go on."""
+    waiting = []
+    page.route(f"**{JOBS_PATH}{path}*", lambda request: waiting.append(request))
+
+    def go_on():
+        for request in waiting:
+            request.continue_()
+        page.unroute(f"**{JOBS_PATH}{path}*")
+
+    return go_on
+
+
+def test_quotas_that_come_late_take_no_line_away(page, site):
+    go_on = held_back(page, "api/quotas")
+    page.goto(f"{site.url}{JOBS_PATH}queue")
+    expect(page.get_by_role("button", name="Add a line")).to_be_disabled()
+    go_on()
+    page.get_by_role("button", name="Add a line").click()
+    expect(page.locator("#limits tbody tr").last.get_by_label("slots", exact=True)).to_be_visible()
+
+
+def test_a_refusal_stays_when_another_part_of_the_page_has_loaded(page, site):
+    go_on = held_back(page, "api/policy")
+    page.goto(f"{site.url}{JOBS_PATH}queue")
+    page.get_by_role("button", name="Add a line").click()
+    line = page.locator("#limits tbody tr").last
+    line.get_by_label("holder").fill("group:vision")
+    line.get_by_label("slots", exact=True).fill("two")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("group:vision.slots")
+    go_on()
+    expect(page.locator("#in-force")).not_to_be_empty()
+    expect(page.get_by_role("alert")).to_contain_text("group:vision.slots")
+
+
 def test_an_admin_gives_a_quota_that_stays(page, site):
     page.goto(f"{site.url}{JOBS_PATH}queue")
     page.get_by_role("button", name="Add a line").click()

@@ -9,9 +9,9 @@ const isAdmin = Boolean(place.dataset.admin);
 async function act(path, options) {
   try {
     await ask(path, options);
-    tell(null);
+    tell("change of a claim", null);
   } catch (error) {
-    tell(error);
+    tell("change of a claim", error);
   }
   await loadClaims();
 }
@@ -43,8 +43,9 @@ export async function loadClaims() {
     place.tBodies[0].replaceChildren(...claims.map(row));
     document.getElementById("claims-part").hidden = claims.length === 0 && !isAdmin;
     place.hidden = claims.length === 0;
+    tell("claims", null);
   } catch (error) {
-    tell(error);
+    tell("claims", error);
   }
 }
 

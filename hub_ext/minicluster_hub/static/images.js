@@ -52,9 +52,10 @@ function line(image) {
 async function say(image, verb) {
   try {
     await ask(`api/images/${image.digest}/${verb}`, { method: "POST" });
+    tell("change of an image", null);
     await load();
   } catch (error) {
-    tell(error);
+    tell("change of an image", error);
   }
 }
 
@@ -64,9 +65,9 @@ async function load() {
     document.getElementById("images").replaceChildren(...list.images.map(line));
     document.getElementById("empty").hidden = list.images.length > 0;
     some.hidden = list.images.length === 0;
-    tell(null);
+    tell("images", null);
   } catch (error) {
-    tell(error);
+    tell("images", error);
   }
 }
 

@@ -68,10 +68,10 @@ export function stopButton(job, changed) {
     button.disabled = true;
     try {
       changed(await ask(`api/jobs/${job.id}/stop`, { method: "POST" }));
-      tell(null);
+      tell("stop", null);
     } catch (error) {
       button.disabled = false;
-      tell(error);
+      tell("stop", error);
     }
   });
   button.disabled = ["stopping", "failing"].includes(job.state);

@@ -24,8 +24,9 @@ byId("ask-why").addEventListener("click", async () => {
   byId("ask-why").disabled = true;
   try {
     show(await ask(`api/jobs/${jobId}/why`));
+    tell("why", null);
   } catch (error) {
-    tell(error);
+    tell("why", error);
   } finally {
     byId("ask-why").disabled = false;
   }

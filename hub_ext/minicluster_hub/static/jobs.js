@@ -60,9 +60,9 @@ async function load(query) {
     table.tBodies[0].replaceChildren();
     list.jobs.forEach(show);
     showTable();
-    tell(null);
+    tell("jobs", null);
   } catch (error) {
-    tell(error);
+    tell("jobs", error);
   }
 }
 

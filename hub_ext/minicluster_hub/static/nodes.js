@@ -80,9 +80,9 @@ async function load() {
   try {
     show(await ask("api/nodes"));
     await loadClaims();
-    tell(null);
+    tell("nodes", null);
   } catch (error) {
-    tell(error);
+    tell("nodes", error);
   }
 }
 

@@ -74,9 +74,9 @@ async function choose(event) {
     const choice = { placement: document.getElementById("placements").value, ...(await chosenPolicy()) };
     showPolicy(await ask("api/policy", { method: "PUT", json: choice }));
     ownFile.value = "";
-    tell(null);
+    tell("policy", null);
   } catch (error) {
-    tell(error);
+    tell("policy", error);
   } finally {
     event.submitter.disabled = false;
   }
@@ -118,9 +118,9 @@ async function load(query) {
     waiting.clear();
     list.jobs.filter((job) => job.state === "queued").forEach((job) => waiting.set(job.id, job));
     showQueue();
-    tell(null);
+    tell("queue", null);
   } catch (error) {
-    tell(error);
+    tell("queue", error);
   }
 }
 

@@ -3,6 +3,8 @@
 import { ask, dayTime, element, tell } from "./service.js";
 
 const table = document.getElementById("limits");
+const add = document.getElementById("add-limit");
+const save = document.getElementById("save-limits");
 let kinds = [];
 
 function field(name, value) {
@@ -58,14 +60,15 @@ function chosen() {
 async function load(method, json) {
   try {
     show(await ask("api/quotas", { method, json }));
-    tell(null);
+    add.disabled = save.disabled = false;
+    tell("limits", null);
   } catch (error) {
-    tell(error);
+    tell("limits", error);
   }
 }
 
 if (table) {
-  document.getElementById("add-limit").addEventListener("click", () => table.tBodies[0].append(row("", {}, null)));
-  document.getElementById("save-limits").addEventListener("click", () => load("PUT", chosen()));
+  add.addEventListener("click", () => table.tBodies[0].append(row("", {}, null)));
+  save.addEventListener("click", () => load("PUT", chosen()));
   load("GET");
 }

@@ -54,8 +54,9 @@ async function look() {
   timer = null;
   try {
     show(await ask("api/queue/me"));
+    tell("my queue", null);
   } catch (error) {
-    tell(error);
+    tell("my queue", error);
   }
 }
 

@@ -58,10 +58,10 @@ async function askShadow() {
   document.getElementById("shadow-told").textContent = "Working it out, for some seconds …";
   try {
     showShadow(await ask("api/policy/shadow"));
-    tell(null);
+    tell("shadow", null);
   } catch (error) {
     document.getElementById("shadow-told").textContent = "";
-    tell(error);
+    tell("shadow", error);
   }
   button.disabled = false;
 }
@@ -78,8 +78,9 @@ async function showUsage() {
     table.tBodies[0].replaceChildren(...rows.map(usageRow));
     table.hidden = rows.length === 0;
     document.getElementById("no-usage").hidden = rows.length > 0;
+    tell("usage", null);
   } catch (error) {
-    tell(error);
+    tell("usage", error);
   }
 }
 

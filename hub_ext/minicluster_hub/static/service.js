@@ -28,10 +28,18 @@ export async function ask(path, { method = "GET", query = {}, json } = {}) {
   throw new Error(told?.error ? [told.error.message, told.error.hint].filter(Boolean).join("; ") : away);
 }
 
-export function tell(error) {
+const problems = new Map();
+
+// Shows what went wrong in a part of the page, or with null that it went well. Each part takes back only what it
+// said itself: a list that loads beside it does not hide why a person's change was refused.
+export function tell(part, error) {
+  problems.delete(part);
+  if (error) {
+    problems.set(part, error.message);
+  }
   const box = document.getElementById("problem");
-  box.textContent = error ? error.message : "";
-  box.hidden = !error;
+  box.textContent = [...problems.values()].join(" ");
+  box.hidden = problems.size === 0;
 }
 
 // Listens until `close()`. After a pause the browser comes again by itself; when the server refuses
