@@ -93,6 +93,9 @@ class DataSetFiles:
 
     async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
+        # Before it is read: another's manifest says nothing, not even whether it is here.
+        if self.store.datasets.lacking(owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()):
+            raise _manifest_missing()
         async with self.reading:
             manifest = await asyncio.to_thread(self._read, manifest_sha256)
         info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
@@ -124,7 +127,7 @@ class DataSetFiles:
                 raise _manifest_too_large(f"more than {FILES_MOST:,} entries")
             return DataManifest.model_validate_json(text)
         except FileNotFoundError:
-            raise DataSetRefused(409, "pieces_missing", "the manifest is not here", "Push again.") from None
+            raise _manifest_missing() from None
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
             message, hint = f"{sha256} is no manifest: {problem}", "%distribute data push makes one."
@@ -186,6 +189,10 @@ class DataSetFiles:
         if gone:
             self.log.info("removed %s pieces that no data set has", len(gone))
         return len(gone)
+
+
+def _manifest_missing() -> DataSetRefused:
+    return DataSetRefused(409, "pieces_missing", "the manifest is not here", "Push again.")
 
 
 def _manifest_too_large(why: str) -> DataSetRefused:

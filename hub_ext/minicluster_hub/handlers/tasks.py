@@ -78,6 +78,7 @@ class ReportHandler(TaskHandler):
     def post(self) -> None:
         report = self.parse(TaskReport)
         run = self.orders(self.task).run
+        self._check_result(run, report)
         sizes: dict[str, int] = {}
         on_it = run if run is not None and report.attempt == run.attempt else None
         self.context.reconciler.heartbeat(self.task.id, report.unreached if on_it else ())
@@ -96,6 +97,15 @@ class ReportHandler(TaskHandler):
             if run is not None and report.notes:
                 self.context.board.changes.ring(run.job_id)
         self.reply(ReportAnswer(sizes=sizes, missing=snapshot_files.missing(report, kept)))
+
+    def _check_result(self, run: RunOrder | None, report: TaskReport) -> None:
+        """Raise ApiError (409) for a result that nobody brought for the job's owner: a hash opens nothing."""
+        if run is None or report.result is None:
+            return
+        record, told = self.context.store.job(run.job_id), report.result
+        if record and self.context.store.blobs.size(record.owner, told.sha256) != told.size_bytes:
+            message = f"the result {told.sha256} of {told.size_bytes} bytes is not here"
+            raise ApiError(409, "result_missing", message, "PUT it to api/tasks/blobs/SHA256 first")
 
     def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
         """Take what the ranks logged of their progress, for the scheduler."""
