@@ -94,7 +94,9 @@ class DataSetFiles:
     async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
         # Before it is read: another's manifest says nothing, not even whether it is here.
-        if self.store.datasets.lacking(owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()):
+        if self.store.datasets.lacking(
+            owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()
+        ):
             raise _manifest_missing()
         async with self.reading:
             manifest = await asyncio.to_thread(self._read, manifest_sha256)

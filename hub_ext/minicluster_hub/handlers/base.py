@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,12 +11,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from minicluster.wire import VERSION_HEADER, WIRE_VERSION, parse_strict
+from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError, answer, api_error, invalid_body, too_large
 from minicluster_hub.handlers.route import Route
 
 M = TypeVar("M", bound=BaseModel)
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 @stream_request_body
@@ -115,12 +117,12 @@ class ServiceHandler(RequestHandler, ABC):
         except ValidationError as error:
             raise invalid_body(error) from error
 
-    def query_int(self, name: str, default: int, *, low: int = 0, high: int = 2**53) -> int:
+    def query_int(self, name: str, default: int, *, low: int = 0, high: int = MOST) -> int:
         """Return a whole number of the URL's query. Raises ApiError (422)."""
         told = self.get_query_argument(name, None)
         if told is None:
             return default
-        if not (told.isascii() and told.isdigit() and low <= int(told[:17]) <= high):
+        if not (_WHOLE_NUMBER.fullmatch(told) and low <= int(told) <= high):
             raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want a whole number from {low} to {high}")
         return int(told)
 

@@ -7,6 +7,7 @@ Each message is one frozen model, used on both ends. The server refuses unknown 
 from .about import About, Versions
 from .artifacts import LEFT, Artifact, ArtifactList, ArtifactReport, OutputLimits, SmallFiles, relative_path
 from .base import (
+    MOST,
     VERSION_HEADER,
     WIRE_VERSION,
     EnvName,
@@ -102,6 +103,7 @@ __all__ = [
     "LAYER_FILE",
     "LAYER_ROOT",
     "LEFT",
+    "MOST",
     "PIECE_BYTES",
     "RECIPE_FILE",
     "VERSION_HEADER",

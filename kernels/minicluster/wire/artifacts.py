@@ -38,7 +38,7 @@ class ArtifactReport(Message):
     """A file that the agent has brought. part: the place of its task in the attempt (GROUP_RANK)."""
 
     path: RelativePath
-    part: int = Field(ge=0)
+    part: int = Field(ge=0, le=9_999)
     blob: BlobInfo
 
 

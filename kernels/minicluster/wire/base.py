@@ -10,6 +10,10 @@ WIRE_VERSION = 1
 VERSION_HEADER = "Minicluster-Wire"
 """Every request carries it; a server that speaks another version answers 426 and says so."""
 
+MOST = 2**53
+"""The largest whole number in a message: up to it all readers of JSON agree, and it has 16 digits."""
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 StreamName = Annotated[str, Field(pattern=r"^(rank-\d{1,5}|display-\d{1,5}|records|agent-\d{1,5})$")]

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 from pydantic import FailFast, Field, model_validator
 
 from .artifacts import relative_path
-from .base import Message, Sha256
+from .base import Count, Message, Sha256
 from .jobs import BlobInfo
 
 PIECE_BYTES = 16 << 20
@@ -146,8 +146,8 @@ class DataStanding(Message):
 
     folder: str
     standing: Standing
-    done_bytes: int = 0
-    attempt: int = 0
+    done_bytes: Count = 0
+    attempt: Count = 0
     detail: str = ""
     hint: str = ""
 
@@ -160,7 +160,7 @@ class GpuReading(Message):
 
     gpu: str = Field(min_length=1, max_length=128)
     idle_s: float = Field(ge=0, allow_inf_nan=False)
-    held_bytes: int = Field(ge=0)
+    held_bytes: Count
 
 
 class KeeperReport(Message):

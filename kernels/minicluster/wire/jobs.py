@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from minicluster.sizes import MOST_PARTS
 
-from .base import EnvName, Message, Sha256
+from .base import MOST, Count, EnvName, Message, Sha256
 from .stacks import RankStack
 
 
@@ -52,11 +52,11 @@ class JobError(Message):
 
     kind: ErrorKind
     message: str
-    rank: int | None = None
+    rank: Count | None = None
     node: str | None = None
     traceback: str = ""
     hint: str = ""
-    exit_code: int | None = None
+    exit_code: int | None = Field(default=None, ge=-MOST, le=MOST)
     at: float | None = None
     stack: RankStack | None = None
 
@@ -83,7 +83,7 @@ class DataUse(Message):
     name: str = Field(pattern=r"^([^/\s]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     owner: str = ""
     manifest_sha256: str = ""
-    size_bytes: int = 0
+    size_bytes: Count = 0
 
 
 class NotebookCell(Message):
@@ -175,7 +175,7 @@ class JobSubmit(Message):
 
 class BlobInfo(Message):
     sha256: Sha256
-    size_bytes: int = Field(ge=0)
+    size_bytes: Count
 
 
 class MissingBlobs(Message):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from .base import Message
+from .base import MOST, Message
 
-OptionValue = bool | int | float | str
+OptionValue = bool | Annotated[int, Field(ge=-MOST, le=MOST)] | float | str
 
 
 class PolicyChoice(Message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .base import Message
+from .base import Count, Message
 from .jobs import BlobInfo
 
 
@@ -12,7 +12,7 @@ class SnapshotRef(Message):
     """A complete snapshot in the job's storage. attempt: the id of the attempt that made it."""
 
     step: int = Field(ge=0, le=2**62)
-    attempt: int = Field(ge=0)
+    attempt: Count
     parts: tuple[BlobInfo, ...] = Field(min_length=1)
 
 
@@ -20,9 +20,9 @@ class SnapshotReport(Message):
     """A part that the agent has brought into the job's storage. keep: how many snapshots the job wants."""
 
     step: int = Field(ge=0, le=2**62)
-    attempt: int = Field(ge=0)
+    attempt: Count
     blob: BlobInfo
-    part: int = Field(default=0, ge=0)
+    part: int = Field(default=0, ge=0, le=9_999)
     parts: int = Field(default=1, ge=1, le=10_000)
     keep: int = Field(default=2, ge=1, le=10_000)
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from .base import Message
+from .base import Count, Message
 
 
 class RankSight(StrEnum):
@@ -31,7 +31,7 @@ class StackFrame(Message):
     """One call. cell: it is a line of the job's own cell, whose text is in `text`."""
 
     file: str = Field(max_length=512)
-    line: int
+    line: Count
     function: str = Field(max_length=512)
     cell: bool = False
     text: str = Field(default="", max_length=200)
@@ -45,7 +45,7 @@ class RankStack(Message):
     ending: what its process waits for after the cell's end: "its thread loader".
     """
 
-    rank: int = Field(ge=0)
+    rank: Count
     sight: RankSight
     quiet_s: float = 0.0
     ending: str = Field(default="", max_length=200)

@@ -8,7 +8,7 @@ from pydantic import Base64Bytes, Field
 
 from .about import Versions
 from .artifacts import ArtifactReport, OutputLimits
-from .base import Message, Sha256, StreamName
+from .base import Count, Message, Sha256, StreamName
 from .jobs import BlobInfo, JobError
 from .snapshots import SnapshotRef, SnapshotReport
 from .stacks import RankStack
@@ -23,7 +23,7 @@ class RankState(StrEnum):
 class RankReport(Message):
     """How a rank stands. `error` is there when it exited other than by its own success."""
 
-    rank: int = Field(ge=0)
+    rank: Count
     state: RankState
     exit_code: int | None = Field(default=None, ge=-255, le=255)
     error: JobError | None = None
@@ -33,7 +33,7 @@ class StreamChunk(Message):
     """Bytes of a stream from `offset` on. The service keeps what it does not have yet."""
 
     stream: StreamName
-    offset: int = Field(ge=0)
+    offset: Count
     data: Base64Bytes
 
 
@@ -58,18 +58,18 @@ class TaskReport(Message):
     ready: bool = False
     address: str = "127.0.0.1"
     store_port: int | None = Field(default=None, ge=1, le=65535)
-    attempt: int | None = None
+    attempt: Count | None = None
     ranks: tuple[RankReport, ...] = ()
     chunks: tuple[StreamChunk, ...] = ()
     result: BlobInfo | None = None
-    cleared: int = 0
+    cleared: Count = 0
     versions: Versions | None = None
     failure: JobError | None = None
     notes: tuple[str, ...] = ()
     snapshots: tuple[SnapshotReport, ...] = ()
     artifacts: tuple[ArtifactReport, ...] = ()
-    quiet: tuple[int, ...] = ()
-    look: int = 0
+    quiet: tuple[Count, ...] = ()
+    look: Count = 0
     stacks: tuple[RankStack, ...] = ()
     ending: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
