@@ -106,16 +106,14 @@ class Bookings:
         return ClaimList(claims=tuple(_message(record, now) for record in (*coming, *over)))
 
     def closed(self, now: float) -> dict[str, str]:
-        """Return why nodes take nothing new now, by node."""
+        """Return which nodes are reserved as a whole now, and why."""
         return {node: claim.told(now) for claim in self._closing(now) for node in claim.nodes}
 
     def open_nodes(self, nodes: Iterable[NodeView], now: float) -> tuple[NodeView, ...]:
         """Return the nodes with those that take nothing new now shown as down."""
-        closed = self.closed(now)
-        return tuple(
-            replace(node, up=False, closed=closed[node.name]) if node.name in closed else node
-            for node in nodes
-        )
+        told = self.closed(now)
+        closed = ((node, told.get(node.name, node.closed)) for node in nodes)
+        return tuple(replace(node, up=False, closed=why) if why else node for node, why in closed)
 
     def _closing(self, now: float) -> Iterator[Claim]:
         """Yield what closes whole nodes to everybody now."""

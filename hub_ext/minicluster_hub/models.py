@@ -216,8 +216,8 @@ class EventRecord:
 class NodeView:
     """A node as its engine sees it. `slot_kinds[i]` is "cpu" or "gpu".
 
-    closed: why it takes nothing new, which only bookings know; it is not up then. cpus, memory_bytes: of
-    all its slots together; 0: not known.
+    closed: why it takes nothing new, in words; "": it does. cpus, memory_bytes: of all its slots together;
+    0: not known.
     """
 
     name: str

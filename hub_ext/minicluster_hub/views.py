@@ -56,6 +56,7 @@ def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGp
             Node(
                 name=node.name,
                 up=node.up,
+                closed=node.closed,
                 slots=tuple(
                     _slot_use(slot, kind, held.get((node.name, slot)), servers, idle)
                     for slot, kind in enumerate(node.slot_kinds)
@@ -68,7 +69,7 @@ def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGp
 
 def with_closed(nodes: NodeList, closed: Mapping[str, str]) -> NodeList:
     """Return the nodes with why some of them take nothing new."""
-    told = (node.model_copy(update={"closed": closed.get(node.name, "")}) for node in nodes.nodes)
+    told = (node.model_copy(update={"closed": closed.get(node.name, node.closed)}) for node in nodes.nodes)
     return nodes.model_copy(update={"nodes": tuple(told)})
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from minicluster_spawner.homes import examples_dir, make_home, make_user_site
@@ -20,6 +21,8 @@ HOME_EXPECTED = "MINICLUSTER_HOME_EXPECTED"
 HOME_LOST, HOME_UNUSABLE = 81, 82
 """Exit codes of this process, told to the user in words by the spawner."""
 
+OOM_SCORE = "500"
+"""Of 1000; the platform's processes have 0."""
 _MARK = Path(".minicluster", "home")
 
 
@@ -52,6 +55,12 @@ def prepare_home(home: Path, *, expected: bool) -> int:
     return 0
 
 
+def offer_to_oom_killer() -> None:
+    """Have the kernel, when the machine is out of memory, end servers and not the platform."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+
+
 def become_server(environment: Mapping[str, str], arguments: Sequence[str]) -> None:
     """Replace this process by the notebook server."""
     command = [sys.executable, "-P", "-s", "-m", "minicluster_spawner.server", *arguments]
@@ -63,6 +72,7 @@ def main() -> int:
     expected = bool(environment.pop(HOME_EXPECTED, ""))
     home = Path(environment.get("HOME") or Path.home())
     os.umask(0o077)
+    offer_to_oom_killer()
     if code := prepare_home(home, expected=expected):
         return code
     os.chdir(home)

@@ -13,6 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels, safe
+from minicluster_hub.engines.swarm.tenant_limits import (
+    PIDS,
+    Reserve,
+    limits,
+    shm_bytes,
+    tenants_cpus,
+    tenants_memory_bytes,
+)
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
@@ -37,6 +45,7 @@ class NfsHomes:
 class ServerSettings:
     """What all servers of a cluster have in common.
 
+    pids: the most processes and threads of a server. reserve: what servers leave free on each node.
     cpu_guarantee, memory_guarantee_bytes: kept free for each server on its node, as far as its own
     limits go. mounts: further ones, as Docker's API has them. shared_homes: None: a local volume.
     """
@@ -49,6 +58,8 @@ class ServerSettings:
     stop_grace_s: float = 5.0
     cpu_guarantee: float = 0.0
     memory_guarantee_bytes: int = 0
+    pids: int = PIDS
+    reserve: Reserve = field(default_factory=Reserve)
     mounts: Sequence[Mapping[str, Any]] = ()
     shared_homes: NfsHomes | None = None
 
@@ -147,7 +158,7 @@ def _container(
         "StopGracePeriod": int(settings.stop_grace_s * _NANO),
         "CapabilityDrop": ["ALL"],
         "Privileges": {"NoNewPrivileges": True},
-        "Mounts": [home_mount(launch.owner, settings), _shared_memory(settings), *settings.mounts],
+        "Mounts": [home_mount(launch.owner, settings), _shared_memory(launch, settings), *settings.mounts],
         "Secrets": [_secret(launch, name, secret_ids[name], settings.user) for name in secret_ids],
     }
 
@@ -180,9 +191,10 @@ def further_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any
     return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
 
 
-def _shared_memory(settings: ServerSettings) -> dict[str, Any]:
+def _shared_memory(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]:
     """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
-    options = {"SizeBytes": settings.shm_bytes, "Mode": 0o1777}
+    size_bytes = shm_bytes(settings.shm_bytes, memory_limit_bytes(launch, settings))
+    options = {"SizeBytes": size_bytes, "Mode": 0o1777}
     return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
 
 
@@ -192,20 +204,33 @@ def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[
     return {"SecretID": secret_id, "SecretName": name, "File": where}
 
 
+def memory_limit_bytes(launch: ServerLaunch, settings: ServerSettings) -> int:
+    """Return the most memory of a server: what was chosen, else half of what its node's tenants have."""
+    return launch.choice.memory_bytes or tenants_memory_bytes(launch.node, settings.reserve) // 2
+
+
+def cpu_limit(launch: ServerLaunch, settings: ServerSettings) -> float:
+    """Return how many CPUs a server may use. A daemon refuses more than it has."""
+    most = tenants_cpus(launch.node, settings.reserve)
+    return min(launch.choice.cpus or most, launch.node.cpus or most)
+
+
+def told_limits(launch: ServerLaunch, settings: ServerSettings) -> dict[str, str]:
+    """Return the variables by which JupyterLab's extensions know a server's limits."""
+    found = {"CPU_LIMIT": cpu_limit(launch, settings), "MEM_LIMIT": memory_limit_bytes(launch, settings)}
+    return {name: str(value) for name, value in found.items() if value}
+
+
 def _resources(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]:
-    choice, node = launch.choice, launch.node
-    limits: dict[str, Any] = {}
+    memory_bytes, cpus = memory_limit_bytes(launch, settings), cpu_limit(launch, settings)
     reserved: dict[str, Any] = {}
-    if choice.cpus:
-        # A daemon refuses more CPUs than it has.
-        limits["NanoCPUs"] = int(min(choice.cpus, node.cpus or choice.cpus) * _NANO)
-    if choice.memory_bytes:
-        limits["MemoryBytes"] = choice.memory_bytes
     if settings.cpu_guarantee:
-        reserved["NanoCPUs"] = int(min(settings.cpu_guarantee, choice.cpus or settings.cpu_guarantee) * _NANO)
+        reserved["NanoCPUs"] = int(min(settings.cpu_guarantee, cpus or settings.cpu_guarantee) * _NANO)
     if settings.memory_guarantee_bytes:
-        most = choice.memory_bytes or settings.memory_guarantee_bytes
-        reserved["MemoryBytes"] = min(settings.memory_guarantee_bytes, most)
-    if choice.gpus and not launch.gpus:
-        reserved["GenericResources"] = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": choice.gpus}}]
-    return {name: value for name, value in (("Limits", limits), ("Reservations", reserved)) if value}
+        most_bytes = memory_bytes or settings.memory_guarantee_bytes
+        reserved["MemoryBytes"] = min(settings.memory_guarantee_bytes, most_bytes)
+    if launch.choice.gpus and not launch.gpus:
+        generic = {"Kind": GPU_KIND, "Value": launch.choice.gpus}
+        reserved["GenericResources"] = [{"DiscreteResourceSpec": generic}]
+    found = {"Limits": limits(memory_bytes, cpus, settings.pids), "Reservations": reserved}
+    return {name: value for name, value in found.items() if value}

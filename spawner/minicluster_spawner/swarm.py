@@ -104,10 +104,6 @@ class MiniclusterSpawner(SwarmConfig):
         env.update(HOME=self.home_dir, SHELL="/bin/bash", MINICLUSTER_URL=self.service_url)
         if choice := self._choice:
             env |= {"MINICLUSTER_IMAGE": choice.image, "JUPYTER_IMAGE_SPEC": choice.image}
-            if choice.cpus:
-                env["CPU_LIMIT"] = str(choice.cpus)
-            if choice.memory_bytes:
-                env["MEM_LIMIT"] = str(choice.memory_bytes)
             if self._home_expected() and not choice.new_home:
                 env[HOME_EXPECTED] = "1"
         return {name: str(value) for name, value in env.items() if value is not None}
@@ -142,10 +138,12 @@ class MiniclusterSpawner(SwarmConfig):
             patience = Patience(self.pending_patience_s, self.listen_timeout_s)
             sizes: Mapping[str, int] = self.image_sizes
             start = ServerStart(shared, launch, self._story, patience, sizes.get(choice.image))
-            environment, refused = server_spec.clean_environment({**launch.environment, **self.get_env()})
+            settings = self.server_settings()
+            told = {**launch.environment, **self.get_env(), **server_spec.told_limits(launch, settings)}
+            environment, refused = server_spec.clean_environment(told)
             if refused:
                 self.log.warning("Not given to %s, it belongs to the cluster: %s", self._log_name, refused)
-            self.object_id = await start.create(environment, self._certificates, self.server_settings())
+            self.object_id = await start.create(environment, self._certificates, settings)
             await start.wait_running()
             await start.wait_listening(self.internal_hostname, self.port)
         except BaseException:

@@ -124,11 +124,16 @@ def test_named_volumes_are_volumes_and_paths_are_folders() -> None:
 
 def test_limits_and_guarantees() -> None:
     resources = spec()["task_template"]["Resources"]
-    assert resources == {"Limits": {"NanoCPUs": 2_000_000_000, "MemoryBytes": 4 * GB}}
+    assert resources == {"Limits": {"NanoCPUs": 2_000_000_000, "MemoryBytes": 4 * GB, "Pids": 4096}}
     settings = ServerSettings(cpu_guarantee=3.0, memory_guarantee_bytes=GB)
     reserved = spec(settings)["task_template"]["Resources"]["Reservations"]
     assert reserved == {"NanoCPUs": 2_000_000_000, "MemoryBytes": GB}
-    assert spec(cpus=None, memory_bytes=None)["task_template"]["Resources"] == {}
+
+
+def test_without_a_choice_a_server_leaves_the_nodes_reserve_and_half_of_the_rest() -> None:
+    limits = spec(cpus=None, memory_bytes=None)["task_template"]["Resources"]["Limits"]
+    assert limits == {"NanoCPUs": 3_500_000_000, "MemoryBytes": 7 * GB, "Pids": 4096}
+    assert container(memory_bytes=GB)["Mounts"][1]["TmpfsOptions"]["SizeBytes"] == GB // 2
 
 
 def test_no_more_cpus_than_the_node_has() -> None:

@@ -145,6 +145,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         f"--SwarmEngine.image={facts.images.notebook}",
         *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
         f"--MiniclusterHub.server_gpus={choices.server_gpus}",
+        *(["--SwarmEngine.dedicated_managers=True"] if choices.dedicated_managers else []),
         *_registry_options(facts),
         *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
         *choices.service_options,

@@ -48,6 +48,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     _door(parser)
     _images(parser)
     _data_sets(parser)
+    _managers(parser)
     add = parser.add_argument
     add(
         "--advertise-addr", metavar="ADDRESS", help="this machine's address among its nodes (for a new Swarm)"
@@ -90,6 +91,14 @@ def _data_sets(parser: argparse.ArgumentParser) -> None:
         type=_size,
         metavar="SIZE",
         help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
+    )
+
+
+def _managers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dedicated-managers",
+        action=argparse.BooleanOptionalAction,
+        help="managers run the cluster's own services only, no jobs and no notebook servers",
     )
 
 

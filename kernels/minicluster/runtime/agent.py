@@ -14,7 +14,7 @@ import time
 from minicluster import versions
 from minicluster.wire import ErrorKind, JobError, ReportAnswer, RunOrder, StopMode, TaskOrders, TaskReport
 
-from . import gpus, processes, room, system
+from . import gpus, memory_limit, processes, room, system
 from .artifacts import OutputKeeper
 from .attempt import Attempt, Surroundings
 from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
@@ -207,6 +207,7 @@ async def serve(settings: AgentSettings, parent: Parent) -> None:
 
 def main() -> int:
     log_to_stderr()
+    memory_limit.offer_to_oom_killer()
     system.adopt_orphans()
     try:
         settings = AgentSettings.from_environ()

@@ -25,8 +25,9 @@ class RankEnd:
     """What was seen of a rank's end.
 
     status: waitpid's word. finished: the cell had come to its end. account: the error file.
-    ended_because: why we ended it, empty when we did not. memory_kills: processes that the node's
-    kernel killed for memory while the rank lived. at: seconds since the epoch.
+    ended_because: why we ended it, empty when we did not. memory_kills: processes that the kernel killed
+    for memory while the rank lived. memory_limit_bytes: of the task; None: it had what its node has.
+    at: seconds since the epoch.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class RankEnd:
     account: dict[str, Any] | None = None
     ended_because: str = ""
     memory_kills: int = 0
+    memory_limit_bytes: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -86,11 +88,18 @@ def _told(end: RankEnd) -> JobError:
 
 def _killed(end: RankEnd) -> JobError:
     if end.exit_code == -signal.SIGKILL and end.memory_kills:
-        text = f"Rank {end.rank} on {end.node} was killed because the node ran out of memory."
+        text = f"Rank {end.rank} on {end.node} was killed because {_full(end.memory_limit_bytes)}."
         hint = "Use a smaller batch, fewer loader processes, or load the data in parts."
         return _error(end, ErrorKind.MEMORY, text, hint)
     _, hint = _SIGNAL_WORDS.get(-end.exit_code, ("", ""))
     return _error(end, ErrorKind.SIGNAL, f"Rank {end.rank} on {end.node} was killed by {_ending(end)}.", hint)
+
+
+def _full(limit_bytes: int | None) -> str:
+    """Say whose memory was full."""
+    if limit_bytes is None:
+        return "the node ran out of memory"
+    return f"its task had used all of the {limit_bytes / 1e9:.1f} GB of memory that its slots bring there"
 
 
 def _ending(end: RankEnd) -> str:

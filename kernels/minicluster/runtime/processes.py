@@ -83,15 +83,6 @@ def _sum_below(root: int, children: dict[int, list[int]], ticks: dict[int, int])
     return total
 
 
-def oom_kills() -> int:
-    """Return how many processes this machine's kernel has killed for memory since it started."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
-
-
 def _living() -> Iterator[tuple[int, int]]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():

@@ -12,7 +12,7 @@ from typing import Any
 
 from minicluster.wire import ErrorKind, JobError, RankReport, RankSight, RankStack, RankState
 
-from . import processes, stacks
+from . import memory_limit, processes, stacks
 from .errors import RankEnd, failure_of, note_of
 from .parent import Child, Parent
 from .paths import AttemptPaths
@@ -80,7 +80,7 @@ class LocalRank:
 
     async def live(self, parent: Parent, local_rank: int) -> None:
         """Have the rank forked and follow it to its end."""
-        kills_before = processes.oom_kills()
+        kills_before = memory_limit.oom_kills()
         pumps = (self._output, self._records, self._control)
         order = {"kind": "rank", "folder": str(self._paths.folder), "local_rank": local_rank}
         name = f"{self._paths.folder.name}-rank-{self.rank}"
@@ -93,7 +93,7 @@ class LocalRank:
         self._changed()
         await child.ended.wait()
         self.drain()
-        self._conclude(child, processes.oom_kills() - kills_before)
+        self._conclude(child, memory_limit.oom_kills() - kills_before)
 
     def send(self, number: signal.Signals, because: str) -> None:
         """Signal the rank and what it started, unless it is gone."""
@@ -188,6 +188,7 @@ class LocalRank:
                 account=account,
                 ended_because=self._because,
                 memory_kills=memory_kills,
+                memory_limit_bytes=memory_limit.limit_bytes(),
             )
             failure = failure_of(self.end)
             self.failure = failure and failure.model_copy(update={"stack": self._last_stack(account)})

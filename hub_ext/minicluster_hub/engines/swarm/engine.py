@@ -7,10 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from traitlets import Bool, Float, Integer, List, Unicode
-
 from minicluster_hub.engines.base import (
-    Engine,
     GpusRefused,
     ImageUnknown,
     LighthouseView,
@@ -25,46 +22,26 @@ from minicluster_hub.engines.swarm.docker import (
     DockerError,
     DockerRefused,
 )
+from minicluster_hub.engines.swarm.engine_config import SwarmEngineConfig
 from minicluster_hub.engines.swarm.last_words import LastWords
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.server_gpus import Key, ServerGpus
-from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
+from minicluster_hub.engines.swarm.spec import secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
 from minicluster_hub.models import NodeView, ServerRecord
 
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
 """A new service's task is listed within a look or two; one not there after both of these never came."""
 _AWAY_PAUSE_S = 2.0
+DEDICATED = "it is a manager, which runs the cluster's own services only"
 _Made = TypeVar("_Made")
 
 
-class SwarmEngine(Engine):
+class SwarmEngine(SwarmEngineConfig):
     """The nodes of a Swarm. Runs on a manager, with its Docker socket."""
-
-    image = Unicode(help="Image of tasks, with its digest: REGISTRY/NAME@sha256:...").tag(config=True)
-    images = List(Unicode(), help="Further images that a job may ask for with --image.").tag(config=True)
-    shm_bytes = Integer(
-        2 * 1024**3,
-        help="Size of a task's /dev/shm in bytes; memory is taken only when it is used.",
-    ).tag(config=True)
-    host_network = Bool(
-        False, help="Tasks use their node's network: a little faster, and no wall between two users' jobs."
-    ).tag(config=True)
-    verify_gpus = Bool(
-        True, help="End a task that does not see the GPUs that Swarm gave it; off for pretended GPUs."
-    ).tag(config=True)
-    stop_grace_s = Float(
-        1.0, help="Seconds that an agent gets to end its ranks before its container is killed."
-    ).tag(config=True)
-    settle_s = Float(
-        6.0,
-        help="Seconds for which a job that lost a node gets no other one in its place. Until the engines "
-        "know of the loss, whoever joins the job's network waits 30 s for the lost node.",
-    ).tag(config=True)
-    docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -105,7 +82,7 @@ class SwarmEngine(Engine):
         self._networks.hold(launch.gang_id, launch.task_id)
         try:
             secret_id = await self._patiently(lambda: self._make_around(launch))
-            spec = service_spec(launch, node, kinds, secret_id, self._settings())
+            spec = service_spec(launch, node, kinds, secret_id, self.task_settings())
             await self._patiently(lambda: self._make_service(spec))
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
@@ -138,7 +115,9 @@ class SwarmEngine(Engine):
         self._words.forget(task_name(task_id))
 
     async def start_lighthouse(self, gang_id: int) -> None:
-        await self._patiently(lambda: self._lighthouses.start(gang_id, self._view.nodes, self._settings()))
+        await self._patiently(
+            lambda: self._lighthouses.start(gang_id, self._view.nodes, self.task_settings())
+        )
 
     async def end_lighthouse(self, gang_id: int) -> None:
         await self._lighthouses.end(gang_id)
@@ -150,7 +129,7 @@ class SwarmEngine(Engine):
         node = next((node for node in self._view.nodes if node.name == server.node), None)
         if node is None:
             raise GpusRefused(f"there is no node {server.node} in the Swarm any more")
-        return await self._server_gpus.hold(server, node, self._settings())
+        return await self._server_gpus.hold(server, node, self.task_settings())
 
     async def release_gpus(self, owner: str, name: str) -> None:
         await self._server_gpus.release(owner, name)
@@ -161,7 +140,15 @@ class SwarmEngine(Engine):
     def nodes(self) -> tuple[NodeView, ...]:
         ready, kinds = self._view.ready, slot_kinds(self._view.nodes)
         return tuple(
-            NodeView(one.name, ready(one), one.address, kinds[one.name], "", one.cpus, one.memory_bytes)
+            NodeView(
+                name=one.name,
+                up=ready(one),
+                address=one.address,
+                slot_kinds=kinds[one.name],
+                closed=DEDICATED if self.dedicated_managers and one.manager else "",
+                cpus=one.cpus,
+                memory_bytes=one.memory_bytes,
+            )
             for one in self._view.nodes
         )
 
@@ -254,15 +241,6 @@ class SwarmEngine(Engine):
         return new or self._view.looks <= look + _LOOKS_TO_APPEAR
 
     # --- making -------------------------------------------------------------------------------
-
-    def _settings(self) -> TaskSettings:
-        return TaskSettings(
-            image=self.image,
-            shm_bytes=self.shm_bytes,
-            host_network=self.host_network,
-            verify_gpus=self.verify_gpus,
-            stop_grace_s=self.stop_grace_s,
-        )
 
     async def _patiently(self, make: Callable[[], Awaitable[_Made]]) -> _Made:
         """Make something, however long Docker is away: nothing can be ended without it either."""

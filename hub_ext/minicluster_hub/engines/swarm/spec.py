@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.names import DATA_ROLE, DATA_VOLUME, gang_network, labels, task_name
+from minicluster_hub.engines.swarm.tenant_limits import (
+    PIDS,
+    Reserve,
+    limits,
+    shm_bytes,
+    tenants_cpus,
+    tenants_memory_bytes,
+)
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 
 AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent"]
@@ -24,8 +32,8 @@ class TaskSettings:
 
     image: of tasks whose launch names none. host_network: tasks share their node's network, which
     saves VXLAN's headers and gives up the walls between jobs. verify_gpus: the agent compares the
-    GPUs that it sees with those that Swarm assigned. home_mount: a mount with the owner's home on
-    every node, where the lab has shared homes.
+    GPUs that it sees with those that Swarm assigned. pids: the most processes and threads of a task.
+    memory_per_slot_bytes: 0: a slot's share of what its node has but for the reserve.
     """
 
     image: str
@@ -34,6 +42,9 @@ class TaskSettings:
     verify_gpus: bool = True
     user: str = _USER_ID
     stop_grace_s: float = 1.0
+    pids: int = PIDS
+    memory_per_slot_bytes: int = 0
+    reserve: Reserve = field(default_factory=Reserve)
 
 
 def network_spec(gang_id: int) -> dict[str, Any]:
@@ -62,7 +73,6 @@ def service_spec(
 
     slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
     """
-    gpus = _gpus(launch, slot_kinds)
     marks = task_labels(launch)
     network = HOST_NETWORK if settings.host_network else gang_network(launch.gang_id)
     return {
@@ -72,7 +82,7 @@ def service_spec(
         "endpoint_spec": {"Mode": "dnsrr"},
         "task_template": {
             "ContainerSpec": _container(launch, node, slot_kinds, secret_id, marks, settings),
-            "Resources": {"Reservations": {"GenericResources": _generic(gpus)}} if gpus else {},
+            "Resources": _resources(launch, node, slot_kinds, settings),
             "RestartPolicy": {"Condition": "none"},
             "Placement": {"Constraints": [f"node.id=={node.id}"]},
             "Networks": [{"Target": network}],
@@ -95,8 +105,27 @@ def task_labels(launch: TaskLaunch) -> dict[str, str]:
     )
 
 
-def _generic(gpus: int) -> list[dict[str, Any]]:
-    return [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": gpus}}]
+def _resources(
+    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], settings: TaskSettings
+) -> dict[str, Any]:
+    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
+    found: dict[str, Any] = {
+        "Limits": limits(memory_bytes, tenants_cpus(node, settings.reserve), settings.pids)
+    }
+    if gpus := _gpus(launch, slot_kinds):
+        generic = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": gpus}}]
+        found["Reservations"] = {"GenericResources": generic}
+    return found
+
+
+def task_memory_bytes(
+    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], settings: TaskSettings
+) -> int:
+    """Return how much memory a task may take: so much for each of its slots; 0: the node does not tell."""
+    most_bytes = tenants_memory_bytes(node, settings.reserve)
+    share_bytes = most_bytes * len(launch.slots) // max(1, len(slot_kinds))
+    wanted_bytes = settings.memory_per_slot_bytes * len(launch.slots)
+    return min(wanted_bytes, most_bytes) if wanted_bytes and most_bytes else wanted_bytes or share_bytes
 
 
 def _container(
@@ -108,6 +137,8 @@ def _container(
     settings: TaskSettings,
 ) -> dict[str, Any]:
     environment = _environment(launch, node, slot_kinds, settings)
+    asked_bytes = launch.shm_bytes or settings.shm_bytes
+    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
     container: dict[str, Any] = {
         "Image": launch.image or settings.image,
         "Command": AGENT_COMMAND,
@@ -118,7 +149,7 @@ def _container(
         "StopGracePeriod": int(settings.stop_grace_s * _S),
         "CapabilityDrop": ["ALL"],
         "Privileges": {"NoNewPrivileges": True},
-        "Mounts": [_shared_memory(launch.shm_bytes or settings.shm_bytes), *_data()],
+        "Mounts": [_shared_memory(shm_bytes(asked_bytes, memory_bytes)), *_data()],
         "Secrets": [_token(launch, secret_id, settings.user)],
     }
     if not settings.host_network:
