@@ -42,8 +42,9 @@ WAIT = "while True: time.sleep(0.5)\n"
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster) -> LabCluster:
-    """The cluster with little memory for each slot: the lab's machines are one, and share its memory."""
+    """The cluster with little for each slot: the lab's machines are one, and share its memory."""
     standing.set_options(
+        "--service-option=--SwarmEngine.pids=512",
         f"--service-option=--SwarmEngine.memory_per_slot_bytes={MEMORY_PER_SLOT}",
         "--service-option=--MiniclusterHub.keep_warm_s=0.2",
     )

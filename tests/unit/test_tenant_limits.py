@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from minicluster.runtime import memory_limit
 from minicluster_hub.engines.base import TaskLaunch
+from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.spec import TaskSettings, service_spec
 from minicluster_hub.engines.swarm.tenant_limits import PIDS, Reserve, tenants_memory_bytes
 
@@ -90,3 +91,9 @@ def test_without_a_limit_the_machine_counts(tmp_path: Path, limit: str, text: st
     (tmp_path / limit).write_text(text)
     assert memory_limit.limit_bytes(tmp_path) is None
     assert memory_limit.oom_kills(tmp_path, machine) == 7
+
+
+def test_dedicated_managers_take_nothing_new_and_workers_do() -> None:
+    engine = SwarmEngine(dedicated_managers=True, docker_url="tcp://127.0.0.1:9")
+    assert engine.closed(node(1)) and not engine.closed(node(2))
+    assert not SwarmEngine(docker_url="tcp://127.0.0.1:9").closed(node(1))

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -167,6 +168,19 @@ async def test_a_drained_node_takes_nothing_new_until_it_is_taken_back(api):
     await api.ask("POST", f"api/jobs/{all_nodes['id']}/stop")
     assert (await post(api, "api/nodes/node-2/undrain")).status_code == 200
     assert await api.agents(job.id)
+
+
+async def test_a_node_that_the_engine_closes_takes_no_job_and_says_why(api, monkeypatch):
+    nodes = [
+        replace(node, closed="it is a manager" if node.name == "node-1" else "")
+        for node in api.engine.nodes()
+    ]
+    monkeypatch.setattr(api.engine, "nodes", lambda: tuple(nodes))
+    job = await api.submit("ada", nodes=2)
+    assert await api.agents(job.id)
+    assert {launch.node for launch in api.engine.launches.values()} == {"node-2", "node-3"}
+    shown = (await api.ask("GET", "api/nodes")).json()["nodes"]
+    assert {node["name"]: node["closed"] for node in shown}["node-1"] == "it is a manager"
 
 
 async def test_it_is_kept_over_a_restart(start_api):

@@ -36,7 +36,6 @@ from minicluster_hub.models import NodeView, ServerRecord
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
 """A new service's task is listed within a look or two; one not there after both of these never came."""
 _AWAY_PAUSE_S = 2.0
-DEDICATED = "it is a manager, which runs the cluster's own services only"
 _Made = TypeVar("_Made")
 
 
@@ -145,7 +144,7 @@ class SwarmEngine(SwarmEngineConfig):
                 up=ready(one),
                 address=one.address,
                 slot_kinds=kinds[one.name],
-                closed=DEDICATED if self.dedicated_managers and one.manager else "",
+                closed=self.closed(one),
                 cpus=one.cpus,
                 memory_bytes=one.memory_bytes,
             )

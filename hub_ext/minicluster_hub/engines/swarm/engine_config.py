@@ -7,6 +7,9 @@ from traitlets import Bool, Float, Integer, List, Unicode
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.tenant_limits import PIDS, Reserve
+from minicluster_hub.engines.swarm.view import SwarmNode
+
+DEDICATED = "it is a manager, which runs the cluster's own services only"
 
 
 class SwarmEngineConfig(Engine):
@@ -49,6 +52,10 @@ class SwarmEngineConfig(Engine):
         False, help="Managers run the cluster's own services only: no jobs, no notebook servers."
     ).tag(config=True)
     docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
+
+    def closed(self, node: SwarmNode) -> str:
+        """Return why a node takes no jobs and no notebook servers, "" if it does."""
+        return DEDICATED if self.dedicated_managers and node.manager else ""
 
     def task_settings(self) -> TaskSettings:
         """Return what all tasks have in common."""
