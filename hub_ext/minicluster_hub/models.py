@@ -228,6 +228,11 @@ class NodeView:
     cpus: float = 0.0
     memory_bytes: int = 0
 
+    @property
+    def open(self) -> bool:
+        """Whether it takes new tasks."""
+        return self.up and not self.closed
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:

@@ -50,7 +50,9 @@ def snapshot_of(
     world: World, nodes: Sequence[NodeView], now: float, about: Circumstances = Circumstances()
 ) -> Snapshot:
     """Return what the scheduler is told."""
-    up = {node.name: range(len(node.slot_kinds)) for node in nodes if node.up and node.name not in about.away}
+    up = {
+        node.name: range(len(node.slot_kinds)) for node in nodes if node.open and node.name not in about.away
+    }
     tasks: dict[int, list[TaskRecord]] = {}
     for task in world.tasks:
         tasks.setdefault(task.gang_id, []).append(task)

@@ -51,7 +51,7 @@ class Shadowing:
     async def report(self) -> ShadowReport:
         """Work it out, or wait for who is at it already."""
         if self._work is None or self._work.done():
-            up = Topology({node.name: len(node.slot_kinds) for node in self._nodes() if node.up})
+            up = Topology({node.name: len(node.slot_kinds) for node in self._nodes() if node.open})
             choice = self._rules.in_force.choice
             self._work = asyncio.create_task(asyncio.to_thread(self._evaluate, up, choice))
         self.latest = found = await asyncio.shield(self._work)
