@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 from minicluster.wire import (
     Job,
@@ -29,7 +30,7 @@ from minicluster_hub.meetings import sentence
 from minicluster_hub.models import JobRecord, NodeView, RankRecord, TaskRecord, World
 from minicluster_hub.orders import TaskOver, orders_for
 from minicluster_hub.paces import Paces
-from minicluster_hub.scenes import Limits, Scene
+from minicluster_hub.scenes import Isolate, Limits, Scene, together
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.free import FreeSlots
 from minicluster_hub.scheduling.reasons import Wait
@@ -48,7 +49,14 @@ class Board:
     `looked` is set at the first look: before it, living tasks would be told that they are over.
     """
 
-    def __init__(self, store: Store, engine: Engine, limits: Limits, keepers: Keepers | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        limits: Limits,
+        keepers: Keepers | None = None,
+        isolate: Isolate = together,
+    ) -> None:
         self.changes = Bell()
         self.looks = Looks()
         self.orders_bell = Bell()
@@ -61,6 +69,7 @@ class Board:
         self._store = store
         self._engine = engine
         self._limits = limits
+        self._isolate = isolate
         self._notes: dict[int, dict[str, str]] = {}
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
@@ -70,10 +79,11 @@ class Board:
     # --- shown by the reconciler --------------------------------------------------------------
 
     def show(self, world: World, scenes: Iterable[Scene]) -> None:
-        """Take a new look at the world."""
-        before, self.world = self.scenes.values(), world
-        self.scenes = {scene.gang.id: scene for scene in scenes}
-        for job_id, _ in _told(self.scenes.values()) ^ _told(before):
+        """Take a new look at the world. A gang of which nothing can be said now is as it was."""
+        known, self.world = self.scenes, world
+        self.scenes = {gang.id: known[gang.id] for gang in world.gangs if gang.id in known}
+        self.scenes.update({scene.gang.id: scene for scene in scenes})
+        for job_id, _ in _told(self.scenes.values()) ^ _told(known.values()):
             self.changes.ring(job_id)
         self.keepers.show(world)
         self.paces.show(world)
@@ -121,7 +131,11 @@ class Board:
 
     def ring_orders(self) -> None:
         """Wake the agents whose orders changed since the last call."""
-        before, self._versions = self._versions, {task.id: self._version(task) for task in self.world.tasks}
+        before, self._versions = self._versions, {}
+        gangs = {gang.id: gang for gang in self.world.gangs}
+        for gang_id, tasks in groupby(self.world.tasks, lambda task: task.gang_id):
+            with self._isolate("telling orders to", gangs[gang_id]):
+                self._versions.update({task.id: self._version(task) for task in tasks})
         for task_id in self._versions.keys() | before.keys():
             if self._versions.get(task_id) != before.get(task_id):
                 self.orders_bell.ring(task_id)

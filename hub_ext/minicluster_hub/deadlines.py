@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from minicluster.wire import JobState
 from minicluster_hub.models import JobRecord, TaskState, World
-from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, scenes
+from minicluster_hub.scenes import ENDING, Isolate, Limits, Scene, Sight, scenes, together
 
 
-def next_deadline(world: World, sight: Sight, limits: Limits) -> float | None:
+def next_deadline(world: World, sight: Sight, limits: Limits, isolate: Isolate = together) -> float | None:
     """Return in how many seconds `lifecycle.decide` may say something new without any event, or None."""
     waits: list[float] = []
-    for scene in scenes(world, sight, limits):
-        waits += _gang_waits(scene, sight, limits)
-        if scene.job is not None:
-            waits += _job_waits(scene, scene.job, sight, limits)
+    for scene in scenes(world, sight, limits, isolate):
+        with isolate("timing", scene.gang):
+            waits += _gang_waits(scene, sight, limits)
+            if scene.job is not None:
+                waits += _job_waits(scene, scene.job, sight, limits)
     return max(0.05, min(waits)) if waits else None
 
 

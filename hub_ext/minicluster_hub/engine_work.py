@@ -12,32 +12,33 @@ from typing import Any
 from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
 from minicluster_hub.models import TaskRecord
 from minicluster_hub.scenes import Scene
-from minicluster_hub.store import Store
+from minicluster_hub.steps import ENDING, STARTING, Key, Step, lighthouse_key, task_key
+from minicluster_hub.store import Store, StoreError
 
 RETRY_S = 1.0
-Key = tuple[str, int]
 Refused = Callable[[int, EngineError], None]
 """Told which task or gang the engine refused, and why."""
-
-
-def task_key(task_id: int) -> Key:
-    return "task", task_id
-
-
-def lighthouse_key(gang_id: int) -> Key:
-    return "lighthouse", gang_id
+Ended = Callable[[Step, BaseException | None], None]
+"""Told what was done, and what it raised that nobody expects of an engine."""
 
 
 class EngineWork:
     """Starts and ends by the engine, in the background; `wake` is called when something is done."""
 
     def __init__(
-        self, store: Store, engine: Engine, service_url: str, wake: Callable[[], None], log: logging.Logger
+        self,
+        store: Store,
+        engine: Engine,
+        service_url: str,
+        wake: Callable[[], None],
+        ended: Ended,
+        log: logging.Logger,
     ) -> None:
         self._store = store
         self._engine = engine
         self._service_url = service_url
         self._wake = wake
+        self._ended = ended
         self._log = log
         self._under_way: dict[Key, asyncio.Task[None]] = {}
 
@@ -68,19 +69,22 @@ class EngineWork:
             shm_bytes=scene.gang.shm_bytes,
             epoch=self._store.epoch,
         )
-        self._begin(task_key(task.id), self._or_refused(self._engine.start(launch), task.id, refused))
+        self._begin(STARTING, task_key(task.id), self._start_task(launch, refused))
 
     def end_task(self, task_id: int) -> None:
-        self._begin(task_key(task_id), self._engine.end(task_id))
+        self._begin(ENDING, task_key(task_id), self._engine.end(task_id))
 
     def end_stray(self, task_id: int) -> None:
-        self._begin(task_key(task_id), self._end_stray(task_id))
+        self._begin(ENDING, task_key(task_id), self._end_stray(task_id))
 
     def start_lighthouse(self, gang_id: int, refused: Refused) -> None:
-        self._begin(lighthouse_key(gang_id), self._start_lighthouse(gang_id, refused))
+        self._begin(STARTING, lighthouse_key(gang_id), self._start_lighthouse(gang_id, refused))
 
     def end_lighthouse(self, gang_id: int) -> None:
-        self._begin(lighthouse_key(gang_id), self._engine.end_lighthouse(gang_id))
+        self._begin(ENDING, lighthouse_key(gang_id), self._engine.end_lighthouse(gang_id))
+
+    async def _start_task(self, launch: TaskLaunch, refused: Refused) -> None:
+        await self._or_refused(self._engine.start(launch), launch.task_id, refused)
 
     async def _start_lighthouse(self, gang_id: int, refused: Refused) -> None:
         await self._or_refused(self._engine.start_lighthouse(gang_id), gang_id, refused)
@@ -98,10 +102,10 @@ class EngineWork:
         except EngineError as error:
             refused(what, error)
 
-    def _begin(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, doing: str, key: Key, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._as_leader(work))
         self._under_way[key] = task
-        task.add_done_callback(lambda done: self._done(key, done))
+        task.add_done_callback(lambda done: self._done(Step(doing, *key), done))
 
     async def _as_leader(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it, unless another service has taken over between the decision and now."""
@@ -112,11 +116,12 @@ class EngineWork:
             raise
         await work
 
-    def _done(self, key: Key, done: asyncio.Task[None]) -> None:
-        self._under_way.pop(key, None)
-        if not done.cancelled() and (error := done.exception()) is not None:
-            unexpected = None if isinstance(error, EngineError) else error
-            self._log.error("the engine failed with %s %s: %s", *key, error, exc_info=unexpected)
+    def _done(self, step: Step, done: asyncio.Task[None]) -> None:
+        self._under_way.pop((step.kind, step.id), None)
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, (EngineError, StoreError)):
+            self._log.error("%s failed; trying again in %s s: %s", step, RETRY_S, error)
             asyncio.get_running_loop().call_later(RETRY_S, self._wake)
             return
+        self._ended(step, error)
         self._wake()

@@ -27,25 +27,42 @@ from minicluster_hub.losses import (
     image_retired,
     lost_task,
     unreached_task,
+    unreadable,
     without_unusable,
 )
 from minicluster_hub.models import GangTarget, JobRecord, TaskState, World
-from minicluster_hub.scenes import ENDING, Limits, Scene, Sight, lost_connections, scenes
+from minicluster_hub.scenes import (
+    ENDING,
+    Isolate,
+    Limits,
+    Scene,
+    Sight,
+    lost_connections,
+    scenes,
+    together,
+)
 from minicluster_hub.states import JobEvent
 
 
-def decide(world: World, sight: Sight, limits: Limits) -> tuple[Action, ...]:
-    """Return what must happen next."""
+def decide(world: World, sight: Sight, limits: Limits, isolate: Isolate = together) -> tuple[Action, ...]:
+    """Return what must happen next; nothing for a gang of which deciding raises, if that is isolated."""
     known = {task.id for task in world.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in sight.views if task_id not in known]
-    failures = (given_up(job, limits) or image_retired(job, world) for job in world.jobs)
+    failures = (unreadable(job) or given_up(job, limits) or image_retired(job, world) for job in world.jobs)
     actions += [failure for failure in failures if failure]
-    for scene in scenes(world, sight, limits):
-        actions += _task_actions(scene, sight)
-        if scene.job is not None:
-            actions += _job_actions(scene, scene.job, sight, limits)
-        actions += _gang_actions(scene, sight, limits)
+    for scene in scenes(world, sight, limits, isolate):
+        with isolate("deciding for", scene.gang):
+            actions += tuple(_scene_actions(scene, sight, limits))
     return (*actions, *_lighthouse_actions(world, sight))
+
+
+def _scene_actions(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Action]:
+    if scene.job is not None and scene.job.unreadable:
+        return  # Its end was decided above, and nothing of its scene is certain.
+    yield from _task_actions(scene, sight)
+    if scene.job is not None:
+        yield from _job_actions(scene, scene.job, sight, limits)
+    yield from _gang_actions(scene, sight, limits)
 
 
 def _lighthouse_actions(world: World, sight: Sight) -> Iterator[Action]:

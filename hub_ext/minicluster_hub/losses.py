@@ -76,6 +76,16 @@ def given_up(job: JobRecord, limits: Limits) -> Happened | None:
     return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
 
 
+def unreadable(job: JobRecord) -> Happened | None:
+    """Return the end of a job whose record cannot be read, None for any other."""
+    if not job.unreadable:
+        return None
+    words = f"the record of this job cannot be read: {job.unreadable}"
+    hint = "It may be of another release, or damaged. Submit the job again."
+    error = JobError(kind=ErrorKind.LOST, message=words, hint=hint)
+    return Happened(job.id, JobEvent.GIVEN_UP, words, error)
+
+
 def image_retired(job: JobRecord, world: World) -> Happened | None:
     """Return the failure of a queued job whose image may not run any more, None for any other."""
     if job.state is not JobState.QUEUED or job.spec.image not in world.refused_images:

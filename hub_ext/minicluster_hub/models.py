@@ -36,7 +36,7 @@ class JobRecord:
     losses: attempts in a row that ended with a lost task and got no further than the one before.
     data_attempt_id: the attempt for which the data sets are on all nodes.
     removed_at: when what is large of it was removed: blobs, snapshots, logs.
-    """
+    unreadable: why the spec in its row cannot be read, if so: `spec` stands in for it."""
 
     id: int
     owner: str
@@ -56,6 +56,7 @@ class JobRecord:
     losses: int = 0
     data_attempt_id: int | None = None
     removed_at: float | None = None
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

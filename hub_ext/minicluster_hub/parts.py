@@ -125,7 +125,7 @@ def _context(
 ) -> Context:
     blobs = BlobFiles(app.service_dir / "blobs")
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.board.nodes)
+    metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
     limits = ApiLimits(
         payload_bytes=app.payload_limit_bytes,
         result_bytes=app.result_limit_bytes,

@@ -5,45 +5,69 @@ from __future__ import annotations
 import logging
 import time
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from minicluster.wire import JobState
+from minicluster.wire import JobSpec, JobState
 from minicluster_hub.accounts import Accounts
 from minicluster_hub.board import Board
 from minicluster_hub.bookings import Bookings
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.foretelling import Foretelling
-from minicluster_hub.models import GangTarget, World
+from minicluster_hub.leasing import Leasing
+from minicluster_hub.models import GangTarget, JobRecord, World
+from minicluster_hub.quarantine import Quarantine
+from minicluster_hub.rules.errors import PlanFailed
 from minicluster_hub.rules.in_force import Rules
 from minicluster_hub.rules.own import OwnPolicy
 from minicluster_hub.scenes import Limits, Sight, silent_nodes
 from minicluster_hub.scheduler_view import Circumstances, snapshot_of
 from minicluster_hub.scheduling.base import Snapshot, Topology
-from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.blame import at_fault
+from minicluster_hub.scheduling.free import FreeSlots
 from minicluster_hub.scheduling.held_slots import Against
 from minicluster_hub.scheduling.keeping import Kept, first, keep, meanwhile
 from minicluster_hub.scheduling.quotas import Within
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import (
-    Admit,
     Decision,
-    Extend,
-    Grow,
-    Reclaim,
-    Resize,
-    Reuse,
     Schedule,
-    Trim,
 )
 from minicluster_hub.scheduling.standing import Planned
-from minicluster_hub.states import JobEvent
-from minicluster_hub.store import GangTaken, SlotTaken, Store
+from minicluster_hub.store import Store, StoreError
 
 GROWTH_PAUSE_S = 5.0
 """How long a job that lost a node, or a node that was to join it, gets no other one."""
 REFUSED_GROWTH_PAUSE_S = 60.0
 """The same after one that could not join: it would be tried again, with the same end."""
+
+_PLAIN = JobRecord(
+    0,
+    "",
+    JobSpec(payload_sha256="0" * 64),
+    JobState.QUEUED,
+    "",
+    0,
+    None,
+    None,
+    0,
+    0,
+    None,
+    None,
+    None,
+    None,
+    None,
+)
+"""A job at which no policy can take offence."""
+
+
+class JobsAtFault(Exception):
+    """Planning raises because of these jobs: it works without them. The cause is what it raised."""
+
+    def __init__(self, jobs: Sequence[JobRecord]) -> None:
+        super().__init__(f"planning raises at jobs {', '.join(str(job.id) for job in jobs)}")
+        self.jobs = tuple(jobs)
 
 
 class Planner:
@@ -58,6 +82,7 @@ class Planner:
         accounts: Accounts,
         limits: Limits,
         log: logging.Logger,
+        quarantine: Quarantine,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -67,6 +92,7 @@ class Planner:
         self._accounts = accounts
         self._limits = limits
         self._log = log
+        self._leasing = Leasing(store, board, quarantine, self.pause_growth, log)
         self._clock = clock
         self._no_growth: dict[int, float] = {}
         self._ending_since: dict[int, float] = {}
@@ -83,10 +109,14 @@ class Planner:
         self.bookings = Bookings(store, log)
 
     async def ask(self, world: World, sight: Sight) -> bool:
-        """Wait for a policy that takes its time; return whether it did: the world may have changed by now."""
+        """Wait for a policy that takes its time; return whether it did: the world may have changed by now.
+
+        Raises JobsAtFault.
+        """
         if self._rules.ready:
             return False
-        _, kept = self._look(world, sight)
+        with self._blaming(world, sight):
+            _, kept = self._look(world, sight)
         snapshot = kept.snapshot
         if self._rules.loaded and not self._undecided(snapshot):
             return False
@@ -94,17 +124,23 @@ class Planner:
         return True
 
     def plan(self, world: World, sight: Sight) -> bool:
-        """Start jobs, make room for others; return whether anything was done."""
+        """Start jobs, make room for others; return whether anything was done. Raises JobsAtFault."""
+        try:
+            with self._blaming(world, sight):
+                return self._plan(world, sight)
+        except PlanFailed as failed:
+            self._rules.blame(failed)
+            return True
+
+    def _plan(self, world: World, sight: Sight) -> bool:
         self._within, self._kept = self._look(world, sight)
         self.snapshot = snapshot = self._kept.snapshot
         for urgent in first(self._kept, self._rules.placement):
-            if any([self._apply(decision, sight.now) for decision in urgent]):
+            if any([self._leasing.apply(decision, sight.now) for decision in urgent]):
                 self._rules.drop_answer()
                 return True
         decisions = self._decide(snapshot)
-        if decisions is None:
-            return True
-        done = [self._apply(decision, sight.now) for decision in decisions]
+        done = [self._leasing.apply(decision, sight.now) for decision in decisions]
         if not any(done):
             self._explain()
             self._board.show_closed(self.bookings.closed(sight.now))
@@ -122,10 +158,42 @@ class Planner:
         self._board.planned = Planned(self.snapshot, self._foretelling.latest)
         self._board.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
 
+    @contextmanager
+    def _blaming(self, world: World, sight: Sight) -> Iterator[None]:
+        """Turn what planning raises because of some jobs into JobsAtFault."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:
+            jobs = at_fault(
+                world.jobs, _PLAIN, lambda some: self._raises(replace(world, jobs=tuple(some)), sight)
+            )
+            if jobs:
+                raise JobsAtFault(jobs) from error
+            raise
+
+    def _raises(self, world: World, sight: Sight) -> bool:
+        """Whether planning for this world raises; nothing is done. A lab's own policy is not asked again."""
+        rules = self._rules
+        try:
+            _, kept = self._left(self._snapshot(world, sight))
+            for _ in first(kept, rules.placement):
+                pass
+            if not isinstance(rules.policy, OwnPolicy):
+                rules.schedule(kept.snapshot, kept.barred)
+            explain(kept.shown(), {}, {})
+        except Exception:
+            return True
+        return False
+
     def _look(self, world: World, sight: Sight) -> tuple[Within, Kept]:
         """Return what quotas leave of what there is, and what claims leave of that."""
         snapshot = self._snapshot(world, sight)
         self.bookings.attend(snapshot)
+        return self._left(snapshot)
+
+    def _left(self, snapshot: Snapshot) -> tuple[Within, Kept]:
         within = self._accounts.within_quotas(snapshot)
         return within, keep(within.snapshot, self.bookings.claims(), self.bookings.groups_of)
 
@@ -133,22 +201,20 @@ class Planner:
         """Whether there is anything to plan."""
         return bool(snapshot.waiting or snapshot.growing or (snapshot.running and self._rules.moves_running))
 
-    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...] | None:
-        """Return what to do; None: the policy failed, and another one has to be asked."""
+    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        """Return what to do. Raises PlanFailed."""
         self.again_at = min(self._moments(), default=None)
         if not self._undecided(snapshot):
             self._rules.drop_answer()
             return ()
         schedules = self._schedules(replace(snapshot, held_out=self._held_out))
-        if schedules is None:
-            return None
         self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)
         found = [one.assignment for one in schedules]
         self._held_out = dict(ChainMap(*(one.held_out for one in found)))
         self._held_out_until = dict(ChainMap(*(one.held_out_until for one in found)))
         return tuple(decision for one in schedules for decision in one.decisions)
 
-    def _schedules(self, snapshot: Snapshot) -> list[Schedule] | None:
+    def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
         """Return what the policy wants, and if that is nothing, what it wants until the next claims begin.
 
         A lab's own policy answers one question at a time: the first one.
@@ -156,15 +222,12 @@ class Planner:
         rules, kept = self._rules, self._kept
         own = isinstance(rules.policy, OwnPolicy)
         schedule = rules.schedule(snapshot, kept.barred)
-        if schedule is None:
-            return None
         if schedule.decisions or own:
             return [schedule]
         left = meanwhile(kept, schedule.assignment, elastic=rules.policy.elastic)
         if left is None:
             return [schedule]
-        more = rules.schedule(replace(left, held_out=snapshot.held_out), kept.barred)
-        return None if more is None else [schedule, more]
+        return [schedule, rules.schedule(replace(left, held_out=snapshot.held_out), kept.barred)]
 
     def _moments(self, *more: float | None) -> list[float]:
         moments = (self._within.again_at, self._kept.again_at, *more)
@@ -201,49 +264,6 @@ class Planner:
         ending = [gang.id for gang in world.gangs if gang.target is GangTarget.END]
         self._ending_since = {gang_id: self._ending_since.get(gang_id, now) for gang_id in ending}
         return {gang_id: now - since for gang_id, since in self._ending_since.items()}
-
-    def _apply(self, decision: Decision, now: float) -> bool:
-        try:
-            match decision:
-                case Admit(job_id, places):
-                    self._store.admit(job_id, places, now)
-                case Reuse(job_id, gang_id):
-                    self._store.bind(job_id, gang_id, now)
-                case Extend(job_id, gang_id, places):
-                    self._store.bind(job_id, gang_id, now, places)
-                case Grow(job_id, places):
-                    self._store.grow(job_id, places, now)
-                case Resize(job_id, places, why):
-                    self._resize(job_id, places, why, now)
-                case Trim(gang_id, nodes):
-                    self._trim(gang_id, nodes, now)
-                    return True
-                case Reclaim(gang_id):
-                    self._store.end_gang(gang_id)
-                    return True
-        except (SlotTaken, GangTaken) as error:
-            self._log.warning("the plan no longer holds: %s", error)
-            return False
-        self._log.info("job %s: %s", job_id, decision)
-        self._board.ring(job_id)
-        return True
-
-    def _trim(self, gang_id: int, nodes: Sequence[str], now: float) -> None:
-        tasks = self._board.scenes[gang_id].tasks
-        self._store.drop_tasks(gang_id, [task.id for task in tasks if task.node in nodes], now)
-
-    def _resize(self, job_id: int, places: Places, why: str, now: float) -> None:
-        """Have a fault-tolerant job go on with what it keeps; any other starts again from its snapshot."""
-        scene = next(one for one in self._board.scenes.values() if one.job and one.job.id == job_id)
-        kept = set(places)
-        gone = tuple(task for task in scene.tasks if (task.node, task.slots) not in kept)
-        if scene.tolerates_loss and places and len(gone) == len(scene.tasks) - len(places):
-            self._store.drop_tasks(scene.gang.id, [task.id for task in gone], now)
-            nodes = ", ".join(task.node for task in gone)
-            self._store.note(job_id, "shrunk", f"{nodes} leaves: the job {why}", now)
-            self.pause_growth(job_id)
-        else:
-            self._store.apply(job_id, JobEvent.PREEMPTED, now, reason=why, losses=0)
 
 
 def _settling(world: World, since: float) -> frozenset[int]:

@@ -10,35 +10,30 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
-from minicluster.wire import ErrorKind, JobError, PolicyChoice
+from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.accounts import WEEK_S, Accounts
 from minicluster_hub.actions import (
     Action,
-    DataReady,
-    DropTasks,
-    EndGang,
-    EndLighthouse,
-    EndStray,
-    EndTask,
-    Happened,
-    MarkEnded,
     MarkStarted,
-    StartLighthouse,
-    StartTask,
 )
 from minicluster_hub.attention import LOOK_S, Attention
 from minicluster_hub.board import Board
 from minicluster_hub.deadlines import next_deadline
-from minicluster_hub.engine_work import RETRY_S, EngineWork, lighthouse_key, task_key
+from minicluster_hub.engine_work import RETRY_S, EngineWork
 from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.executor import Executor
 from minicluster_hub.keepers import Keepers
 from minicluster_hub.lifecycle import decide
-from minicluster_hub.models import JobRecord, World
-from minicluster_hub.planner import Planner
+from minicluster_hub.models import GangRecord, World
+from minicluster_hub.planner import JobsAtFault, Planner
+from minicluster_hub.quarantine import Failure, Quarantine
 from minicluster_hub.rules.in_force import BUILT_IN, Rules
-from minicluster_hub.scenes import Limits, Scene, Sight, scenes
+from minicluster_hub.scenes import Limits, Sight, scenes
 from minicluster_hub.states import JobEvent
+from minicluster_hub.steps import ENDING, PLACING, STARTING, Step, all_keys, key_of, step_of
 from minicluster_hub.store import NotLeading, Store
 
 IDLE_LOOK_S = 5.0
@@ -61,23 +56,34 @@ class Reconciler:
         log: logging.Logger | None = None,
         keepers: Keepers | None = None,
     ) -> None:
-        self.board = Board(store, engine, limits or Limits(), keepers)
+        self._limits = limits or Limits()
+        self._log = log or logging.getLogger(__name__)
+        self.quarantine = Quarantine(store, self._limits.retry_s, monotonic, self._log)
+        self.board = Board(store, engine, self._limits, keepers, self._isolate)
         self._service_url = service_url
         self._store = store
         self._engine = engine
-        self._limits = limits or Limits()
         self._clock = clock
-        self._log = log or logging.getLogger(__name__)
         self.accounts = accounts or Accounts(store, WEEK_S, {})
         self.rules = rules or Rules(store, BUILT_IN, clock, self._log)
         self._awake = asyncio.Event()
         self._attention = Attention(monotonic)
         self._planner = Planner(
-            store, engine, self.board, self.rules, self.accounts, self._limits, self._log, monotonic
+            store,
+            engine,
+            self.board,
+            self.rules,
+            self.accounts,
+            self._limits,
+            self._log,
+            self.quarantine,
+            monotonic,
         )
         self.bookings, self.kept_from = self._planner.bookings, self._planner.kept_from
         self._unreached: dict[int, tuple[str, ...]] = {}
-        self._work = EngineWork(store, engine, service_url, self.wake, self._log)
+        self._work = EngineWork(store, engine, service_url, self.wake, self._worked, self._log)
+        self._executor = Executor(store, engine, self.board, self._work, self, clock, self._log)
+        self.happened, self.pause_growth = self._executor.happened, self._planner.pause_growth
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -166,29 +172,56 @@ class Reconciler:
         """Act until nothing is left to do now; return in how many seconds to look again."""
         while True:
             self._look()
-            world, sight = self.board.world, self._sight(self.board.world)
-            actions = [action for action in decide(world, sight, self._limits) if self._is_new(action)]
-            for action in actions:
-                self._carry_out(action)
-            if actions or await self._planner.ask(world, sight):
+            if self._give_up_hopeless():
                 continue
-            if not self._planner.plan(world, sight):
+            world, sight = self.board.world, self._sight(self.board.world)
+            decided = decide(world, sight, self._limits, self._isolate)
+            actions = [action for action in decided if self._is_new(action)]
+            for action in actions:
+                step = step_of(action)
+                done = step.doing not in (STARTING, ENDING)
+                with self.quarantine.isolate(step, self._job_of(step), done=done):
+                    self._executor.carry_out(action)
+            if not actions and not await self._plan(world, sight):
                 break
         self.board.ring_orders()
         if self.board.keepers.busy:
             self._engine.keep_data(self._service_url, self.board.keepers.token)
         replan_at = self._planner.again_at
         waits_s = (
-            next_deadline(world, sight, self._limits),
+            next_deadline(world, sight, self._limits, self._isolate),
+            self.quarantine.next_in_s(),
             RETRY_S if self._planner.settling else None,
             None if replan_at is None else max(0.0, replan_at - sight.now),
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
+    async def _plan(self, world: World, sight: Sight) -> bool:
+        """Plan for all jobs but those that a moment ago made planning fail; return whether to look again."""
+        left_out = self.quarantine.waiting_jobs(PLACING)
+        jobs = tuple(job for job in world.jobs if job.id not in left_out) if left_out else world.jobs
+        world = replace(world, jobs=jobs)
+        try:
+            if await self._planner.ask(world, sight):
+                return True
+            done = self._planner.plan(world, sight)
+            self.quarantine.all_worked(PLACING)
+            return done
+        except JobsAtFault as fault:
+            for job in fault.jobs:
+                # One that has its slots goes on with them: only who waits can be hopeless.
+                waits = job.state is JobState.QUEUED
+                self.quarantine.failed(
+                    Step(PLACING, "job", job.id), job.id if waits else None, fault.__cause__ or fault
+                )
+            return True
+
     def _look(self) -> None:
         world = self._store.world()
         self.accounts.note(world, self._engine.nodes(), self._clock())
-        self.board.show(world, scenes(world, self._sight(world), self._limits))
+        sight = self._sight(world)
+        self.quarantine.look(lambda: all_keys(world, sight.views, sight.lighthouses))
+        self.board.show(world, scenes(world, sight, self._limits, self._isolate))
 
     def _sight(self, world: World) -> Sight:
         views = self._engine.tasks()
@@ -202,98 +235,43 @@ class Reconciler:
         return Sight(views, silence_s, self._clock(), self._engine.lighthouses(), data, self._unreached, down)
 
     def _is_new(self, action: Action) -> bool:
-        match action:
-            case StartTask(task) | EndTask(task) | MarkEnded(task):
-                return not self._work.is_busy(task_key(task.id))
-            case EndStray(task_id):
-                return not self._work.is_busy(task_key(task_id))
-            case StartLighthouse(gang_id) | EndLighthouse(gang_id):
-                return not self._work.is_busy(lighthouse_key(gang_id))
-        return True
+        """Whether it is not under way, and did not fail a moment ago."""
+        busy = not isinstance(action, MarkStarted) and self._work.is_busy(key_of(action))
+        return not busy and not self.quarantine.waits(step_of(action))
 
-    # --- carrying out -------------------------------------------------------------------------
+    # --- what fails for one job -----------------------------------------------------------------
 
-    def _carry_out(self, action: Action) -> None:
-        match action:
-            case MarkStarted(task):
-                self.heartbeat(task.id)
-                self._store.task_started(task.id, self._clock())
-            case MarkEnded(task):
-                self._store.task_ended(task.id, self._clock())
-                self._engine.forget(task.id)
-                self.board.ring()
-            case EndGang(gang_id, reason):
-                self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
-                self._store.end_gang(gang_id)
-            case DropTasks(gang_id, task_ids, reason):
-                self._drop(gang_id, task_ids, reason)
-            case DataReady(job_id, attempt_id):
-                self._store.datasets.ready_for(job_id, attempt_id)
-            case Happened(job_id, event, reason, error, losses):
-                self.happened(job_id, event, reason, error, losses)
-            case _:
-                self._begin(action)
+    def _isolate(self, doing: str, gang: GangRecord) -> AbstractContextManager[None]:
+        return self.quarantine.isolate(Step(doing, "gang", gang.id), gang.job_id)
 
-    def _begin(self, action: Action) -> None:
-        """Begin what the engine takes its time for."""
-        match action:
-            case StartTask(task):
-                self._work.start_task(task, self.board.scenes[task.gang_id], self._task_refused)
-            case EndTask(task):
-                self._work.end_task(task.id)
-            case EndStray(task_id):
-                self._log.warning("task %s is in no row: ending it", task_id)
-                self._work.end_stray(task_id)
-            case StartLighthouse(gang_id):
-                self._work.start_lighthouse(gang_id, self._lighthouse_refused)
-            case EndLighthouse(gang_id):
-                self._work.end_lighthouse(gang_id)
+    def _worked(self, step: Step, error: BaseException | None) -> None:
+        """Note how what was under way in the engine went."""
+        if error is None:
+            self.quarantine.worked(step)
+        else:
+            self.quarantine.failed(step, self._job_of(step), error)
 
-    def _drop(self, gang_id: int, task_ids: tuple[int, ...], reason: str) -> None:
-        scene = self.board.scenes[gang_id]
-        nodes = ", ".join(task.node for task in scene.tasks if task.id in task_ids)
-        self._log.info("gang %s goes on without %s%s", gang_id, nodes, f": {reason}" if reason else "")
-        self._store.drop_tasks(gang_id, task_ids, self._clock())
-        if scene.job is not None and scene.tolerates_loss:
-            self._planner.pause_growth(scene.job.id, refused=bool(reason))
-            why = f"{nodes} {f'leaves: {reason}' if reason else 'is lost'}; the others go on"
-            self._store.note(scene.job.id, "shrunk", why, self._clock())
-            self.board.ring(scene.job.id)
+    def _job_of(self, step: Step) -> int | None:
+        """Return the job that a step is for, None for a warm gang, a stray task, one that is over."""
+        gang_id = step.id
+        if step.kind == "job":
+            return step.id
+        if step.kind == "task":
+            gang_id = next((task.gang_id for task in self.board.world.tasks if task.id == step.id), 0)
+        return next((gang.job_id for gang in self.board.world.gangs if gang.id == gang_id), None)
 
-    def happened(
-        self,
-        job_id: int,
-        event: JobEvent,
-        reason: str = "",
-        error: JobError | None = None,
-        losses: int | None = None,
-    ) -> JobRecord:
-        """Apply an event to a job and tell everyone who looks at it."""
-        record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error, losses=losses)
-        self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
-        self.board.ring(job_id)
-        self.wake()
-        return record
+    def _give_up_hopeless(self) -> bool:
+        """End the jobs with which nothing works; return whether any was ended."""
+        open_jobs = {job.id for job in self.board.world.jobs}
+        hopeless = {one.job_id: one for one in self.quarantine.hopeless() if one.job_id in open_jobs}
+        return any([self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id])
 
-    def _task_refused(self, task_id: int, error: EngineError) -> None:
-        """Fail the job whose task cannot start; one that was only to join a running attempt is dropped."""
-        task = next((task for task in self.board.world.tasks if task.id == task_id), None)
-        scene = self.board.scenes.get(task.gang_id) if task else None
-        if task is None or scene is None:
-            return
-        self._log.warning("task %s was not started on %s: %s", task_id, task.node, error)
-        if scene.tolerates_loss:
-            self._drop(scene.gang.id, (task_id,), str(error))
-            return
-        self._store.end_gang(scene.gang.id)
-        self._fail(scene, error, task.node)
-
-    def _lighthouse_refused(self, gang_id: int, error: EngineError) -> None:
-        scene = self.board.scenes.get(gang_id)
-        if scene is not None:
-            self._fail(scene, error, None)
-
-    def _fail(self, scene: Scene, error: EngineError, node: str | None) -> None:
-        if scene.job is not None:
-            failure = JobError(kind=ErrorKind.START, node=node, message=str(error))
-            self.happened(scene.job.id, JobEvent.FAILURE_SEEN, str(error), failure)
+    def _give_up(self, job_id: int, failure: Failure) -> bool:
+        step = Step(ENDING, "job", job_id)
+        if self.quarantine.waits(step):
+            return False
+        with self.quarantine.isolate(step):
+            error = failure.told()
+            self.happened(job_id, JobEvent.GIVEN_UP, error.message, error)
+            return True
+        return False

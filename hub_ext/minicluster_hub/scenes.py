@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from minicluster.wire import JobState, OutputLimits, RankState
@@ -23,6 +24,14 @@ from minicluster_hub.root_cause import is_consequence, root_cause
 ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING, JobState.YIELDING)
 """The states in which an attempt is being cleared away."""
 
+Isolate = Callable[[str, GangRecord], AbstractContextManager[object]]
+"""Keeps what is raised for one gang from all others; told what is done with it."""
+
+
+def together(_doing: str, _gang: GangRecord) -> AbstractContextManager[object]:
+    """Let everything pass: what is raised for one gang ends the whole."""
+    return nullcontext()
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -37,6 +46,7 @@ class Limits:
     max_losses: attempts that end with a lost task and get no further than the one before.
     meet_patience_s: how long the tasks of an attempt that needs all of them may fail to reach each other.
     min_run_s: so long a job that has started keeps its slots, whatever the policy says.
+    retry_s: the pause after something failed for one job that should not; each further time doubles it.
     """
 
     heartbeat_timeout_s: float = 3.0
@@ -52,6 +62,7 @@ class Limits:
     quiet_after_s: float = 120.0
     meet_patience_s: float = 60.0
     min_run_s: float = 60.0
+    retry_s: float = 1.0
     output: OutputLimits = OutputLimits()  # noqa: RUF009 - frozen
 
     def end_patience_s(self, state: JobState, *, brings: bool) -> float:
@@ -148,24 +159,30 @@ class Scene:
         return max(self.job.state_since, moved_at, *(task.state_since for task in self.tasks))
 
 
-def scenes(world: World, sight: Sight, limits: Limits) -> Iterator[Scene]:
+def scenes(world: World, sight: Sight, limits: Limits, isolate: Isolate = together) -> Iterator[Scene]:
     jobs = {job.id: job for job in world.jobs}
     awaited = {job.gang_id for job in world.jobs if job.state is JobState.QUEUED}
     for gang in world.gangs:
-        tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
-        ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
-        suspicious = job is not None and lost_connections(job, ranks)
-        patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in tasks}
-        lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s[task.id]))
-        snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
-        lighthouse = sight.lighthouses.get(gang.id)
-        address = lighthouse.address if lighthouse is not None else ""
-        data = sight.data.get(gang.id)
-        starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
-        parted = apart(tasks, sight.unreached) if starts else ()
-        waits = gang.id in awaited
-        yield Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, waits)
+        with isolate("looking at", gang):
+            yield _scene(gang, job, world, sight, limits, waits=gang.id in awaited)
+
+
+def _scene(
+    gang: GangRecord, job: JobRecord | None, world: World, sight: Sight, limits: Limits, *, waits: bool
+) -> Scene:
+    tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
+    ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
+    suspicious = job is not None and lost_connections(job, ranks)
+    patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in tasks}
+    lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s[task.id]))
+    snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
+    lighthouse = sight.lighthouses.get(gang.id)
+    address = lighthouse.address if lighthouse is not None else ""
+    data = sight.data.get(gang.id)
+    starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
+    parted = apart(tasks, sight.unreached) if starts else ()
+    return Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, waits)
 
 
 def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[int, float]) -> frozenset[str]:

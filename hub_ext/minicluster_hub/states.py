@@ -22,6 +22,8 @@ class JobEvent(StrEnum):
     """The scheduler wants it on other slots, or on none: it goes on later from its newest snapshot."""
     CLEARED = "cleared"
     """Nothing of the attempt is left on any node."""
+    GIVEN_UP = "given-up"
+    """The service itself fails with this job, again and again: it ends as it is, and its gang is ended."""
 
 
 class TransitionImpossible(Exception):
@@ -58,6 +60,7 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.REQUEUING, _E.STOP_ASKED): _S.STOPPING,
     (_S.YIELDING, _E.CLEARED): _S.QUEUED,
     (_S.YIELDING, _E.STOP_ASKED): _S.STOPPING,
+    **{(state, _E.GIVEN_UP): _S.FAILED for state in JobState if not state.terminal},
 }
 
 

@@ -6,7 +6,7 @@ A file here holds the attacks on one thing. docs/security.md has a row for each:
 from ..browser.conftest import chromium, page, session, shots, site
 from ..hub.conftest import lab, source_tree
 from ..service.api.conftest import api, listen, offer, start_api
-from ..service.conftest import postgres_server, registry, sqlite_tables
+from ..service.conftest import postgres_server, registry, sqlite, sqlite_tables
 
 __all__ = [
     "api",
@@ -21,6 +21,7 @@ __all__ = [
     "shots",
     "site",
     "source_tree",
+    "sqlite",
     "sqlite_tables",
     "start_api",
 ]

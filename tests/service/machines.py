@@ -104,17 +104,19 @@ def say(store, reconciler, task, **report):
     reconciler.wake()
 
 
-async def play(store, reconciler, machines, job_id, *, succeed=True):
-    """Play the agents: do what the orders say, report, until the job is over or the service dies."""
+async def play(store, reconciler, machines, job_id, *, succeed=True, owner=None):
+    """Play the agents, or those of an owner: do what the orders say, report, until the job is over."""
     done = {}
     async with asyncio.timeout(WITHIN_S):
         while not reconciler.loop.done():
             record = store.job(job_id)
             if record.state.terminal:
                 return record
-            for task in store.world().tasks:
+            world = store.world()
+            gangs = {gang.id for gang in world.gangs if owner in (None, gang.owner)}
+            for task in world.tasks:
                 view = machines.views.get(task.id)
-                if view is not None and view.alive:
+                if view is not None and view.alive and task.gang_id in gangs:
                     _act(store, reconciler, task, done, succeed)
             await asyncio.sleep(0.002)
     return store.job(job_id)

@@ -34,12 +34,12 @@ def test_every_open_state_leads_to_an_end(state):
 
 
 def test_slots_are_held_only_between_admitted_and_cleared():
-    """A job leaves the states that hold a gang only by clearing it or by all ranks' success."""
+    """A job leaves the states that hold a gang by clearing it, by all ranks' success, or given up with it."""
     holding = {s for s in JobState if not s.terminal and s is not JobState.QUEUED}
     leaving = {
         event for (origin, event), to in TRANSITIONS.items() if origin in holding and to not in holding
     }
-    assert leaving == {JobEvent.CLEARED, JobEvent.RANKS_SUCCEEDED}
+    assert leaving == {JobEvent.CLEARED, JobEvent.RANKS_SUCCEEDED, JobEvent.GIVEN_UP}
 
 
 def test_the_error_of_an_impossible_event_tells_the_story():

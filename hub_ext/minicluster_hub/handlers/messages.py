@@ -19,7 +19,11 @@ class JobStory(Message):
 
 
 class Health(Message):
-    """Whether the service can work; what is wrong stands in its log."""
+    """Whether the service can work; what is wrong stands in its log.
+
+    set_aside: how many things fail again and again that were to be done for one job, gang or task.
+    """
 
     ok: bool
     wire_version: int
+    set_aside: int = 0

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from minicluster.wire import JobState, NodeList, SlotUse
 from minicluster_hub.models import EventRecord, World
+from minicluster_hub.quarantine import Quarantine
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600)
 
@@ -70,19 +71,24 @@ class Metrics:
         if "admitted" in at and "ranks-started" in at:
             self._starting.observe(at["ranks-started"] - at["admitted"])
 
-    def collect_from(self, world: Callable[[], World], nodes: Callable[[], NodeList]) -> None:
-        self.registry.register(ClusterCollector(world, nodes))
+    def collect_from(
+        self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
+    ) -> None:
+        self.registry.register(ClusterCollector(world, nodes, quarantine))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
 
 class ClusterCollector(Collector):
-    """Open jobs by state, placed servers by node and slots by use, read at each scrape."""
+    """Open jobs by state, placed servers by node, slots by use, and what fails, read at each scrape."""
 
-    def __init__(self, world: Callable[[], World], nodes: Callable[[], NodeList]) -> None:
+    def __init__(
+        self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
+    ) -> None:
         self._world = world
         self._nodes = nodes
+        self._quarantine = quarantine
 
     def describe(self) -> Iterable[Metric]:
         """Say nothing beforehand, so that registering does not read the store."""
@@ -106,6 +112,16 @@ class ClusterCollector(Collector):
         for (kind, use), count in sorted(_slot_uses(self._nodes()).items()):
             slots.add_metric([kind, use], count)
         yield slots
+        failures = CounterMetricFamily(
+            "minicluster_step_failures", "What failed in the job service for one job, gang or task alone"
+        )
+        failures.add_metric([], self._quarantine.total)
+        yield failures
+        aside = GaugeMetricFamily(
+            "minicluster_steps_set_aside", "What fails again and again; the log says what and why"
+        )
+        aside.add_metric([], len(self._quarantine.set_aside()))
+        yield aside
 
 
 def _slot_uses(nodes: NodeList) -> Tally[tuple[str, str]]:

@@ -27,7 +27,8 @@ class HealthHandler(OpenHandler):
 
     def get(self) -> None:
         self.context.store.ping()
-        self.reply(Health(ok=True, wire_version=WIRE_VERSION))
+        aside = len(self.context.reconciler.quarantine.set_aside())
+        self.reply(Health(ok=True, wire_version=WIRE_VERSION, set_aside=aside))
 
 
 class MetricsHandler(HubHandler):

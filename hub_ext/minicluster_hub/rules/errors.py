@@ -11,3 +11,7 @@ class ChoiceRefused(Exception):
         self.code = code
         self.message = message
         self.hint = hint
+
+
+class PlanFailed(Exception):
+    """Policy and placement raised at a snapshot; the message is what they raised, in words."""

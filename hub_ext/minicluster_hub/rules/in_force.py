@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from minicluster.wire import PolicyChoice, PolicyInForce, PolicyReport
 from minicluster_hub.rules.choices import build, offered_placements, offered_policies
-from minicluster_hub.rules.errors import ChoiceRefused
+from minicluster_hub.rules.errors import ChoiceRefused, PlanFailed
 from minicluster_hub.rules.own import OwnPolicy
 from minicluster_hub.rules.trial import in_words, try_out
 from minicluster_hub.scheduling.base import Placement, Plan, Policy, Snapshot
@@ -135,8 +135,8 @@ class Rules:
             self._put(chosen, policy, placement)
         self._log.info("policy %s with placement %s, by %s", choice.policy, choice.placement, by)
 
-    def schedule(self, snapshot: Snapshot, barred: Mapping[int, Places] = _NOTHING) -> Schedule | None:
-        """Return what to do now; None: the policy failed and was taken back. Ask the one before it.
+    def schedule(self, snapshot: Snapshot, barred: Mapping[int, Places] = _NOTHING) -> Schedule:
+        """Return what to do now. Raises PlanFailed: blame a job for it, or the policy.
 
         barred: by job, the slots that it may not be placed on.
         """
@@ -144,10 +144,13 @@ class Rules:
         try:
             return schedule(snapshot, policy, kept_off(self._placement, barred))
         except Exception as error:
-            if self._chosen.id is None and self.in_force.choice == LAST_RESORT:
-                raise
-            self._take_back(self._chosen, in_words(error))
-            return None
+            raise PlanFailed(in_words(error)) from error
+
+    def blame(self, failed: PlanFailed) -> None:
+        """Take the policy back, and have the one before it. Raises `failed` if there is none."""
+        if self._chosen.id is None and self.in_force.choice == LAST_RESORT:
+            raise failed
+        self._take_back(self._chosen, str(failed))
 
     def drop_answer(self) -> None:
         """Forget what the policy planned: it is for the moment for which it was asked."""

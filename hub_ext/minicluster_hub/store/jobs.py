@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select, update
 
 from minicluster.wire import JobError, JobState, JobSubmit
-from minicluster_hub.models import EventRecord, JobRecord
+from minicluster_hub.models import EventRecord, GangTarget, JobRecord
 from minicluster_hub.states import JobEvent, TransitionImpossible, next_state
 from minicluster_hub.store import blobs, notices
 from minicluster_hub.store.errors import JobUnknown
@@ -129,7 +129,7 @@ def step(
     add_event(connection, job.id, event, text or reason or (error.message if error else ""), now)
     notices.of_step(connection, job, state, now, reason, job.error or error)
     if state.terminal or state is JobState.QUEUED:
-        _release_gang(connection, job.id, now)
+        _release_gang(connection, job.id, now, end=event is JobEvent.GIVEN_UP)
 
 
 def _changes(
@@ -159,9 +159,10 @@ def _result(connection: Connection, attempt_id: int | None) -> dict[str, Any]:
     return {} if row is None else {"result_sha256": row[0], "result_size_bytes": row[1]}
 
 
-def _release_gang(connection: Connection, job_id: int, now: float) -> None:
-    """Leave the job's gang warm, for its owner's next job."""
+def _release_gang(connection: Connection, job_id: int, now: float, *, end: bool) -> None:
+    """Leave the job's gang warm, for its owner's next job, or have it ended."""
     gangs = update(GANGS).where(GANGS.c.job_id == job_id)
-    connection.execute(gangs.values(job_id=None, idle_since=now))
+    target = {"target": GangTarget.END} if end else {}
+    connection.execute(gangs.values(job_id=None, idle_since=now, **target))
     leases = update(LEASES).where(LEASES.c.job_id == job_id)
     connection.execute(leases.values(job_id=None, warm=True))

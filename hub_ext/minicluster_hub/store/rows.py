@@ -6,10 +6,10 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, Row, Table, insert
 
-from minicluster.wire import BlobInfo, JobError, JobSpec, JobState, RankState
+from minicluster.wire import BlobInfo, ErrorKind, JobError, JobSpec, JobState, RankState
 from minicluster_hub.models import (
     EventRecord,
     GangRecord,
@@ -23,6 +23,8 @@ from minicluster_hub.models import (
 )
 
 AnyRow = Row[Any]
+_NO_SPEC = JobSpec(payload_sha256="0" * 64)
+"""Stands in for one that cannot be read."""
 
 
 def clean(text: str) -> str:
@@ -47,11 +49,16 @@ def slots_to_json(slots: tuple[int, ...]) -> str:
 
 @lru_cache(8192)
 def to_job(row: AnyRow) -> JobRecord:
-    """Return a row's job. Cached by its values: in a long queue the same rows are read at each tick."""
+    """Return a row's job. Cached by its values: in a long queue the same rows are read at each tick.
+
+    One row that cannot be read, of another release or damaged, must not hide all others.
+    """
+    spec, unreadable = _spec(row.spec)
     return JobRecord(
         id=row.id,
         owner=row.owner,
-        spec=JobSpec.model_validate_json(row.spec),
+        spec=spec,
+        unreadable=unreadable,
         state=JobState(row.state),
         reason=row.reason,
         created_at=row.created_at,
@@ -85,19 +92,21 @@ def to_gang(row: AnyRow) -> GangRecord:
 
 
 def to_task(row: AnyRow) -> TaskRecord:
+    """Return a row's task. One whose slots cannot be read has failed, which ends its gang and frees them."""
     mapping = row._mapping  # `index` is a method of rows, so that column has no attribute
+    slots, unreadable = _slots(row.slots)
     return TaskRecord(
         id=row.id,
         gang_id=row.gang_id,
         index=mapping["index"],
         node=row.node,
-        slots=tuple(json.loads(row.slots)),
+        slots=slots,
         state=TaskState(row.state),
         token_hash=row.token_hash,
         address=row.address,
         store_port=row.store_port,
         cleared=row.cleared,
-        failure=_error(row.failure),
+        failure=_error(row.failure) or unreadable,
         state_since=row.state_since,
     )
 
@@ -132,10 +141,10 @@ def to_server(row: AnyRow) -> ServerRecord:
         owner=row.owner,
         name=row.name,
         node=row.node,
-        slots=tuple(json.loads(row.slots)),
+        slots=_slots(row.slots)[0],
         until=row.until,
         created_at=row.created_at,
-        gpus=tuple(json.loads(row.gpus)),
+        gpus=_list(row.gpus) or (),
         warned_at=row.warned_at,
         reclaimed_at=row.reclaimed_at,
     )
@@ -145,8 +154,37 @@ def to_event(row: AnyRow) -> EventRecord:
     return EventRecord(id=row.id, job_id=row.job_id, at=row.at, kind=row.kind, text=row.text)
 
 
+def _spec(text: str) -> tuple[JobSpec, str]:
+    """Return a job's spec; one that cannot be read: what stands in for it, and why."""
+    try:
+        return JobSpec.model_validate_json(text), ""
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        return _NO_SPEC, f"{where}: {first['msg']}"
+
+
+def _slots(text: str) -> tuple[tuple[int, ...], JobError | None]:
+    slots = _list(text)
+    if slots is not None and all(type(slot) is int for slot in slots):
+        return slots, None
+    return (), JobError(kind=ErrorKind.START, message="the record of this task's slots cannot be read")
+
+
+def _list(text: str) -> tuple[Any, ...] | None:
+    """Return a list out of JSON, None if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return tuple(found) if isinstance(found, list) else None
+
+
 def _error(text: str | None) -> JobError | None:
-    return None if text is None else JobError.model_validate_json(text)
+    try:
+        return None if text is None else JobError.model_validate_json(text)
+    except ValidationError:
+        return JobError(kind=ErrorKind.LOST, message="the record of what went wrong cannot be read")
 
 
 def _blob(sha256: str | None, size_bytes: int | None) -> BlobInfo | None:

@@ -149,7 +149,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     log = logging.getLogger("minicluster-test")
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.board.nodes)
+    metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,

@@ -115,7 +115,7 @@ async def test_health_needs_nobody_and_tells_of_a_broken_store(api, monkeypatch)
     from minicluster_hub.store import StoreUnavailable
 
     answer = await api.client().get("health")
-    assert answer.json() == {"ok": True, "wire_version": 1}
+    assert answer.json() == {"ok": True, "wire_version": 1, "set_aside": 0}
 
     def broken(_self):
         raise StoreUnavailable("the file is gone")
