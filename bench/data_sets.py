@@ -32,6 +32,14 @@ HERE, THERE = "10.97.0.1", "10.97.0.2"
 PORT, BULK_PORT = 8099, 8098
 PREFIX = "/services/minicluster/"
 URL = f"http://{HERE}:{PORT}{PREFIX}"
+_SERVICE = """
+import sys
+from minicluster_hub.app import main
+from minicluster_hub.store.datasets import DataSets
+
+DataSets.holds = lambda *_: True  # no job wants what is fetched here
+main(sys.argv[1:])
+"""
 TOKEN = "ada-token"
 
 
@@ -152,7 +160,7 @@ def a_service(folder: Path) -> Iterator[None]:
         "JUPYTERHUB_SERVICE_URL": f"http://{HERE}:{PORT}",
     }
     service = subprocess.Popen(
-        [sys.executable, "-m", "minicluster_hub", "--data-dir", str(folder), "--log-level", "WARN"],
+        [sys.executable, "-c", _SERVICE, "--data-dir", str(folder), "--log-level", "WARN"],
         env=environ,
     )
     try:
@@ -277,8 +285,10 @@ async def fetch(manifest: str, size: str, folder: str) -> dict:
     from minicluster.runtime.keeper_link import KeeperLink
     from minicluster.runtime.keeper_work import DataWork
     from minicluster.wire import DataOrder, Standing
+    from minicluster_hub.node_tokens import NodeTokens
 
-    token = Path(folder).parent.joinpath("cluster/service/keeper_token").read_bytes().hex()
+    secret = Path(folder).parent.joinpath("cluster/service/keeper_token").read_bytes().hex()
+    token = NodeTokens(secret).issue(["node-1"])
     cache, link = Cache(Path(folder), token), KeeperLink(URL, token)
     cache.open()
     order = DataOrder(

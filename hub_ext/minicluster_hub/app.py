@@ -7,20 +7,18 @@ import logging
 import os
 import secrets
 import signal
-import socket
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from tornado.netutil import bind_sockets
-from traitlets import Enum, Float, Integer, List, Unicode, default
+from traitlets import Enum, Float, Integer, Unicode, default
 from traitlets.config import Application
 
 from minicluster.wire import OutputLimits
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.idle_options import IdleOptions
+from minicluster_hub.listeners import ListenerOptions, ServiceBroken
 from minicluster_hub.notices.options import NoticeOptions
 from minicluster_hub.people import PeopleOptions
 from minicluster_hub.quick_import import import_quickly
@@ -36,11 +34,7 @@ LED_NO_MORE = 75
 """The exit status of a service that another one took over from: start it again."""
 
 
-class ServiceBroken(Exception):
-    """The service cannot start; the message is one sentence for who starts it."""
-
-
-class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
+class MiniclusterHub(ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions, Application):
     """See `minicluster-hub --help-all`."""
 
     name = "minicluster-hub"
@@ -68,15 +62,6 @@ class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
     engine = Unicode("local", help=f"What starts tasks: {', '.join(ENGINES)}.").tag(config=True)
     policy = Unicode("backfill", help="The order of waiting jobs.").tag(config=True)
     placement = Unicode("pack", help="Which nodes a job gets.").tag(config=True)
-    bind_url = Unicode(help="Where to listen; JUPYTERHUB_SERVICE_URL by default.").tag(config=True)
-    task_url = Unicode(
-        help="The service's URL as tasks reach it, with the prefix; by default where it listens."
-    ).tag(config=True)
-    task_urls = List(
-        Unicode(),
-        help="The URLs of all job services as tasks reach them, where several share one PostgreSQL and one "
-        "data folder: one acts, the others stand by.",
-    ).tag(config=True)
     keep_warm_s = Float(
         120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
     ).tag(config=True)
@@ -165,10 +150,6 @@ class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
     def _default_db_url(self) -> str:
         return f"sqlite:///{self.service_dir / 'minicluster.sqlite'}"
 
-    @default("bind_url")
-    def _default_bind_url(self) -> str:
-        return os.environ.get("JUPYTERHUB_SERVICE_URL") or "http://127.0.0.1:8082"
-
     @property
     def service_dir(self) -> Path:
         return Path(self.data_dir).absolute() / "service"
@@ -211,33 +192,11 @@ class MiniclusterHub(PeopleOptions, IdleOptions, NoticeOptions, Application):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         sockets = self.bind()
-        parts = Parts.open(self, self.url_for_tasks(sockets[0]))
+        parts = Parts.open(self, self.url_for_tasks(sockets))
         try:
             await parts.run(sockets, stopped)
         finally:
             await parts.close()
-
-    def bind(self) -> list[socket.socket]:
-        """Take the port. Raises ServiceBroken."""
-        url = urlsplit(self.bind_url)
-        host, port = url.hostname or "127.0.0.1", 80 if url.port is None else url.port
-        try:
-            return bind_sockets(port, host)
-        except OSError as error:
-            raise ServiceBroken(
-                f"the job service cannot listen at {host}:{port}: {error.strerror}; end what uses the port, "
-                "or choose another one with JUPYTERHUB_SERVICE_URL"
-            ) from error
-
-    def url_for_tasks(self, bound: socket.socket) -> str:
-        """Return the URL that agents call, which does not lead through the proxy."""
-        if self.task_url:
-            return self.task_url
-        host = urlsplit(self.bind_url).hostname or "127.0.0.1"
-        reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-        shown = f"[{reached}]" if ":" in reached else reached
-        prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX") or "/"
-        return f"http://{shown}:{bound.getsockname()[1]}{prefix}"
 
     # --- parts by their options ---------------------------------------------------------------
 

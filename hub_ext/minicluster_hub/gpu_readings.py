@@ -25,7 +25,7 @@ class GpuReadings:
         self._readings: dict[tuple[str, str], _Reading] = {}
 
     def hear(self, report: KeeperReport, now: float) -> bool:
-        """Take what a keeper says; return whether it spoke of GPUs. It names its node in several ways."""
+        """Take what a keeper says; return whether it spoke of GPUs."""
         for node in report.nodes:
             for reading in report.gpus:
                 use = GpuUse(now - reading.idle_s, reading.held_bytes)

@@ -28,6 +28,7 @@ from minicluster.wire import (
 from minicluster_hub.bell import Bell
 from minicluster_hub.gpu_readings import GpuReadings
 from minicluster_hub.models import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
+from minicluster_hub.node_tokens import NodeTokens
 
 DATA = "data"
 """The bell's key: what some node is to have changed."""
@@ -47,10 +48,11 @@ class _Node:
 
 
 class Keepers:
-    """token: opens the keepers' part of the API; the folders' names are made from it, too."""
+    """secret: nodes' tokens and the folders' names are made from it."""
 
-    def __init__(self, token: str = "", clock: Callable[[], float] = time.time) -> None:
-        self.token = token or secrets.token_hex(32)
+    def __init__(self, secret: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._secret = secret or secrets.token_hex(32)
+        self.tokens = NodeTokens(self._secret)
         self.bell = Bell()
         self.gpus = GpuReadings()
         self._clock = clock
@@ -61,7 +63,7 @@ class Keepers:
     def folder(self, use: DataUse) -> str:
         """Return the name of a version's folder in a node's cache: who is not told it cannot guess it."""
         text = f"folder\0{use.owner}\0{use.manifest_sha256}"
-        return hmac.new(self.token.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]
+        return hmac.new(self._secret.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]
 
     # --- what is to be there ------------------------------------------------------------------
 
@@ -85,6 +87,10 @@ class Keepers:
         orders = tuple(wanted.values())
         text = "".join(order.model_dump_json() for order in orders)
         return KeeperOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], wanted=orders)
+
+    def manifests(self, nodes: Collection[str]) -> frozenset[str]:
+        """Return the versions, by their manifests, that these nodes are to have."""
+        return frozenset(order.manifest_sha256 for node, order in self._wanted if node in nodes)
 
     def _wanted_in(self, world: World) -> Iterator[tuple[str, DataOrder]]:
         for gang, job in _with_data(world):
@@ -117,7 +123,7 @@ class Keepers:
         return changed
 
     def nodes_with(self, use: DataUse, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these nodes that have it. A keeper speaks for more names than the node has."""
+        """Return those of these nodes that have it."""
         folder = self.folder(use)
         return tuple(
             name

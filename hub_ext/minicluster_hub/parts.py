@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import dataclass
+from socket import socket
 from typing import TYPE_CHECKING, Any, Self
 
 from jupyterhub.httpclient import JupyterHubHTTPClient
 from jupyterhub.services.auth import HubOAuth
-from tornado.httpserver import HTTPServer
 
 from minicluster.wire import PolicyChoice
 from minicluster_hub.blobs import BlobFiles
@@ -18,12 +17,14 @@ from minicluster_hub.catalogue.publishing import Publications
 from minicluster_hub.catalogue.settings import RegistrySettings, pip_environment
 from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.duty import Duty
+from minicluster_hub.former_agents import FormerAgents
 from minicluster_hub.fresh_dns import client_options
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
-from minicluster_hub.handlers.server import make_server
+from minicluster_hub.handlers.server import Servers, make_servers
 from minicluster_hub.job_watch import JobWatch
 from minicluster_hub.keepers import Keepers
+from minicluster_hub.listeners import Sockets
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.rules.errors import ChoiceRefused
@@ -46,8 +47,9 @@ class Parts:
     """What `app` wires. `open` raises what the parts raise when they cannot be opened."""
 
     context: Context
-    server: HTTPServer
+    servers: Servers
     duty: Duty
+    former: FormerAgents
 
     @classmethod
     def open(cls, app: MiniclusterHub, task_url: str) -> Self:
@@ -79,9 +81,11 @@ class Parts:
         context = _context(app, hub_auth, store, reconciler, clock, catalogue)
         reconciler.board.paces.recall = context.logs.last_records
         duty = Duty(store.compete(task_url), context.log)
-        return cls(context, make_server(context, secret, duty), duty)
+        servers = make_servers(context, secret, duty, app.tls)
+        former = FormerAgents(app.service_dir / "last_plain_task", app.former_bind_url, context.log)
+        return cls(context, servers, duty, former)
 
-    async def run(self, sockets: list[socket.socket], stopped: asyncio.Event) -> None:
+    async def run(self, sockets: Sockets, stopped: asyncio.Event) -> None:
         """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
         context = self.context
         watch = JobWatch(context.store, context.metrics, context.log)
@@ -91,21 +95,22 @@ class Parts:
         acting = asyncio.ensure_future(Shift(context, self.duty).run())
         watching = asyncio.ensure_future(watch.run(context.board.changes))
         stalling = asyncio.ensure_future(stalls.run())
+        former = asyncio.ensure_future(self.former.run(self.servers.former, context.board))
         try:
             await _first(looked, acting, watching, stop)
-            self.server.add_sockets(sockets)
-            context.log.info("the job service listens at %s%s", _address(sockets), context.prefix)
+            self.servers.listen(sockets.users, sockets.agents)
+            context.log.info("the job service listens at %s%s", _address(sockets.users), context.prefix)
             await _first(acting, watching, stalling, stop)
         finally:
-            self.server.stop()
-            for work in (looked, acting, watching, stalling, stop):
+            self.servers.stop()
+            for work in (looked, acting, watching, stalling, former, stop):
                 work.cancel()
-            await asyncio.wait([looked, acting, watching, stalling, stop])
+            await asyncio.wait([looked, acting, watching, stalling, former, stop])
 
     async def close(self) -> None:
         """Let go of everything; the tasks run on."""
         await self.context.holds.release()
-        await self.server.close_all_connections()
+        await self.servers.close()
         await self.context.publications.close()
         await self.context.catalogue.registries.close()
         self.context.shadowing.close()
@@ -184,6 +189,6 @@ async def _first(*works: asyncio.Future[Any]) -> None:
         work.result()
 
 
-def _address(sockets: list[socket.socket]) -> str:
+def _address(sockets: list[socket]) -> str:
     host, port = sockets[0].getsockname()[:2]
     return f"http://{host}:{port}"

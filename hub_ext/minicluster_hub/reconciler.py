@@ -185,8 +185,8 @@ class Reconciler:
             if not actions and not await self._plan(world, sight):
                 break
         self.board.ring_orders()
-        if self.board.keepers.busy:
-            self._engine.keep_data(self._service_url, self.board.keepers.token)
+        keepers = self.board.keepers
+        self._engine.keep_data(self._service_url, keepers.tokens, wanted=keepers.busy)
         replan_at = self._planner.again_at
         waits_s = (
             next_deadline(world, sight, self._limits, self._isolate),

@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from minicluster_hub.node_tokens import NodeTokens
+
 from .machines import Lab, Node
 from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE
 
@@ -88,11 +90,13 @@ class SpawnerHub:
 
     def remove(self) -> None:
         """Remove all of it, also what a failed test has left."""
-        for kind, role in (("service", "server"), ("service", "gpus"), ("secret", "server")):
-            for left in self.docker(kind, "ls", f"{_ROLE}={role}", "--quiet").split():
-                self.docker(kind, "rm", left)
+        # It first: it would make again what goes.
         for words in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
             self.first.run(["docker", *words], check=False)
+        left_over = ("server", "gpus", "keeper")
+        for kind, role in [(kind, role) for kind in ("service", "secret") for role in left_over]:
+            for left in self.docker(kind, "ls", f"{_ROLE}={role}", "--quiet").split():
+                self.docker(kind, "rm", left)
         wait(self._without_network, 30, "the network is gone")
 
     def _make_network(self) -> bool:
@@ -185,12 +189,13 @@ class SpawnerHub:
     def play_keeper(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
         """Say what a node's keeper would: a machine here has no GPU to measure."""
         path = f"{_DATA_DIR}/service/service/keeper_token"
-        token = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
+        secret = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
+        token = NodeTokens("".join(secret.split())).issue([node])
         readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": 0} for gpu in gpus]
         self._http.post(
             "/services/minicluster/api/keepers/report",
             json={"nodes": [node], "gpus": readings},
-            headers={"Authorization": f"keeper {''.join(token.split())}"},
+            headers={"Authorization": f"keeper {token}"},
         ).raise_for_status()
 
     def places(self) -> list[dict[str, Any]]:

@@ -20,7 +20,15 @@ IMAGES = Images(
 )
 TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
 OF_REGISTRY = ("reader", "publisher", "htpasswd", "ca", "cert", "key")
-SECRETS = (*TOKENS, *(f"registry_{name}" for name in OF_REGISTRY), "tls_cert", "tls_key", "db_url")
+OF_SERVICE = ("service_ca", "service_cert", "service_key")
+SECRETS = (
+    *TOKENS,
+    *OF_SERVICE,
+    *(f"registry_{name}" for name in OF_REGISTRY),
+    "tls_cert",
+    "tls_key",
+    "db_url",
+)
 
 
 def facts(images: Images = IMAGES, upstream: str | None = "https://registry-1.docker.io") -> Facts:
@@ -73,12 +81,6 @@ def test_every_service_is_held_tight(role: str) -> None:
     assert spec["labels"]["org.minicluster.role"] == role
 
 
-def test_a_keeper_sees_gpus_where_their_use_is_to_be_measured_and_no_cuda() -> None:
-    seen = container(by_role(Choices(server_gpus=1))["keeper"])["Env"]
-    assert {"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"} <= set(seen)
-    assert "NVIDIA_VISIBLE_DEVICES=void" not in seen
-
-
 def test_secrets_are_files_for_one_user_and_nowhere_else() -> None:
     for spec in by_role(Choices(has_db_url=True)).values():
         files = [one["File"] for one in container(spec)["Secrets"]]
@@ -106,7 +108,7 @@ def test_the_job_service_publishes_with_the_registrys_password_as_a_file() -> No
     assert told["--RegistrySettings.url"] == "https://registry:5000"
     assert {told["--RegistrySettings.ca_file"], told["--RegistrySettings.login_file"]} <= files
     assert told["--RegistrySettings.cache_url"] == "https://cache:5000"
-    assert not any("cache" in word for word in container(by_role(upstream=None)["service"])["Args"])
+    assert not any("cache_url" in word for word in container(by_role(upstream=None)["service"])["Args"])
 
 
 def test_data_and_platform_stay_on_the_manager_and_the_relay_goes_everywhere() -> None:
@@ -114,7 +116,7 @@ def test_data_and_platform_stay_on_the_manager_and_the_relay_goes_everywhere() -
     pinned = {"Constraints": ["node.id==node-a"]}
     for role in ("registry", "cache", "service", "hub", "proxy"):
         assert specs[role]["task_template"]["Placement"] == pinned
-    for role in ("relay", "images", "keeper"):
+    for role in ("relay", "images"):
         assert specs[role]["mode"] == {"Global": {}}
         assert specs[role]["task_template"]["Placement"] == {}
         assert specs[role]["task_template"]["Networks"] == [{"Target": "host"}]
@@ -146,12 +148,12 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(port=8443), {"proxy", "hub"}),
         (Choices(tls=TLS_NONE), {"proxy", "hub"}),
         (Choices(names=("lab.example.org",)), {"hub"}),
-        (Choices(server_gpus=1), {"service", "hub", "keeper"}),
+        (Choices(server_gpus=1), {"service", "hub"}),
         (Choices(config="c.x = 1"), {"hub"}),
         (Choices(has_db_url=True), {"service"}),
         (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),
         (Choices(shared_homes="nfs:/homes"), {"hub"}),
-        (Choices(data_cache_bytes=10**9), {"keeper"}),
+        (Choices(data_cache_bytes=10**9), {"service"}),
     ],
 )
 def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[str]) -> None:
@@ -240,7 +242,7 @@ def test_with_shared_data_each_job_service_is_told_all_and_which_one_it_is() -> 
     spec = container(shared()["service"])
     told = dict(pair.split("=", 1) for pair in spec["Env"])
     assert told["MINICLUSTER_NODE_ID"] == "{{.Node.ID}}"
-    urls = [f"http://10.0.0.{number}:8082/services/minicluster/" for number in (1, 2, 3)]
+    urls = [f"https://10.0.0.{number}:8083/services/minicluster/" for number in (1, 2, 3)]
     assert service_urls({**told, "MINICLUSTER_NODE_ID": "node-b"}) == [
         f"--MiniclusterHub.task_url={urls[1]}",
         *(f"--MiniclusterHub.task_urls={url}" for url in urls),

@@ -19,7 +19,7 @@ ROOMS = {
 FILE_LINES, FUNCTION_LINES = 300, 40
 
 LAYERS = [
-    ["app", "parts", "people", "idle_options", "__main__"],
+    ["app", "parts", "listeners", "former_agents", "people", "idle_options", "__main__"],
     ["shift"],
     ["handlers", "job_watch", "stall_watch", "idle_watch", "server_places"],
     ["reconciler"],
@@ -40,6 +40,7 @@ LAYERS = [
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states", "places"],
     ["models", "bell", "processes", "fresh_dns", "steady", "full_disk", "task_memory", "quick_import"],
+    ["tls", "node_tokens"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 

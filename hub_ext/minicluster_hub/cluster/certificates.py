@@ -38,13 +38,23 @@ class Certificates:
     key_pem: str
 
 
-def make_ca_and_cert(names: Sequence[str], days: int = BROWSER_DAYS) -> Certificates:
-    """Make an authority and one server certificate for these DNS names and IP addresses."""
+def make_ca_and_cert(
+    names: Sequence[str], days: int = BROWSER_DAYS, *, also_client: bool = False
+) -> Certificates:
+    """Make an authority and one server certificate for these DNS names and IP addresses.
+
+    also_client: it is also shown by who calls such a server.
+    """
     now = datetime.now(UTC)
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     ca_name = _name("Minicluster authority")
     ca = _ca_builder(ca_name, ca_key, now).sign(ca_key, hashes.SHA256())
-    cert = _server_builder(names, ca, key, now, days).sign(ca_key, hashes.SHA256())
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if also_client else [])]
+    cert = (
+        _server_builder(names, ca, key, now, days)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
     return Certificates(
         ca_pem=_pem(ca),
         cert_pem=_pem(cert) + _pem(ca),
@@ -114,7 +124,6 @@ def _server_builder(
         .not_valid_after(end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(ca_key_id, critical=False)

@@ -63,6 +63,7 @@ def secret_groups(
     )
     yield sealed.registry_passwords()
     yield sealed.registry_certificate([node.address for node in managers])
+    yield sealed.service_certificate()
     if choices.tls == TLS_OWN:
         content = {
             "tls_cert": getattr(given, "tls_cert", None) or "",

@@ -13,18 +13,20 @@ from minicluster_hub.cluster.relay_doors import (
     PUBLISH_NODE_ENV,
     REGISTRY_ENV,
 )
-from minicluster_hub.engines.swarm.names import DATA_ROLE
-from minicluster_hub.engines.swarm.spec import DATA_CACHE
 
 SERVICES_ENV = "MINICLUSTER_SERVICES"
 """Of a job service: NODE=URL for each manager, with commas between."""
 DATA_DIR = "/srv/minicluster"
 REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
-REGISTRY_PORT, CACHE_PORT, SERVICE_PORT = 5443, 5444, 8082
+REGISTRY_PORT, CACHE_PORT, AGENTS_PORT = 5443, 5444, 8083
+USERS_PORT = 8082
+"""Of the job service, on the platform's network alone."""
+FORMER_PORT, _FORMER_INSIDE = 8082, 8085
+"""Where agents of releases before TLS report; published, and answered only while one of their tasks lives."""
 SERVICE_PREFIX = "/services/minicluster/"
 USER, ROOT = "1000", "0"
-_ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
 _REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
+_TLS_SECRETS = {"tls_ca_file": "service_ca", "tls_cert_file": "service_cert", "tls_key_file": "service_key"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,9 @@ def service(choices: Choices, facts: Facts) -> Draft:
         *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
         f"--MiniclusterHub.server_gpus={choices.server_gpus}",
         *(["--SwarmEngine.dedicated_managers=True"] if choices.dedicated_managers else []),
+        f"--SwarmEngine.data_cache_bytes={choices.data_cache_bytes}",
+        f"--SwarmEngine.watch_gpus={choices.server_gpus > 0}",
+        *_agents_options(),
         *_registry_options(facts),
         *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
         *choices.service_options,
@@ -157,7 +162,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         environment={
             "JUPYTERHUB_SERVICE_NAME": "minicluster",
             "JUPYTERHUB_SERVICE_PREFIX": SERVICE_PREFIX,
-            "JUPYTERHUB_SERVICE_URL": f"http://0.0.0.0:{SERVICE_PORT}",
+            "JUPYTERHUB_SERVICE_URL": f"http://service:{USERS_PORT}",
             "JUPYTERHUB_CLIENT_ID": "service-minicluster",
             "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
             "JUPYTERHUB_BASE_URL": "/",
@@ -166,37 +171,14 @@ def service(choices: Choices, facts: Facts) -> Draft:
         secrets=(
             "service_token",
             "keeper_token",
+            *_TLS_SECRETS.values(),
             *_REGISTRY_SECRETS,
             *(("db_url",) if choices.has_db_url else ()),
         ),
         data_dir=DATA_DIR,
-        ports={SERVICE_PORT: SERVICE_PORT},
+        ports={AGENTS_PORT: AGENTS_PORT, FORMER_PORT: _FORMER_INSIDE},
         socket=True,
         each_manager=bool(facts.shared_data),
-    )
-
-
-def keeper(choices: Choices, facts: Facts) -> Draft:
-    """Each node's cache of data sets; in the image that every node has for its tasks.
-
-    Where notebook servers may have GPUs it also measures whether they are used. It only asks the driver.
-    """
-    addresses = facts.managers.values() or (facts.manager_address,)
-    return Draft(
-        role=DATA_ROLE,
-        image=facts.images.notebook,
-        command=("python", "-P", "-m", "minicluster.runtime.keeper"),
-        environment={
-            "MINICLUSTER_SERVICE_URL": ",".join(_task_url(address) for address in addresses),
-            "MINICLUSTER_KEEPER_NODES": "{{.Node.Hostname}}",
-            NODE_ENV: "{{.Node.ID}}",
-            "MINICLUSTER_DATA_CACHE": DATA_CACHE,
-            "MINICLUSTER_DATA_CACHE_BYTES": str(choices.data_cache_bytes),
-            **(_ASKS_DRIVER if choices.server_gpus else {}),
-        },
-        secrets=("keeper_token",),
-        data_dir=DATA_CACHE,
-        everywhere=True,
     )
 
 
@@ -236,6 +218,17 @@ def _public_url(choices: Choices, facts: Facts) -> str:
     return "" if facts.shared_data and not choices.names else choices.url(facts.manager_address)
 
 
+def _agents_options() -> list[str]:
+    """Return where the job service listens for agents, and by what they know it."""
+    files = {name: f"/run/secrets/{secret}" for name, secret in _TLS_SECRETS.items()}
+    return [
+        f"--MiniclusterHub.agents_bind_url=https://0.0.0.0:{AGENTS_PORT}",
+        f"--MiniclusterHub.former_bind_url=http://0.0.0.0:{_FORMER_INSIDE}",
+        *(f"--MiniclusterHub.{name}={path}" for name, path in files.items()),
+        f"--SwarmEngine.service_ca_file={files['tls_ca_file']}",
+    ]
+
+
 def _registry_options(facts: Facts) -> list[str]:
     """Return what leads the job service to the registry that takes what users publish."""
     ca_file, login_file = (f"/run/secrets/{name}" for name in _REGISTRY_SECRETS)
@@ -249,7 +242,7 @@ def _registry_options(facts: Facts) -> list[str]:
 
 
 def _task_url(address: str) -> str:
-    return f"http://{_host(address)}:{SERVICE_PORT}{SERVICE_PREFIX}"
+    return f"https://{_host(address)}:{AGENTS_PORT}{SERVICE_PREFIX}"
 
 
 def _managers(facts: Facts) -> dict[str, str]:

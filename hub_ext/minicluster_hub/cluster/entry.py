@@ -72,6 +72,9 @@ def _service(words: list[str]) -> int:
     database = SECRETS / "db_url"
     more = [f"--db-url={secret('db_url')}"] if database.exists() else []
     more += service_urls(os.environ)
+    # Only there: on the machine's own networks this door would be open to whoever is on the machine.
+    address = socket.gethostbyname(socket.gethostname())
+    more.append(f"--MiniclusterHub.bind_url=http://{address}:8082")
     more.append(f"--MiniclusterHub.keeper_token_file={SECRETS / 'keeper_token'}")
     _become([sys.executable, "-P", "-m", "minicluster_hub", *words, *more])
     return 0

@@ -9,9 +9,17 @@ from typing import Any
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.drafts import Kept
-from minicluster_hub.cluster.plan import PLATFORM, SPEC_LABEL, network
+from minicluster_hub.cluster.plan import PLATFORM, network
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
-from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL, label_filter, labels
+from minicluster_hub.engines.swarm.names import (
+    CLUSTER,
+    CLUSTER_LABEL,
+    DATA_VOLUME,
+    ROLE_LABEL,
+    SPEC_LABEL,
+    label_filter,
+    labels,
+)
 
 MADE, CHANGED, SAME = "made", "changed", "unchanged"
 _ROLE = "config"
@@ -79,4 +87,9 @@ def remove_unplanned(daemon: Daemon, planned: set[str]) -> list[str]:
 def platform(daemon: Daemon) -> list[Mapping[str, Any]]:
     """Return the platform's services that are there."""
     found = daemon.call("services", filters={"label": f"{CLUSTER_LABEL}={CLUSTER}"})
-    return [one for one in found if one["Spec"]["Labels"].get(ROLE_LABEL) in PLATFORM]
+    return [one for one in found if _is_platform(one["Spec"])]
+
+
+def _is_platform(spec: Mapping[str, Any]) -> bool:
+    """A release before had one service for the agents of data sets; its name was that of their volume."""
+    return spec["Labels"].get(ROLE_LABEL) in PLATFORM or spec["Name"] == DATA_VOLUME

@@ -10,13 +10,15 @@ from minicluster_hub.cluster import drafts
 from minicluster_hub.cluster.choices import Choices
 from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
 from minicluster_hub.cluster.record import Images
-from minicluster_hub.engines.swarm.names import CLUSTER, labels
+from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
-SPEC_LABEL = "org.minicluster.spec"
-PLATFORM = ("registry", "cache", "relay", "images", "service", "keeper", "hub", "proxy")
+PLATFORM = ("registry", "cache", "relay", "images", "service", "hub", "proxy")
 """The roles of the platform's services, in the order in which they start."""
-LATE = ("images", "keeper")
-"""Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are."""
+LATE = ("images", DATA_ROLE)
+"""Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are.
+
+The agents of data sets are made by the job service, each with the token of its node.
+"""
 
 MANAGERS = "node.role==manager"
 _S = 1_000_000_000
@@ -38,7 +40,6 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
         found += [
             drafts.images(facts),
             drafts.service(choices, facts),
-            drafts.keeper(choices, facts),
             drafts.hub(choices, facts),
             drafts.proxy(choices, facts),
         ]

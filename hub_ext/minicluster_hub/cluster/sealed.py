@@ -73,6 +73,20 @@ def registry_certificate(addresses: Sequence[str]) -> Group:
     )
 
 
+def service_certificate() -> Group:
+    """Return the certificate by which agents, and other job services, know the job service.
+
+    It names no machine: it stays what it is when managers come and go, so that agents that run go on.
+    """
+
+    def make() -> Mapping[str, str]:
+        made = make_ca_and_cert(["service"], INTERNAL_DAYS, also_client=True)
+        return {"service_ca": made.ca_pem, "service_cert": made.cert_pem, "service_key": made.key_pem}
+
+    items = ("service_ca", "service_cert", "service_key")
+    return Group("service_certificate", items, make, days=INTERNAL_DAYS)
+
+
 def self_made_certificate(names: Iterable[str]) -> Group:
     """Return the certificate that browsers see where the lab gives none."""
     known = list(dict.fromkeys(names))

@@ -11,7 +11,7 @@ from minicluster_hub.cluster import objects, plan, record, swarm, waiting
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import SwarmUnusable
 from minicluster_hub.cluster.record import Record
-from minicluster_hub.engines.swarm.names import ROLE_LABEL
+from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 from minicluster_hub.launch.messages import say
 
@@ -28,9 +28,11 @@ def status(daemon: Daemon, given: argparse.Namespace) -> int:
         say("The cluster is down; its data is kept. `up` starts it again.")
         return 1
     nodes = nodes_of(daemon.call("nodes"))
-    services, tasks = objects.platform(daemon), waiting.look(daemon)
+    tasks = waiting.look(daemon)
+    services = [one for one in objects.platform(daemon) if _role(one) in plan.PLATFORM]
     services.sort(key=lambda one: plan.PLATFORM.index(_role(one)))
     standings = {_role(one): waiting.standing(_as_spec(one), tasks, nodes) for one in services}
+    standings[DATA_ROLE] = data_agents(tasks, nodes)
     say("\n".join(report(known, nodes, standings, counts(tasks))))
     return int(any(not now.done for role, now in standings.items() if role not in plan.LATE))
 
@@ -77,13 +79,23 @@ def _homes(known: Record, standings: Mapping[str, waiting.Standing]) -> frozense
     return standings["proxy"].reached if "proxy" in standings else frozenset()
 
 
+def data_agents(tasks: Sequence[Mapping[str, Any]], nodes: Sequence[SwarmNode]) -> waiting.Standing:
+    """Return on how many nodes the agents of data sets run, which the job service makes."""
+    usable = frozenset(node.id for node in nodes if node.usable)
+    there = frozenset(str(task.get("NodeID")) for task in tasks if _runs_as(task) == DATA_ROLE)
+    return waiting.Standing(there & usable, len(usable))
+
+
 def counts(tasks: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Return how many tasks run, by role."""
-    return Counter(
-        (task["Spec"].get("ContainerSpec", {}).get("Labels") or {}).get(ROLE_LABEL, "")
-        for task in tasks
-        if task["Status"]["State"] == "running"
-    )
+    return Counter(map(_runs_as, tasks))
+
+
+def _runs_as(task: Mapping[str, Any]) -> str:
+    """Return the role of a task that runs, "" of others."""
+    if task["Status"]["State"] != "running":
+        return ""
+    return str((task["Spec"].get("ContainerSpec", {}).get("Labels") or {}).get(ROLE_LABEL, ""))
 
 
 def _node_line(node: SwarmNode, has_image: bool, home: bool) -> str:

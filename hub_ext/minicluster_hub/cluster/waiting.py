@@ -9,9 +9,9 @@ from typing import Any
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ServiceStuck
-from minicluster_hub.cluster.plan import MANAGERS, PLATFORM, SPEC_LABEL
+from minicluster_hub.cluster.plan import MANAGERS, PLATFORM
 from minicluster_hub.engines.swarm.docker import DockerError
-from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, NAME_LABEL
+from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, NAME_LABEL, SPEC_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 
 _LOOK_S, _PATIENCE_S, _PULL_PATIENCE_S = 0.3, 90.0, 1800.0

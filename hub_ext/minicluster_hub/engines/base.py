@@ -14,6 +14,7 @@ from traitlets.config import LoggingConfigurable
 
 from minicluster.wire import Versions
 from minicluster_hub.models import NodeView, ServerRecord
+from minicluster_hub.node_tokens import NodeTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +172,10 @@ class Engine(LoggingConfigurable):
         """Return the digest that a tag has now. Raises ImageUnknown, or another EngineError."""
         raise ImageUnknown(f"this engine cannot look up {reference}")
 
-    def keep_data(self, service_url: str, token: str) -> None:
-        """Have a keeper on each node (minicluster.runtime.keeper), now that a job reads a data set.
+    def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+        """Have an agent for data sets on each node (minicluster.runtime.keeper). Called again and again.
 
-        Called again and again. An engine whose keepers are services of the cluster has nothing to do.
+        wanted: a job reads a data set. tokens: what each agent speaks for its node by.
         """
 
     @abstractmethod

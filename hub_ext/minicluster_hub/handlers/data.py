@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 
 from minicluster.wire import (
@@ -146,20 +145,31 @@ class PieceHandler(UserHandler, Upload):
 
 
 class KeeperHandler(ServiceHandler):
-    """Base: who has the keepers' token keeps data for the nodes that it names."""
+    """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
+
+    nodes: frozenset[str]
 
     async def identify(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        own = self.context.board.keepers.token
-        if scheme.lower() != "keeper" or not hmac.compare_digest(token.strip().encode(), own.encode()):
+        self.nodes = self.context.board.keepers.tokens.nodes(token.strip())
+        if scheme.lower() != "keeper" or not self.nodes:
             raise ApiError(401, "not_authenticated", "want the header `Authorization: keeper <the token>`")
+        self.check_nodes({node.name for node in self.context.board.node_views()}, self.nodes)
+
+    def check_nodes(self, own: Collection[str], named: Collection[str]) -> None:
+        """Raise ApiError (403) unless all of the nodes named are among these."""
+        for node in named:
+            if node not in own:
+                raise ApiError(403, "not_your_node", f"this token does not speak for a node {node[:80]}")
 
 
 class KeeperReportHandler(KeeperHandler):
     """Takes what a keeper says; the same again does no harm."""
 
     def post(self) -> None:
-        if self.context.board.keepers.hear(self.parse(KeeperReport)):
+        report = self.parse(KeeperReport)
+        self.check_nodes(self.nodes, report.nodes)
+        if self.context.board.keepers.hear(report):
             self.context.reconciler.wake()
         self.set_status(204)
 
@@ -169,14 +179,17 @@ class KeeperOrdersHandler(KeeperHandler, HeldHandler):
 
     async def get(self) -> None:
         keepers, nodes = self.context.board.keepers, frozenset(self.get_query_arguments("node"))
+        self.check_nodes(self.nodes, nodes)
         self.reply(await self.held(lambda: keepers.orders(nodes), keepers.bell, DATA))
 
 
 class KeeperPieceHandler(KeeperHandler, FileReply):
-    """A piece, or a manifest."""
+    """A piece, or a manifest, of what the nodes are to have."""
 
     async def get(self, sha256: str) -> None:
-        sets = self.context.data_sets
+        sets, wanted = self.context.data_sets, self.context.board.keepers.manifests(self.nodes)
+        if not self.context.store.datasets.holds(wanted, sha256):
+            raise ApiError(403, "not_your_piece", f"no node of this token is to have the piece {sha256}")
         path = sets.files.path(sha256)
         doubted = self.get_query_argument("doubted", "")
         if not path.is_file() or (doubted and await asyncio.to_thread(sets.damaged, sha256)):

@@ -7,6 +7,8 @@ leader themselves: they know all services, and the way is shorter.
 
 from __future__ import annotations
 
+import ssl
+
 from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Router
 from tornado.web import Application
@@ -21,12 +23,15 @@ _TASKS = ("api/tasks/", "api/keepers/")
 
 
 class Door(Router):
-    """Takes each request to who answers it."""
+    """Takes each request to who answers it. tls: what one job service shows another."""
 
-    def __init__(self, inside: Application, duty: Duty, prefix: str) -> None:
+    def __init__(
+        self, inside: Application, duty: Duty, prefix: str, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._inside = inside
         self._duty = duty
         self._prefix = prefix
+        self._tls = tls
 
     def find_handler(self, request: HTTPServerRequest, **_kwargs: object) -> HTTPMessageDelegate:
         path = request.path.removeprefix(self._prefix)
@@ -36,7 +41,7 @@ class Door(Router):
             return Refusal(request, not_leading(self._duty.leader_url))
         if not self._duty.leader_url or PASSED_ON in request.headers:
             return Refusal(request, nobody_leads())
-        return PassOn(request, self._duty.leader_url, self._duty.moved, nobody_leads())
+        return PassOn(request, self._duty.leader_url, self._duty.moved, nobody_leads(), self._tls)
 
 
 def _is_for_the_leader(method: str, path: str) -> bool:

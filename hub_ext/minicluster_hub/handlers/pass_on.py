@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from urllib.parse import urlsplit
 
 from tornado.concurrent import Future
@@ -22,6 +23,8 @@ from minicluster_hub.handlers.errors import ApiError, answer
 PASSED_ON = "Minicluster-Passed-On"
 _CONNECT_S = 2.0
 _ANY_BODY_BYTES = 2**50
+_WHO, _HOW = "X-Real-Ip", "X-Scheme"
+"""Whom and by what the proxy saw: a server that believes a proxy reads these first of all."""
 _OF_ONE_HOP = ("Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Expect")
 
 
@@ -40,24 +43,37 @@ class PassOn(HTTPMessageDelegate):
     """One request on its way to `url`. Answers with `error` when that service does not.
 
     moved: set when another service leads, so that nobody waits for one that is frozen.
+    tls: what this service shows that one, where `url` begins with https.
     """
 
-    def __init__(self, request: HTTPServerRequest, url: str, moved: asyncio.Event, error: ApiError) -> None:
+    def __init__(
+        self,
+        request: HTTPServerRequest,
+        url: str,
+        moved: asyncio.Event,
+        error: ApiError,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._request = request
         self._error = error
         self._there = urlsplit(url)
+        self._tls = tls if self._there.scheme == "https" else None
         self._way = asyncio.ensure_future(self._connect())
         self._moved = asyncio.ensure_future(moved.wait())
         self._answer = Answer(request)
 
     async def _connect(self) -> HTTP1Connection:
         host, port = self._there.hostname or "127.0.0.1", self._there.port or 80
-        stream = await TCPClient().connect(host, port, timeout=_CONNECT_S, max_buffer_size=1 << 23)
+        stream = await TCPClient().connect(
+            host, port, timeout=_CONNECT_S, max_buffer_size=1 << 23, ssl_options=self._tls
+        )
         settings = HTTP1ConnectionParameters(no_keep_alive=True, max_body_size=_ANY_BODY_BYTES)
         way = HTTP1Connection(stream, True, settings)
         line = RequestStartLine(self._request.method or "GET", self._request.uri or "/", "HTTP/1.1")
         headers = _onward(self._request.headers)
         headers[PASSED_ON] = "1"
+        headers[_WHO] = str(self._request.remote_ip)
+        headers[_HOW] = self._request.protocol
         headers["Connection"] = "close"
         if "Content-Length" not in headers and "Transfer-Encoding" in self._request.headers:
             headers["Transfer-Encoding"] = "chunked"
@@ -133,6 +149,13 @@ class Answer(HTTPMessageDelegate):
         connection = self._request.connection
         assert isinstance(connection, HTTP1Connection)  # noqa: S101
         return connection
+
+
+def as_it_came(request: HTTPServerRequest) -> HTTPServerRequest:
+    """Return what another job service passed on, as from who asked there."""
+    request.remote_ip = request.headers.get(_WHO, request.remote_ip)
+    request.protocol = request.headers.get(_HOW, request.protocol)
+    return request
 
 
 def refuse(request: HTTPServerRequest, error: ApiError) -> None:

@@ -14,7 +14,7 @@ from minicluster_hub.handlers.api import API_ROUTES
 from minicluster_hub.handlers.auth import LoginCallback
 from minicluster_hub.handlers.base import NotFoundHandler
 from minicluster_hub.handlers.context import Context
-from minicluster_hub.handlers.route import Route, Scope, path_pattern
+from minicluster_hub.handlers.route import Route, Scope, Who, path_pattern
 
 _PAGE: dict[str, Any] = {"scope": Scope.READ, "answer": "text/html"}
 PAGE_ROUTES: tuple[Route, ...] = (
@@ -24,20 +24,34 @@ PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "images", pages.ImagesPage, "Images", **_PAGE),
     Route("GET", "queue", pages.QueuePage, "Queue", **_PAGE),
 )
+_AGENTS = (Who.TASK, Who.KEEPER)
 _NO_PAGE = {"GET": Route("GET", "other", pages.NoPage, "No page", **_PAGE)}
 
 
-def url_specs(context: Context) -> list[URLSpec]:
-    """Return what tornado serves: the tables, the login, static files, and 404 for the rest."""
+def url_specs(context: Context, *, agents: bool = True) -> list[URLSpec]:
+    """Return what tornado serves: the tables, the login, static files, and 404 for the rest.
+
+    agents: also what agents of tasks and of nodes ask.
+    """
+    routes = [route for route in API_ROUTES if agents or route.who not in _AGENTS]
     static = Path(__file__).parent.parent / "static"
     prefix = context.prefix
     return [
-        *_specs((*API_ROUTES, *PAGE_ROUTES), context),
+        *_specs((*routes, *PAGE_ROUTES), context),
         URLSpec(f"{prefix}oauth_callback", LoginCallback, {"context": context}),
         URLSpec(f"{prefix}static/(.*)", pages.StaticFiles, {"path": str(static)}),
         URLSpec(prefix.rstrip("/"), RedirectHandler, {"url": prefix, "permanent": False}),
         URLSpec(f"{prefix}jobs/?", RedirectHandler, {"url": prefix, "permanent": False}),
         URLSpec(f"{prefix}(?!api/).*", pages.NoPage, {"context": context, "routes": _NO_PAGE}),
+        URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
+    ]
+
+
+def agent_specs(context: Context) -> list[URLSpec]:
+    """Return what agents ask, and 404 for the rest."""
+    routes = [route for route in API_ROUTES if route.who in _AGENTS or route.path == "health"]
+    return [
+        *_specs(routes, context),
         URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, Delete, Select, delete, insert, or_, select, update
+from sqlalchemy import Connection, Delete, Select, delete, exists, insert, or_, select, update
 
 from minicluster.wire import BlobInfo
 from minicluster_hub.models import DataSetRecord
@@ -91,6 +91,12 @@ class DataSets:
             gone = set(connection.execute(select(PIECES.c.sha256).where(*loose)).scalars())
             connection.execute(delete(PIECES).where(*loose))
             return frozenset(gone - _known(connection, gone))
+
+    def holds(self, manifests: Collection[str], sha256: str) -> bool:
+        """Tell whether one of these versions stands on a piece."""
+        named = (DATASET_PIECES.c.manifest_sha256.in_(manifests), DATASET_PIECES.c.sha256 == sha256)
+        with self._database.read() as connection:
+            return bool(connection.execute(select(exists().where(*named))).scalar())
 
     # --- jobs ---------------------------------------------------------------------------------
 

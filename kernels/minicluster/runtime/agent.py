@@ -25,6 +25,7 @@ from .reporter import Reporter
 from .settings import AgentSettings, SettingsIncomplete
 from .snapshots import SnapshotKeeper
 from .store_seat import StoreSeat
+from .trust import trust
 
 log = logging.getLogger("minicluster.agent")
 
@@ -201,7 +202,7 @@ class Agent:
 
 async def serve(settings: AgentSettings, parent: Parent) -> None:
     """Run an agent until its task is over or it is told to end."""
-    agent = Agent(settings, Link(settings.service_url, settings.token), parent)
+    agent = Agent(settings, Link(settings.service_url, settings.token, trust=trust(os.environ)), parent)
     await until_told(agent.run())
 
 

@@ -24,9 +24,9 @@ from .keeper_work import DataWork
 from .link import Backoff, ServiceAway, ServiceRefused
 from .program import log_to_stderr, until_told
 from .settings import TOKEN_FILE, SettingsIncomplete, need, read_token
+from .trust import trust
 
 log = logging.getLogger("minicluster.keeper")
-_SECRET = "/run/secrets/keeper_token"  # noqa: S105 - a file's name
 _SPEAK_S, _PAUSE_S = 10.0, 0.5
 """It speaks at least each 10 s, and at most twice a second."""
 
@@ -44,26 +44,22 @@ class KeeperSettings:
     cache: Path
     limit_bytes: int = 0
     idle_s: float = 0.0
+    former_index: str = ""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> KeeperSettings:
         """Raises SettingsIncomplete."""
         urls = (url.strip().rstrip("/") + "/" for url in need(environ, "MINICLUSTER_SERVICE_URL").split(","))
+        token, _, former_index = read_token(Path(need(environ, TOKEN_FILE))).partition("\n")
         return cls(
             service_url=",".join(urls),
-            token=read_token(Path(environ.get(TOKEN_FILE) or _SECRET)),
-            nodes=_names(environ),
+            token=token,
+            nodes=tuple(need(environ, "MINICLUSTER_KEEPER_NODES").split(",")),
+            former_index=former_index,
             cache=Path(need(environ, "MINICLUSTER_DATA_CACHE")),
             limit_bytes=int(environ.get("MINICLUSTER_DATA_CACHE_BYTES") or 0),
             idle_s=float(environ.get("MINICLUSTER_KEEPER_IDLE_S") or 0),
         )
-
-
-def _names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that the service may have for these nodes: where hosts share one, an id is in it."""
-    names = need(environ, "MINICLUSTER_KEEPER_NODES").split(",")
-    node_id = environ.get("MINICLUSTER_NODE_ID", "")[:6]
-    return (*names, *(f"{name}-{node_id}" for name in names if node_id))
 
 
 class Keeper:
@@ -72,7 +68,7 @@ class Keeper:
     def __init__(self, settings: KeeperSettings, link: KeeperLink, gpus: GpuMeter | None = None) -> None:
         self._settings = settings
         self._link = link
-        self._cache = Cache(settings.cache, settings.token, settings.limit_bytes)
+        self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
         self._gpus = gpus
         self._works: dict[str, DataWork] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -171,7 +167,9 @@ class Keeper:
 
 async def serve(settings: KeeperSettings) -> None:
     """Run a keeper until it is told to end, or has nothing to do."""
-    keeper = Keeper(settings, KeeperLink(settings.service_url, settings.token), gpu_meter())
+    keeper = Keeper(
+        settings, KeeperLink(settings.service_url, settings.token, trust(os.environ)), gpu_meter()
+    )
     await until_told(keeper.run())
 
 

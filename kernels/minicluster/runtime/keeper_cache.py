@@ -47,10 +47,14 @@ class Entry:
 
 
 class Cache:
-    """limit_bytes: 0 for as much as the disk has, but for a reserve. Methods block."""
+    """limit_bytes: 0 for as much as the disk has, but for a reserve. Methods block.
 
-    def __init__(self, root: Path, token: str, limit_bytes: int = 0) -> None:
+    former_index: the name of the index that a release before made, whose nodes all had one token.
+    """
+
+    def __init__(self, root: Path, token: str, limit_bytes: int = 0, former_index: str = "") -> None:
         self._sets = root / SETS
+        self._former_index = former_index
         name = hmac.new(token.encode(), b"index", hashlib.sha256).hexdigest()[:40]
         self._index = self._sets / name
         self._limit_bytes = limit_bytes
@@ -60,6 +64,9 @@ class Cache:
         """Make what is missing, and remove what a kill left over."""
         self._sets.mkdir(parents=True, exist_ok=True)
         self._sets.chmod(_HIDDEN)
+        former = self._sets / self._former_index
+        if self._former_index and former.is_dir() and not self._index.exists():
+            former.rename(self._index)
         self._index.mkdir(mode=0o700, exist_ok=True)
 
     def folder(self, name: str) -> Path:

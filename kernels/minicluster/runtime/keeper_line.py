@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import select
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -29,11 +30,13 @@ class PieceLine:
         self._piece_bytes = piece_bytes
         self._connection: _Connection | None = None
 
-    async def get(self, service: httpx.AsyncClient, url: str) -> tuple[memoryview, str]:
+    async def get(
+        self, service: httpx.AsyncClient, url: str, trust: ssl.SSLContext | None = None
+    ) -> tuple[memoryview, str]:
         """Return a piece, good until the next one, and its SHA-256. Raises as link.py says."""
         if self._connection is None or self._connection.service is not service:
             self.close()
-            self._connection = _Connection(service, self._piece_bytes)
+            self._connection = _Connection(service, self._piece_bytes, trust)
         try:
             return await self._connection.get(url)
         except BaseException:
@@ -59,9 +62,9 @@ def a_line(piece_bytes: int) -> Iterator[PieceLine]:
 class _Connection:
     """To one service, in a thread of its own: those that all share would wait for the slowest network."""
 
-    def __init__(self, service: httpx.AsyncClient, piece_bytes: int) -> None:
+    def __init__(self, service: httpx.AsyncClient, piece_bytes: int, trust: ssl.SSLContext | None) -> None:
         self.service = service
-        self._http = _http(service)
+        self._http = _http(service, trust)
         self._http.auto_open = 0  # or one that was cut would connect once more
         self._memory = memoryview(bytearray(piece_bytes))
         self._thread = ThreadPoolExecutor(1, "piece")
@@ -118,9 +121,9 @@ class _Connection:
         return self._memory[:end], digest.hexdigest()
 
 
-def _http(service: httpx.AsyncClient) -> HTTPConnection:
+def _http(service: httpx.AsyncClient, trust: ssl.SSLContext | None) -> HTTPConnection:
     url, timeout_s = service.base_url, service.timeout.connect
     if url.scheme == "https":
-        trust = httpx.create_ssl_context(trust_env=False)  # as the service's own client
+        trust = trust or httpx.create_ssl_context(trust_env=False)  # as the service's own client
         return HTTPSConnection(url.host, url.port or 443, timeout=timeout_s, context=trust)
     return HTTPConnection(url.host, url.port or 80, timeout=timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -20,10 +21,11 @@ _Data = TypeVar("_Data")
 
 
 class KeeperLink(Link):
-    """Connections to the service, with the keepers' token."""
+    """Connections to the service, with the token of a node."""
 
-    def __init__(self, service_url: str, token: str) -> None:
-        super().__init__(service_url, token, "keeper")
+    def __init__(self, service_url: str, token: str, trust: ssl.SSLContext | None = None) -> None:
+        super().__init__(service_url, token, "keeper", trust)
+        self._trust = trust
 
     async def wanted(self, nodes: Sequence[str], have: str) -> KeeperOrders:
         """Return what the nodes are to have when it differs from `have`, or after some time the same."""
@@ -47,7 +49,7 @@ class KeeperLink(Link):
         """Return a piece, its hash checked: in the line's memory, so until the next one."""
 
         async def get(url: str) -> tuple[memoryview, str]:
-            return await self._of_any(lambda service: line.get(service, url))
+            return await self._of_any(lambda service: line.get(service, url, self._trust))
 
         return await _sound(sha256, get)
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -31,6 +32,8 @@ _TIMEOUT = httpx.Timeout(10.0, connect=1.5)
 _QUICK_TIMEOUT = httpx.Timeout(3.0)
 """Where there is another service to ask, which leads if this one is frozen."""
 _LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
+_LIMITS = httpx.Limits(keepalive_expiry=60.0)
+"""A connection stays for the next call: a new one begins with TLS."""
 _PIECE_BYTES = 1 << 20
 _SLOW_DISK_BYTES_PER_S = 20e6
 _Answer = TypeVar("_Answer")
@@ -71,12 +74,15 @@ class Link:
 
     service_url: also several, with commas between them, of which one leads and the others send away:
     who does not answer well is left for the next one, with all that it still had to answer.
+    trust: what verifies them; None: the authorities that browsers know.
     """
 
-    def __init__(self, service_url: str, token: str, scheme: str = "task") -> None:
+    def __init__(
+        self, service_url: str, token: str, scheme: str = "task", trust: ssl.SSLContext | None = None
+    ) -> None:
         urls = service_url.split(",")
         timeout = _TIMEOUT if len(urls) == 1 else _QUICK_TIMEOUT
-        self._services = [_client(url, f"{scheme} {token}", timeout) for url in urls]
+        self._services = [_client(url, f"{scheme} {token}", timeout, trust) for url in urls]
         self._at = 0
         self._left = asyncio.Event()
         """Set, and a new one made, when the service that was asked until now is left."""
@@ -190,13 +196,16 @@ class Link:
             await asyncio.gather(*works, return_exceptions=True)
 
 
-def _client(service_url: str, authorization: str, timeout: httpx.Timeout) -> httpx.AsyncClient:
+def _client(
+    service_url: str, authorization: str, timeout: httpx.Timeout, trust: ssl.SSLContext | None
+) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=service_url,
         headers={"Authorization": authorization, VERSION_HEADER: str(WIRE_VERSION)},
         timeout=timeout,
         # Without TLS the certificates need not be loaded, which costs time and 5 MB.
-        verify=service_url.startswith("https:"),
+        verify=service_url.startswith("https:") and (trust or True),
+        limits=_LIMITS,
         trust_env=False,
     )
 

@@ -33,7 +33,7 @@ async def test_a_container_trains_on_three_nodes_through_the_hubs_proxy_alone(
             async with jupyter(guest, *url, *HOME, NOTEBOOK_IMAGE) as room, typing(room, token) as kernel:
                 await trusts_the_fingerprint(kernel, cluster)
                 await runs_the_quickstart(kernel, tree, lina)
-                service = f"__import__('socket').socket().connect_ex(('{cluster.first.address}', 8082))"
+                service = f"__import__('socket').socket().connect_ex(('{cluster.first.address}', 8083))"
                 assert await kernel.ask(service) == str(errno.ECONNREFUSED), "the proxy is all it reaches"
             async with jupyter(guest, *url, *HOME, NOTEBOOK_IMAGE) as room, typing(room) as kernel:
                 shown = await kernel.shown("%distribute status")

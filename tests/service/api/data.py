@@ -51,7 +51,7 @@ class KeeperProcess:
     def __init__(self, api, folder, nodes, limit_bytes=0):
         self.api = api
         folder.mkdir(exist_ok=True)
-        (folder / "token").write_text(api.context.board.keepers.token)
+        (folder / "token").write_text(api.context.board.keepers.tokens.file(nodes.split(",")))
         self.cache = folder / "cache"
         self._log = folder / "keeper.log"
         self._environ = {
@@ -59,7 +59,6 @@ class KeeperProcess:
             "MINICLUSTER_SERVICE_URL": api.url,
             "MINICLUSTER_TOKEN_FILE": str(folder / "token"),
             "MINICLUSTER_KEEPER_NODES": nodes,
-            "MINICLUSTER_NODE_ID": "mng4rs7x0",
             "MINICLUSTER_DATA_CACHE": str(self.cache),
             "MINICLUSTER_DATA_CACHE_BYTES": str(limit_bytes),
         }

@@ -25,6 +25,7 @@ def path_of(route, job_id=1):
         "digest": f"sha256:{'a' * 64}",
         "file": "a/b",
         "data_name": "set",
+        "owner": "ada",
         "server": "-",
         "claim_id": 1,
         "node": "node-1",

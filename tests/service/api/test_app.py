@@ -11,6 +11,8 @@ import httpx
 import psutil
 import pytest
 
+from minicluster_hub.node_tokens import NodeTokens
+
 from ...patience import WITHIN_S
 from .client import PREFIX
 from .hub import HubApi
@@ -92,7 +94,8 @@ async def test_it_answers_held_polls_before_it_ends(hub, tmp_path):
     port = free_port()
     async with process(hub, port, f"--data-dir={tmp_path}") as service:
         await answers(port)
-        key = f"keeper {(tmp_path / 'service' / 'keeper_token').read_bytes().hex()}"
+        secret = (tmp_path / "service" / "keeper_token").read_bytes().hex()
+        key = f"keeper {NodeTokens(secret).issue(['node-1'])}"
         url = f"http://127.0.0.1:{port}{PREFIX}api/keepers/orders"
         async with httpx.AsyncClient(headers={"Authorization": key}, timeout=WITHIN_S) as client:
             orders = (await client.get(url)).json()

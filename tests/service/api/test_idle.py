@@ -82,9 +82,9 @@ async def tell(lab, placed, idle_s, held_bytes=0):
     """Play the keeper of the place's node. Its readings are of the service's clock at the moment."""
     keepers = lab.context.board.keepers
     readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": held_bytes} for gpu in placed.gpus]
-    body = {"nodes": [placed.node, f"{placed.node}-ab12cd"], "sets": [], "gpus": readings}
+    body = {"nodes": [placed.node], "sets": [], "gpus": readings}
     keepers._clock = lab.clock
-    headers = {"Authorization": f"keeper {keepers.token}"}
+    headers = {"Authorization": f"keeper {keepers.tokens.issue([placed.node])}"}
     answer = await lab.client(**headers).post("api/keepers/report", json=body)
     assert answer.status_code == 204, answer.text
 

@@ -86,12 +86,13 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     assert shown["reason"].startswith("fetching pets: node-1 ") and "its keeper" in shown["reason"]
     report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
     report["folder"] = api.context.board.keepers.folder(api.context.store.job(job.id).spec.data[0])
-    headers = {"Authorization": f"keeper {api.context.board.keepers.token}"}
+    token = api.context.board.keepers.tokens.issue(["node-1"])
+    headers = {"Authorization": f"keeper {token}"}
     body = {"nodes": ["node-1"], "sets": [report]}
     await api.client(**headers).post("api/keepers/report", json=body)
     shown = (await api.ask("GET", f"api/jobs/{job.id}")).json()
     assert shown["reason"] == "fetching pets: node-1 42 %"
-    for wrong in ("keeper x", f"token {api.context.board.keepers.token}", "task x"):
+    for wrong in ("keeper x", f"token {token}", "task x"):
         assert (
             await api.client(Authorization=wrong).get("api/keepers/orders", params={"node": "node-1"})
         ).status_code == 401

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
 from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts
 from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
+from minicluster_hub.engines.swarm.names import DATA_ROLE
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 GETS_IMAGE = "preparing"
@@ -109,5 +110,6 @@ def _not_running(service: ServiceFacts) -> Finding:
     words = f"{service.role} runs on {service.running} of {service.wanted} nodes{reason}"
     if service.wanted <= 1:
         words = f"{service.role} does not run{reason}"
-    remedy = f"See docker service logs minicluster_{service.role}; then run the command `up` again."
+    name = "minicluster-keeper-NODE-ID" if service.role == DATA_ROLE else f"minicluster_{service.role}"
+    remedy = f"See docker service logs {name}; then run the command `up` again."
     return failed("services", EVERYWHERE, words, remedy)

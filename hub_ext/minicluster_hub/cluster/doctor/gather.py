@@ -18,7 +18,7 @@ from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, Swa
 from minicluster_hub.cluster.doctor.report import REPORT_PREFIX, Door, OverlayReport, Report
 from minicluster_hub.cluster.plan import MANAGERS
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
-from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
+from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, DATA_ROLE, NODE_LABEL, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 
 _PLATFORM = ("proxy", "hub", "service", "registry", "cache", "relay", "keeper")
@@ -194,6 +194,10 @@ def _services(
         replicated = (spec.get("Mode") or {}).get("Replicated")
         of_managers = MANAGERS in (spec["TaskTemplate"].get("Placement") or {}).get("Constraints", ())
         may = {node.id for node in nodes if node.usable and (node.manager or not of_managers)}
+        if role == DATA_ROLE:  # one for each node, pinned to it
+            may &= {str(spec["Labels"].get(NODE_LABEL))}
+            if not may:
+                continue
         wanted = 1 if replicated else len(may)
         runs_on = [str(task.get("NodeID")) for task in own if _runs(task) and task.get("NodeID") in may]
         newest_first = sorted(own, key=lambda task: str(task.get("CreatedAt", "")), reverse=True)

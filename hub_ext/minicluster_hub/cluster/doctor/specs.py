@@ -7,6 +7,7 @@ from typing import Any
 
 from minicluster_hub.cluster.doctor.probe import HOST_BIN, NODE_ENV, TASK_ENV
 from minicluster_hub.cluster.doctor.report import PROBE_PORT, Door, Peer, Task
+from minicluster_hub.cluster.drafts import AGENTS_PORT
 from minicluster_hub.cluster.relay_doors import CACHE_DOOR, HOST, REGISTRY_DOOR
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 from minicluster_hub.engines.swarm.view import SwarmNode
@@ -14,7 +15,7 @@ from minicluster_hub.engines.swarm.view import SwarmNode
 ROLE = "doctor"
 NAME, OVERLAY_NAME = f"{CLUSTER}_doctor", f"{CLUSTER}_doctor_overlay"
 SHM_BYTES = 1 << 30
-_MANAGER_PORT, _GOSSIP_PORT, _SERVICE_PORT = 2377, 7946, 8082
+_MANAGER_PORT, _GOSSIP_PORT = 2377, 7946
 _COMMAND = ["python", "-P", "-m", "minicluster_hub.cluster.doctor.probe"]
 _S = 1_000_000_000
 
@@ -46,7 +47,7 @@ def platform_doors(manager: SwarmNode, roles: set[str], hub_port: int, *, hub_tl
     targets = {
         "registry": f"http://{HOST}:{REGISTRY_DOOR}/v2/",
         "cache": f"http://{HOST}:{CACHE_DOOR}/v2/",
-        "service": f"http://{_host(manager)}:{_SERVICE_PORT}/services/{CLUSTER}/health",
+        "service": f"https://{_host(manager)}:{AGENTS_PORT}/services/{CLUSTER}/health",
         "hub": f"{scheme}://{_host(manager)}:{hub_port}/hub/health",
     }
     return [Door(what=role, target=target) for role, target in targets.items() if role in roles]

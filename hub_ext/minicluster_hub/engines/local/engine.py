@@ -29,6 +29,7 @@ from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
 from minicluster_hub.engines.local.watch import ExitWatch, start_apart
 from minicluster_hub.models import NodeView
+from minicluster_hub.node_tokens import NodeTokens
 from minicluster_hub.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
 from minicluster_hub.task_memory import VARIABLE, TaskMemory
 
@@ -122,9 +123,11 @@ class LocalEngine(Engine):
     def lighthouses(self) -> Mapping[int, LighthouseView]:
         return self._lighthouses.all()
 
-    def keep_data(self, service_url: str, token: str) -> None:
+    def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+        if not wanted:
+            return
         nodes = [node.name for node, _ in self._nodes]
-        self._keeper.keep(service_url, token, nodes, self.data_cache_bytes, self._passed_on())
+        self._keeper.keep(service_url, tokens.file(nodes), nodes, self.data_cache_bytes, self._passed_on())
 
     def environment(self) -> Versions:
         return Versions.here()

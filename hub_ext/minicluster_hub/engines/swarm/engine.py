@@ -15,6 +15,7 @@ from minicluster_hub.engines.base import (
     TaskRefused,
     TaskView,
 )
+from minicluster_hub.engines.swarm.data_agents import DataAgents
 from minicluster_hub.engines.swarm.docker import (
     Docker,
     DockerAway,
@@ -32,6 +33,7 @@ from minicluster_hub.engines.swarm.server_gpus import Key, ServerGpus
 from minicluster_hub.engines.swarm.spec import secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
 from minicluster_hub.models import NodeView, ServerRecord
+from minicluster_hub.node_tokens import NodeTokens
 
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
 """A new service's task is listed within a look or two; one not there after both of these never came."""
@@ -50,6 +52,7 @@ class SwarmEngine(SwarmEngineConfig):
         self._words = LastWords(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
         self._lighthouses = SwarmLighthouses(self._docker, self._networks)
         self._server_gpus = ServerGpus(self._docker, self._is_up)
+        self._data_agents = DataAgents(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
         self._made: dict[int, tuple[int, float]] = {}
@@ -69,6 +72,7 @@ class SwarmEngine(SwarmEngineConfig):
                 await self._docker.remove("remove_secret", secret["ID"])
         await self._lighthouses.open()
         await self._server_gpus.open()
+        await self._data_agents.open()
         await self._networks.find_unused()
 
     async def start(self, launch: TaskLaunch) -> None:
@@ -162,6 +166,9 @@ class SwarmEngine(SwarmEngineConfig):
                 found.setdefault(image, set()).add(names[node_id])
         return found
 
+    def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+        self._data_agents.tend(self._view.nodes, service_url, tokens, self.task_settings())
+
     async def image_digest(self, reference: str) -> str:
         try:
             found = await self._docker.call("inspect_distribution", reference)
@@ -170,6 +177,7 @@ class SwarmEngine(SwarmEngineConfig):
         return str(found["Descriptor"]["digest"])
 
     async def close(self) -> None:
+        await self._data_agents.close()
         await self._words.close()
         await self._networks.close()
         await self._view.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from pathlib import Path
+
 from traitlets import Bool, Float, Integer, List, Unicode
 
 from minicluster_hub.engines.base import Engine
@@ -51,11 +54,24 @@ class SwarmEngineConfig(Engine):
     dedicated_managers = Bool(
         False, help="Managers run the cluster's own services only: no jobs, no notebook servers."
     ).tag(config=True)
+    service_ca_file = Unicode(
+        help="The authority by which agents know the job service, as PEM; empty where they speak plain HTTP."
+    ).tag(config=True)
+    data_cache_bytes = Integer(
+        0, min=0, help="Most bytes of data sets that are kept on each node; 0: as much as its disk takes."
+    ).tag(config=True)
+    watch_gpus = Bool(
+        False, help="Ask each node's driver whether GPUs are used: for notebook servers that have some."
+    ).tag(config=True)
     docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
 
     def closed(self, node: SwarmNode) -> str:
         """Return why a node takes no jobs and no notebook servers, "" if it does."""
         return DEDICATED if self.dedicated_managers and node.manager else ""
+
+    @cached_property
+    def _service_ca(self) -> str:
+        return Path(self.service_ca_file).read_text() if self.service_ca_file else ""
 
     def task_settings(self) -> TaskSettings:
         """Return what all tasks have in common."""
@@ -68,4 +84,7 @@ class SwarmEngineConfig(Engine):
             pids=self.pids,
             memory_per_slot_bytes=self.memory_per_slot_bytes,
             reserve=Reserve(self.reserve_memory_bytes, self.reserve_cpus),
+            service_ca=self._service_ca,
+            data_cache_bytes=self.data_cache_bytes,
+            watch_gpus=self.watch_gpus,
         )

@@ -33,7 +33,10 @@ class TaskSettings:
     image: of tasks whose launch names none. host_network: tasks share their node's network, which
     saves VXLAN's headers and gives up the walls between jobs. verify_gpus: the agent compares the
     GPUs that it sees with those that Swarm assigned. pids: the most processes and threads of a task.
-    memory_per_slot_bytes: 0: a slot's share of what its node has but for the reserve.
+    memory_per_slot_bytes: 0: a slot's share of what its node has but for the reserve. service_ca: the
+    certificate, as PEM text, of the authority by which agents know the job service. data_cache_bytes: most
+    of a node's cache of data sets, 0: as much as its disk takes. watch_gpus: the nodes' drivers are asked
+    whether GPUs are used.
     """
 
     image: str
@@ -45,6 +48,9 @@ class TaskSettings:
     pids: int = PIDS
     memory_per_slot_bytes: int = 0
     reserve: Reserve = field(default_factory=Reserve)
+    service_ca: str = ""
+    data_cache_bytes: int = 0
+    watch_gpus: bool = False
 
 
 def network_spec(gang_id: int) -> dict[str, Any]:
@@ -182,6 +188,7 @@ def _environment(
         "MINICLUSTER_NODE_SLOTS": str(len(slot_kinds)),
         "MINICLUSTER_DATA_SETS": DATA_LINKS,
         "MINICLUSTER_DATA_CACHE": DATA_CACHE,
+        **service_ca(settings),
     }
     if not gpus:
         # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
@@ -189,6 +196,11 @@ def _environment(
     elif not settings.verify_gpus:
         environment["MINICLUSTER_VERIFY_GPUS"] = "0"
     return environment
+
+
+def service_ca(settings: TaskSettings) -> dict[str, str]:
+    """Return what tells an agent how it knows the job service."""
+    return {"MINICLUSTER_SERVICE_CA": settings.service_ca} if settings.service_ca else {}
 
 
 def _shared_memory(size_bytes: int) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""The data set agents of a Swarm: a service for each node, pinned to it, with a token of its own.
+
+One global service would have one secret on all nodes, by which each could speak for any. So the job service
+makes them, as it makes tasks: it knows the nodes, also those that join later, and only it can make tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from minicluster_hub.engines.swarm.docker import Docker, DockerError
+from minicluster_hub.engines.swarm.names import (
+    CLUSTER,
+    DATA_ROLE,
+    DATA_VOLUME,
+    NODE_LABEL,
+    SPEC_LABEL,
+    label_filter,
+    labels,
+)
+from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSettings, service_ca
+from minicluster_hub.engines.swarm.view import SwarmNode
+from minicluster_hub.node_tokens import NodeTokens
+
+AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.keeper"]
+TOKEN_FILE = "keeper_token"  # noqa: S105 - a file's name
+_ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+_AGAIN_S = 5.0
+_S = 1_000_000_000
+
+
+class DataAgents:
+    """Those that are there are found again by their labels. again: called when a failed try is to be made."""
+
+    def __init__(self, docker: Docker, log: logging.Logger, again: Callable[[], None]) -> None:
+        self._docker = docker
+        self._log = log
+        self._again = again
+        self._there: dict[str, str] = {}
+        """By a node's id, what its service was made of."""
+        self._asked: tuple[object, ...] = ()
+        """What `tend` was last asked for, so that a call that asks the same costs nothing."""
+        self._work: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Find those that an earlier job service made."""
+        for service in await self._docker.call("services", filters=label_filter(DATA_ROLE)):
+            marks = service["Spec"]["Labels"]
+            if NODE_LABEL in marks:  # A release before had one for all nodes, which `up` removes.
+                self._there[marks[NODE_LABEL]] = marks[SPEC_LABEL]
+
+    def tend(
+        self, nodes: tuple[SwarmNode, ...], service_url: str, tokens: NodeTokens, settings: TaskSettings
+    ) -> None:
+        """Have one on each of these nodes and nowhere else. Called again and again."""
+        asked = tuple((node.id, node.name) for node in nodes), service_url
+        if asked == self._asked or (self._work is not None and not self._work.done()):
+            return
+        self._asked = asked
+        files = {node.id: tokens.file([node.name]) for node in nodes}
+        specs = {node.id: data_agent_spec(node, service_url, files[node.id], settings) for node in nodes}
+        self._work = asyncio.get_running_loop().create_task(self._bring(specs, files))
+
+    async def close(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def _bring(self, specs: dict[str, dict[str, Any]], files: dict[str, str]) -> None:
+        try:
+            for node_id in self._there.keys() - specs.keys():
+                await self._remove(node_id)
+            for node_id, spec in specs.items():
+                if self._there.get(node_id) != spec["labels"][SPEC_LABEL]:
+                    await self._remove(node_id)
+                    await self._make(node_id, spec, files[node_id])
+        except DockerError as error:
+            self._log.warning("the agents of data sets are not all there yet: %s", error)
+            self._asked = ()
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._again)
+        else:
+            self._again()  # nodes may have come meanwhile
+
+    async def _remove(self, node_id: str) -> None:
+        name = agent_name(node_id)
+        await self._docker.remove("remove_service", name)
+        await self._docker.remove("remove_secret", name)
+        self._there.pop(node_id, None)
+
+    async def _make(self, node_id: str, spec: dict[str, Any], file: str) -> None:
+        name = agent_name(node_id)
+        made = await self._docker.call("create_secret", name, file.encode(), labels=labels(DATA_ROLE))
+        (secret,) = spec["task_template"]["ContainerSpec"]["Secrets"]
+        secret["SecretID"] = made["ID"]
+        await self._docker.call("create_service", **spec)
+        self._there[node_id] = spec["labels"][SPEC_LABEL]
+
+
+def agent_name(node_id: str) -> str:
+    """Return the name of a node's service, and of its secret."""
+    return f"{CLUSTER}-{DATA_ROLE}-{node_id}"
+
+
+def data_agent_spec(node: SwarmNode, service_url: str, file: str, settings: TaskSettings) -> dict[str, Any]:
+    """Return the arguments of create_service, but for the secret's id: pure. Its label changes with them."""
+    name = agent_name(node.id)
+    spec: dict[str, Any] = {
+        "name": name,
+        "mode": {"Replicated": {"Replicas": 1}},
+        "endpoint_spec": {"Mode": "dnsrr"},
+        "task_template": {
+            "ContainerSpec": _container(node, service_url, settings),
+            "RestartPolicy": {"Condition": "any", "Delay": _S},
+            "Placement": {"Constraints": [f"node.id=={node.id}"]},
+            "Networks": [{"Target": HOST_NETWORK}],
+            "LogDriver": {"Name": "json-file", "Options": {"max-size": "10m", "max-file": "3"}},
+        },
+    }
+    text = json.dumps([spec, hashlib.sha256(file.encode()).hexdigest()], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    spec["labels"] = labels(DATA_ROLE, name=name, node=node.id, spec=digest)
+    spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
+    return spec
+
+
+def _container(node: SwarmNode, service_url: str, settings: TaskSettings) -> dict[str, Any]:
+    environment = {
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "MINICLUSTER_SERVICE_URL": service_url,
+        "MINICLUSTER_TOKEN_FILE": f"/run/secrets/{TOKEN_FILE}",
+        "MINICLUSTER_KEEPER_NODES": node.name,
+        "MINICLUSTER_DATA_CACHE": DATA_CACHE,
+        "MINICLUSTER_DATA_CACHE_BYTES": str(settings.data_cache_bytes),
+        **service_ca(settings),
+        **(_ASKS_DRIVER if settings.watch_gpus else {}),
+    }
+    file = {"Name": TOKEN_FILE, "UID": settings.user, "GID": settings.user, "Mode": 0o400}
+    volume = {"Type": "volume", "Source": DATA_VOLUME, "Target": DATA_CACHE}
+    return {
+        "Image": settings.image,
+        "Command": AGENT_COMMAND,
+        "Env": [f"{key}={value}" for key, value in environment.items()],
+        "User": f"{settings.user}:{settings.user}",
+        "Init": True,
+        "StopGracePeriod": 5 * _S,
+        "CapabilityDrop": ["ALL"],
+        "Privileges": {"NoNewPrivileges": True},
+        "Mounts": [{**volume, "VolumeOptions": {"Labels": labels(DATA_ROLE)}}],
+        "Secrets": [{"SecretName": agent_name(node.id), "File": file}],
+    }

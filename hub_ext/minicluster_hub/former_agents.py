@@ -1,0 +1,56 @@
+"""Agents that a release before TLS started: they go on by plain HTTP until their tasks are over.
+
+Which these are, the service notes when it first listens with TLS: the tasks that live then.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tornado.httpserver import HTTPServer
+
+from minicluster_hub.board import Board
+from minicluster_hub.listeners import ServiceBroken, bind
+from minicluster_hub.models import TaskState
+
+
+class FormerAgents:
+    """file: keeps the id of their newest task. bind_url: where they are answered while one of them lives."""
+
+    def __init__(self, file: Path, bind_url: str, log: logging.Logger) -> None:
+        self._file = file
+        self._bind_url = bind_url
+        self._log = log
+
+    async def run(self, server: HTTPServer, board: Board) -> None:
+        """Return when none is left; at once where there is none."""
+        await board.looked.wait()
+        if not self._bind_url or not self._live(board):
+            return
+        try:
+            server.add_sockets(bind(self._bind_url))
+        except ServiceBroken as error:
+            self._log.error("tasks of the former release are not answered, and start again: %s", error)
+            return
+        self._log.info("tasks of the former release live: they are answered at %s", self._bind_url)
+        await self._ended(board)
+        server.stop()
+        await server.close_all_connections()
+        self._log.info("no task of the former release lives: plain HTTP is no longer answered")
+
+    async def _ended(self, board: Board) -> None:
+        async with board.changes.listen() as listener:
+            while self._live(board):
+                await listener.wait(None)
+
+    def _live(self, board: Board) -> bool:
+        newest = self._newest(board)
+        return any(task.id <= newest and task.state is not TaskState.ENDED for task in board.world.tasks)
+
+    def _newest(self, board: Board) -> int:
+        if not self._file.exists():
+            fresh = self._file.with_suffix(".new")
+            fresh.write_text(str(max((task.id for task in board.world.tasks), default=0)))
+            fresh.replace(self._file)
+        return int(self._file.read_text())

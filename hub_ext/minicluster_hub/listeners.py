@@ -1,0 +1,90 @@
+"""Where the job service listens: for users, and apart from them for agents and other job services."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tornado.netutil import bind_sockets
+from traitlets import List, Unicode, default
+from traitlets.config import Configurable
+
+from minicluster_hub.tls import ServiceTls
+
+
+class ServiceBroken(Exception):
+    """The service cannot start; the message is one sentence for who starts it."""
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """Bound ones. agents: empty where agents come in with the users."""
+
+    users: list[socket.socket]
+    agents: list[socket.socket]
+
+
+class ListenerOptions(Configurable):
+    """Set them as options of MiniclusterHub."""
+
+    bind_url = Unicode(help="Where to listen for users; JUPYTERHUB_SERVICE_URL by default.").tag(config=True)
+    agents_bind_url = Unicode(
+        help="Where to listen, with TLS, for agents and other job services alone: https://ADDRESS:PORT. "
+        "Empty: agents come in where users do, for one machine."
+    ).tag(config=True)
+    former_bind_url = Unicode(
+        help="Where to listen for agents of a release before TLS, as long as a task of theirs lives."
+    ).tag(config=True)
+    tls_cert_file = Unicode(help="The certificate of agents_bind_url.").tag(config=True)
+    tls_key_file = Unicode(help="Its key.").tag(config=True)
+    tls_ca_file = Unicode(help="The authority that signed it and nothing else.").tag(config=True)
+    task_url = Unicode(
+        help="The service's URL as tasks reach it, with the prefix; by default where it listens."
+    ).tag(config=True)
+    task_urls = List(
+        Unicode(),
+        help="The URLs of all job services as tasks reach them, where several share one PostgreSQL and one "
+        "data folder: one acts, the others stand by.",
+    ).tag(config=True)
+
+    @default("bind_url")
+    def _default_bind_url(self) -> str:
+        return os.environ.get("JUPYTERHUB_SERVICE_URL") or "http://127.0.0.1:8082"
+
+    def bind(self) -> Sockets:
+        """Take the ports. Raises ServiceBroken."""
+        return Sockets(bind(self.bind_url), bind(self.agents_bind_url) if self.agents_bind_url else [])
+
+    def url_for_tasks(self, sockets: Sockets) -> str:
+        """Return the URL that agents call, which does not lead through the proxy."""
+        if self.task_url:
+            return self.task_url
+        url = urlsplit(self.agents_bind_url or self.bind_url)
+        host = url.hostname or "127.0.0.1"
+        reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+        shown = f"[{reached}]" if ":" in reached else reached
+        prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX") or "/"
+        port = (sockets.agents or sockets.users)[0].getsockname()[1]
+        return f"{'https' if self.agents_bind_url else 'http'}://{shown}:{port}{prefix}"
+
+    @property
+    def tls(self) -> ServiceTls | None:
+        """Of the agents' listener; None where it is the users'."""
+        if not self.agents_bind_url:
+            return None
+        return ServiceTls(self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
+
+
+def bind(bind_url: str) -> list[socket.socket]:
+    """Take a port. Raises ServiceBroken."""
+    url = urlsplit(bind_url)
+    host, port = url.hostname or "127.0.0.1", 80 if url.port is None else url.port
+    try:
+        return bind_sockets(port, host)
+    except OSError as error:
+        raise ServiceBroken(
+            f"the job service cannot listen at {host}:{port}: {error.strerror}; end what uses the port, "
+            "or choose another one with JUPYTERHUB_SERVICE_URL"
+        ) from error
