@@ -53,7 +53,8 @@ class Runs:
         self._goes_on = True
 
     def whole_part(self, part: str) -> None:
-        """Run all tests of a part; what it says is shown at once."""
+        """Run all tests of a part; what it says is shown at once. Nothing runs beside it."""
+        OTHERS_ENDED.touch()
         self._run(self._pytest(part, [f"tests/{part}"]), shown_at_once=True)
 
     def everything(self, *, full: bool) -> None:
