@@ -31,7 +31,7 @@ from ..service.two_services import free_port
 
 SECRET = b"a test's secret of 32 bytes ...."
 VERSION = {"Minicluster-Wire": "1"}
-OF_AGENTS = (Who.TASK, Who.KEEPER)
+OF_AGENTS = (Who.TASK, Who.KEEPER, Who.MACHINE)
 USERS_ROUTES = [route for route in (*API_ROUTES, *PAGE_ROUTES) if route.who not in OF_AGENTS]
 AGENTS_ROUTES = [route for route in API_ROUTES if route.who in OF_AGENTS]
 

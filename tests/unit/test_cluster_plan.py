@@ -73,7 +73,8 @@ def test_every_service_is_held_tight(role: str) -> None:
     inside = container(spec)
     assert inside["CapabilityDrop"] == ["ALL"]
     assert inside["Privileges"]["NoNewPrivileges"]
-    assert inside["User"] == ("0:0" if role in ("registry", "cache") else "1000:1000")
+    assert inside["User"] == ("0:0" if role in ("registry", "cache", "firewall") else "1000:1000")
+    assert inside["CapabilityAdd"] == (["CAP_NET_ADMIN"] if role == "firewall" else [])
     assert "NVIDIA_VISIBLE_DEVICES=void" in inside["Env"]
     assert spec["endpoint_spec"]["Mode"] == "dnsrr"
     assert all(port["PublishMode"] == "host" for port in spec["endpoint_spec"]["Ports"])
@@ -145,7 +146,9 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
     ("choices", "roles"),
     [
         (Choices(), set()),
-        (Choices(port=8443), {"proxy", "hub"}),
+        (Choices(port=8443), {"proxy", "hub", "firewall"}),
+        (Choices(tenants_deny=("10.0.0.0/8",)), {"firewall"}),
+        (Choices(tenants_reach=("10.0.0.5:5432",)), {"firewall"}),
         (Choices(tls=TLS_NONE), {"proxy", "hub"}),
         (Choices(names=("lab.example.org",)), {"hub"}),
         (Choices(server_gpus=1), {"service", "hub"}),
@@ -162,7 +165,7 @@ def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[st
 
 def test_a_new_hub_image_leaves_the_registry_running() -> None:
     newer = Images(IMAGES.hub.replace("1", "2"), IMAGES.registry, IMAGES.notebook)
-    assert changed(by_role(), by_role(images=newer)) == {"relay", "service", "hub", "proxy"}
+    assert changed(by_role(), by_role(images=newer)) == {"relay", "firewall", "service", "hub", "proxy"}
 
 
 def test_a_new_secret_changes_who_holds_it() -> None:

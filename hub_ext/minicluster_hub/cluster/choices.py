@@ -20,7 +20,8 @@ class Choices:
     config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
     URL. shared_data: a folder that all managers have at the same path; the platform then runs on any of
     them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
-    dedicated_managers: they run no jobs and no notebook servers.
+    tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
+    networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
     tls_mark, db_mark: which of several that were given in the course of time.
     """
 
@@ -40,6 +41,8 @@ class Choices:
     shared_data: str = ""
     data_cache_bytes: int = 0
     dedicated_managers: bool = False
+    tenants_reach: tuple[str, ...] = ()
+    tenants_deny: tuple[str, ...] = ()
     service_options: tuple[str, ...] = ()
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:

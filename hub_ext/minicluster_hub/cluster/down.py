@@ -34,8 +34,7 @@ def down(daemon: Daemon, given: argparse.Namespace) -> int:
         _confirm(given.yes)
     steps = Steps()
     _remove_services(daemon, steps)
-    if given.data:
-        _remove_data(daemon, known, steps)
+    _sweep(daemon, known, steps, volumes=given.data)
     _remove_rest(daemon, steps, everything=given.data)
     _tell_what_stays(daemon, given)
     if given.leave:
@@ -134,30 +133,31 @@ def _remove_all(daemon: Daemon, listing: str, removal: str, key: str, kept_role:
     return len(found)
 
 
-def _remove_data(daemon: Daemon, known: record.Record | None, steps: Steps) -> None:
-    """Have each node remove its volumes of ours: the API of one engine reaches only its own.
+def _sweep(daemon: Daemon, known: record.Record | None, steps: Steps, *, volumes: bool) -> None:
+    """Have each node remove the rules of its firewall, and its volumes of ours.
 
-    The node's engine is asked by a task of the hub image there. Whoever may make services could do
-    that anyway, so it gives away no more than is given already.
+    The API of one engine reaches only its own: the node's engine is asked by a task of the hub image there.
+    Whoever may make services could do that anyway, so it gives away no more than is given already.
     """
-    image = known.images.hub if known else ""
-    if not image:
-        say("  WARNING: no record of a hub image: volumes are removed on this machine only.")
-        _remove_volumes(daemon)
+    if known is None or not known.images.hub:
+        say("  WARNING: no record of a hub image: only this machine is cleared up.")
+        _remove_volumes(daemon, volumes=volumes)
         return
-    spec = plan.sweep(image, known.manager_id if known else "", socket_on_host(own_container(daemon))[0])
-    with steps.step("volumes") as step:
+    path = socket_on_host(own_container(daemon))[0]
+    spec = plan.sweep(known.images.hub, known.manager_id, path, volumes=volumes)
+    with steps.step("volumes, firewall" if volumes else "firewall") as step:
         objects.ensure_service(daemon, spec)
         try:
             missed = _wait_swept(daemon, spec, step.tell)
         finally:
             daemon.remove("remove_service", spec["name"])
             _wait_gone(daemon, step.tell)
-        _remove_volumes(daemon)
+        _remove_volumes(daemon, volumes=volumes)
         step.end("of all nodes that answer", "removed")
     for name in missed:
         listing = f"docker volume ls -q -f label={CLUSTER_LABEL}={CLUSTER}"
-        say(f"  WARNING: {name} kept its volumes. There: {listing} | xargs docker volume rm")
+        more = f", and its volumes. There: {listing} | xargs docker volume rm" if volumes else ""
+        say(f"  WARNING: {name} kept the rules of its firewall until its next start{more}")
 
 
 def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], tell: Callable[[str], None]) -> list[str]:
@@ -173,7 +173,9 @@ def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], tell: Callable[[str], N
         time.sleep(_LOOK_S)
 
 
-def _remove_volumes(daemon: Daemon) -> None:
+def _remove_volumes(daemon: Daemon, *, volumes: bool) -> None:
+    if not volumes:
+        return
     for volume in (daemon.call("volumes", filters=_OURS) or {}).get("Volumes") or ():
         with suppress(DockerError):
             daemon.once("remove_volume", volume["Name"])

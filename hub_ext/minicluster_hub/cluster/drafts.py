@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from minicluster_hub.cluster.choices import TLS_NONE, Choices
+from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.relay_doors import (
     CACHE_ENV,
@@ -14,8 +15,6 @@ from minicluster_hub.cluster.relay_doors import (
     REGISTRY_ENV,
 )
 
-SERVICES_ENV = "MINICLUSTER_SERVICES"
-"""Of a job service: NODE=URL for each manager, with commas between."""
 DATA_DIR = "/srv/minicluster"
 REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
 REGISTRY_PORT, CACHE_PORT, AGENTS_PORT = 5443, 5444, 8083
@@ -57,16 +56,20 @@ class Facts:
     managers: Mapping[str, str] = field(default_factory=dict)
     shared_data: str = ""
 
+    @property
+    def manager_addresses(self) -> tuple[str, ...]:
+        return tuple(self.managers.values()) or (self.manager_address,)
+
     def doors(self, port: int) -> str:
         """Return where a port of the platform may be found, with commas between."""
-        addresses = self.managers.values() or (self.manager_address,)
-        return ",".join(f"{address}:{port}" for address in addresses)
+        return ",".join(f"{_host(address)}:{port}" for address in self.manager_addresses)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """One service, before what all have in common. ports: published ones to those of the container.
 
+    capabilities: those that it keeps; all others are dropped.
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
     each_manager: one task on each manager, in the platform's network.
     """
@@ -82,6 +85,7 @@ class Draft:
     ports: Mapping[int, int] = field(default_factory=dict)
     user: str = USER
     socket: bool = False
+    capabilities: tuple[str, ...] = ()
     everywhere: bool = False
     each_manager: bool = False
     once: bool = False
@@ -131,6 +135,26 @@ def relay(facts: Facts) -> Draft:
         args=("run", "relay"),
         environment=environment,
         secrets=("registry_ca", "registry_reader"),
+        everywhere=True,
+    )
+
+
+def firewall(choices: Choices, facts: Facts) -> Draft:
+    """On each node: what users' containers reach of the machines' network, and what not."""
+    ports = (choices.port, AGENTS_PORT, FORMER_PORT)
+    doors = [f"{_host(address)}:{port}" for address in facts.manager_addresses for port in ports]
+    return Draft(
+        role="firewall",
+        image=facts.images.hub,
+        args=("run", "firewall"),
+        environment={
+            ALLOWED_ENV: ",".join([*doors, *choices.tenants_reach]),
+            DENIED_ENV: ",".join([*facts.manager_addresses, *choices.tenants_deny]),
+            SERVICES_ENV: ",".join(map(_task_url, facts.manager_addresses)),
+        },
+        secrets=("service_ca",),
+        user=ROOT,
+        capabilities=("CAP_NET_ADMIN",),
         everywhere=True,
     )
 

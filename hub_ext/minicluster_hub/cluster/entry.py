@@ -22,6 +22,7 @@ def run(words: Sequence[str]) -> int:
         "relay": _relay,
         "account": _account,
         "ready": _ready,
+        "firewall": _firewall,
         "sweep": _sweep,
         "address": _address,
     }
@@ -98,6 +99,12 @@ def _relay(words: list[str]) -> int:
     return main()
 
 
+def _firewall(words: list[str]) -> int:
+    from minicluster_hub.cluster.firewall import main
+
+    return main()
+
+
 def _account(words: list[str]) -> int:
     from minicluster_hub.cluster.accounts import change
 
@@ -113,7 +120,7 @@ def _ready(words: list[str]) -> int:
 def _sweep(words: list[str]) -> int:
     from minicluster_hub.cluster.sweep import main
 
-    return main()
+    return main(words)
 
 
 def _address(words: list[str]) -> int:

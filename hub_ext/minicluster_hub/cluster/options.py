@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+
+from minicluster_hub.cluster.firewall_rules import Endpoint
 
 _IMAGE = "docker run --rm -v /var/run/docker.sock:/var/run/docker.sock IMAGE"
 _EPILOG = f"""The first machine of a new cluster: {_IMAGE} up
@@ -49,6 +52,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     _images(parser)
     _data_sets(parser)
     _managers(parser)
+    _network(parser)
     add = parser.add_argument
     add(
         "--advertise-addr", metavar="ADDRESS", help="this machine's address among its nodes (for a new Swarm)"
@@ -91,6 +95,24 @@ def _data_sets(parser: argparse.ArgumentParser) -> None:
         type=_size,
         metavar="SIZE",
         help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
+    )
+
+
+def _network(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--tenants-reach",
+        type=_endpoint,
+        action="append",
+        metavar="ADDRESS:PORT",
+        help="a port of a node that users' containers may reach; can be repeated",
+    )
+    add(
+        "--tenants-deny",
+        type=_network_of,
+        action="append",
+        metavar="NETWORK",
+        help="a network, like 10.0.0.0/8, that users' containers do not reach; can be repeated",
     )
 
 
@@ -167,6 +189,23 @@ def _port(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text}: a port is a number from 1 to 65535")
     return int(text)
+
+
+def _endpoint(text: str) -> str:
+    try:
+        Endpoint.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text}: want ADDRESS:PORT, like 10.0.0.5:5432 ({error})"
+        ) from error
+    return text
+
+
+def _network_of(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: want a network, like 10.0.0.0/8 ({error})") from error
 
 
 def _size(text: str) -> int:

@@ -10,9 +10,10 @@ from minicluster_hub.cluster import drafts
 from minicluster_hub.cluster.choices import Choices
 from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
 from minicluster_hub.cluster.record import Images
+from minicluster_hub.cluster.sweep import VOLUMES
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
-PLATFORM = ("registry", "cache", "relay", "images", "service", "hub", "proxy")
+PLATFORM = ("registry", "cache", "relay", "firewall", "images", "service", "hub", "proxy")
 """The roles of the platform's services, in the order in which they start."""
 LATE = ("images", DATA_ROLE)
 """Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are.
@@ -38,6 +39,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     found = [drafts.registry(facts), *([drafts.cache(facts)] if facts.upstream else []), drafts.relay(facts)]
     if facts.images.notebook:
         found += [
+            drafts.firewall(choices, facts),
             drafts.images(facts),
             drafts.service(choices, facts),
             drafts.hub(choices, facts),
@@ -46,10 +48,19 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     return [finish(draft, facts) for draft in found]
 
 
-def sweep(image: str, manager_id: str, socket_path: str) -> dict[str, Any]:
-    """Return the arguments of create_service for what removes each node's volumes."""
+def sweep(image: str, manager_id: str, socket_path: str, *, volumes: bool) -> dict[str, Any]:
+    """Return the arguments of create_service for what clears up on each node. volumes: these, too."""
     facts = Facts(manager_id, "", socket_path, 0, Images(hub=image))
-    draft = Draft("sweep", image, args=("run", "sweep"), user=ROOT, socket=True, everywhere=True, once=True)
+    draft = Draft(
+        role="sweep",
+        image=image,
+        args=("run", "sweep", *((VOLUMES,) if volumes else ())),
+        user=ROOT,
+        socket=volumes,
+        capabilities=("CAP_NET_ADMIN",),
+        everywhere=True,
+        once=True,
+    )
     return finish(draft, facts)
 
 
@@ -102,6 +113,7 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
         "Init": True,
         "StopGracePeriod": draft.grace_s * _S,
         "CapabilityDrop": ["ALL"],
+        "CapabilityAdd": list(draft.capabilities),
         "Privileges": {"NoNewPrivileges": True},
         "Mounts": _mounts(draft, facts),
         "Secrets": [_secret(name, facts.sealed[name], draft.user) for name in draft.secrets],

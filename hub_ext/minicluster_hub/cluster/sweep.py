@@ -1,17 +1,26 @@
-"""`run sweep`, on each node at `down --data`: removes the node's volumes of the cluster."""
+"""`run sweep`, on each node at `down`: removes the rules of its firewall; --volumes: its volumes, too."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
+from minicluster_hub.cluster import firewall
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL
 
+VOLUMES = "--volumes"
 
-def main() -> int:
-    """Remove them; return 1 if one is still in use, so that Swarm tries again."""
+
+def main(words: Sequence[str]) -> int:
+    """Return 1 if something is still in use, so that Swarm tries again."""
+    firewall.remove()
+    return _remove_volumes() if VOLUMES in words else 0
+
+
+def _remove_volumes() -> int:
     daemon = Daemon.connect()
     failed = False
     found = daemon.call("volumes", filters={"label": f"{CLUSTER_LABEL}={CLUSTER}"}) or {}

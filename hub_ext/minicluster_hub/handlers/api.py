@@ -39,7 +39,7 @@ from minicluster_hub.handlers import (
     why,
 )
 from minicluster_hub.handlers.images import ROUTES as IMAGE_ROUTES
-from minicluster_hub.handlers.messages import Health, JobStory
+from minicluster_hub.handlers.messages import Health, JobStory, NodeAddresses
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
 
 BYTES, TEXT, STREAM = "application/octet-stream", "text/plain", "text/event-stream"
@@ -271,6 +271,14 @@ API_ROUTES: tuple[Route, ...] = (
     *queue.ROUTES,
     *usage.ROUTES,
     Route("GET", "health", ops.HealthHandler, "Whether the service can work", who=Who.ANYONE, answer=Health),
+    Route(
+        "GET",
+        "api/nodes/addresses",
+        nodes.NodeAddressesHandler,
+        "The nodes' addresses, for their firewalls",
+        who=Who.MACHINE,
+        answer=NodeAddresses,
+    ),
     Route("GET", "metrics", ops.MetricsHandler, "For Prometheus", answer=TEXT),
     Route(
         "GET",

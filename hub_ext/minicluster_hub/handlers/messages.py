@@ -18,6 +18,12 @@ class JobStory(Message):
     lines: tuple[StoryLine, ...]
 
 
+class NodeAddresses(Message):
+    """Of all machines of the cluster, on the network that they share."""
+
+    addresses: tuple[str, ...]
+
+
 class Health(Message):
     """Whether the service can work; what is wrong stands in its log.
 

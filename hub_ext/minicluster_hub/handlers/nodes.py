@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from minicluster_hub.handlers.auth import UserHandler
+from minicluster_hub.handlers.messages import NodeAddresses
+from minicluster_hub.handlers.ops import OpenHandler
 
 
 class NodesHandler(UserHandler):
     def get(self) -> None:
         self.reply(self.context.board.nodes())
+
+
+class NodeAddressesHandler(OpenHandler):
+    """For the nodes' firewalls, on the agents' port. Whoever is on the machines' network sees them anyway."""
+
+    def get(self) -> None:
+        addresses = {node.address for node in self.context.board.node_views() if node.address}
+        self.reply(NodeAddresses(addresses=tuple(sorted(addresses))))

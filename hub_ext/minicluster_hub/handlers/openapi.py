@@ -49,7 +49,7 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.body is not None:
         operation["requestBody"] = {"required": True, **_content(route.body)}
-    if route.who is not Who.ANYONE:
+    if route.who not in (Who.ANYONE, Who.MACHINE):
         operation["security"] = [{"hub": [route.scope] if route.scope else []}]
     if route.who in (Who.TASK, Who.KEEPER):
         operation["security"] = [{route.who.value: []}]

@@ -21,12 +21,16 @@ class Scope(StrEnum):
 
 
 class Who(StrEnum):
-    """Who may come in by a route: a hub's user, its spawner, a task's agent, a node's keeper, or anyone."""
+    """Who may come in by a route: a hub's user, its spawner, a task's agent, a node's keeper, or anyone.
+
+    machine: anyone on the agents' port.
+    """
 
     USER = "user"
     SPAWNER = "spawner"
     TASK = "task"
     KEEPER = "keeper"
+    MACHINE = "machine"
     ANYONE = "anyone"
 
 

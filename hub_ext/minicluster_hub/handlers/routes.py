@@ -24,7 +24,7 @@ PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "images", pages.ImagesPage, "Images", **_PAGE),
     Route("GET", "queue", pages.QueuePage, "Queue", **_PAGE),
 )
-_AGENTS = (Who.TASK, Who.KEEPER)
+_AGENTS = (Who.TASK, Who.KEEPER, Who.MACHINE)
 _NO_PAGE = {"GET": Route("GET", "other", pages.NoPage, "No page", **_PAGE)}
 
 

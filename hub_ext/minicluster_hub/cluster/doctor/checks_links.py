@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
@@ -79,6 +79,15 @@ def _check_overlay(facts: ClusterFacts) -> Iterator[Finding]:
             yield failed("overlay", node.name, words + reason, remedy)
         else:
             yield ok("overlay", node.name, "containers reach those on the other nodes")
+        yield _firewall(node.name, report.open)
+
+
+def _firewall(name: str, opened: Sequence[str]) -> Finding:
+    if not opened:
+        return ok("firewall", name, "users' containers do not reach the machines' own ports")
+    words = f"users' containers reach {', '.join(opened)}"
+    remedy = "Run `up` again; then see docker service logs minicluster_firewall."
+    return failed("firewall", name, words, remedy)
 
 
 def check_links(facts: ClusterFacts) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from minicluster_hub.cluster.doctor.report import OverlayReport, Task
+from minicluster_hub.cluster.doctor.report import Door, OverlayReport, Task
 
 _PATIENCE_S, _PAUSE_S, _CONNECT_S = 6.0, 0.3, 1.0
 
@@ -29,13 +29,25 @@ async def overlay_report(task: Task, node_id: str) -> OverlayReport:
         reached |= set(met) & wanted
         if reached < wanted:
             await asyncio.sleep(_PAUSE_S)
+    found = await asyncio.gather(*(_opens(door) for door in task.closed))
+    opened = tuple(door.what for door, opens in zip(task.closed, found, strict=True) if opens)
     del server  # It goes on answering: the loop holds it until this process ends.
-    return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), error=error)
+    return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), open=opened, error=error)
 
 
 async def _addresses(service: str) -> set[str]:
     found = await asyncio.get_running_loop().getaddrinfo(f"tasks.{service}", None, family=socket.AF_INET)
     return {str(entry[4][0]) for entry in found}
+
+
+async def _opens(door: Door) -> bool:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(door.host, int(door.port))
+            writer.transport.abort()
+            return True
+    except (OSError, TimeoutError):
+        return False
 
 
 async def _meet(address: str, task: Task) -> str:

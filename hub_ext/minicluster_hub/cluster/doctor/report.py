@@ -41,12 +41,16 @@ class Door(_Record):
 
 
 class Task(_Record):
-    """What every probe of one examination is told. token: only probes of the same one are served."""
+    """What every probe of one examination is told. token: only probes of the same one are served.
+
+    closed: what users' containers must not reach; the probe on the overlay network stands for one.
+    """
 
     token: str
     port: int
     peers: tuple[Peer, ...]
     doors: tuple[Door, ...] = ()
+    closed: tuple[Door, ...] = ()
     shm_bytes: int = 0
     overlay_name: str = ""
 
@@ -99,8 +103,12 @@ class Report(_Record):
 
 
 class OverlayReport(_Record):
-    """Which peers' containers a container of this node reached over the overlay network."""
+    """Which peers' containers a container of this node reached over the overlay network.
+
+    open: by their names, the doors that it reached and must not.
+    """
 
     node_id: str
     reached: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     error: str = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from minicluster_hub.cluster.doctor.probe import HOST_BIN, NODE_ENV, TASK_ENV
 from minicluster_hub.cluster.doctor.report import PROBE_PORT, Door, Peer, Task
-from minicluster_hub.cluster.drafts import AGENTS_PORT
+from minicluster_hub.cluster.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT
 from minicluster_hub.cluster.relay_doors import CACHE_DOOR, HOST, REGISTRY_DOOR
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 from minicluster_hub.engines.swarm.view import SwarmNode
@@ -23,7 +23,14 @@ _S = 1_000_000_000
 def task_for(nodes: Sequence[SwarmNode], token: str, doors: Sequence[Door]) -> Task:
     """Return what the probes on these nodes are asked."""
     peers = tuple(Peer(id=node.id, name=node.name, address=node.address) for node in nodes)
-    return Task(token=token, port=PROBE_PORT, peers=peers, doors=tuple(doors), shm_bytes=SHM_BYTES)
+    return Task(
+        token=token,
+        port=PROBE_PORT,
+        peers=peers,
+        doors=tuple(doors),
+        closed=tuple(closed_doors(nodes)),
+        shm_bytes=SHM_BYTES,
+    )
 
 
 def swarm_doors(nodes: Sequence[SwarmNode]) -> list[Door]:
@@ -39,6 +46,18 @@ def swarm_doors(nodes: Sequence[SwarmNode]) -> list[Door]:
         if node.manager
     ]
     return gossip + managers
+
+
+def closed_doors(nodes: Sequence[SwarmNode]) -> list[Door]:
+    """Return what of these nodes a user's container must not reach."""
+    inner = [("registry", REGISTRY_PORT), ("cache", CACHE_PORT)]
+    registry = [
+        Door(what=f"the {what} on {node.name}", target=f"tcp://{_host(node)}:{port}")
+        for node in nodes
+        for what, port in inner
+        if node.manager
+    ]
+    return [*swarm_doors(nodes), *registry]
 
 
 def platform_doors(manager: SwarmNode, roles: set[str], hub_port: int, *, hub_tls: bool) -> list[Door]:

@@ -1,0 +1,78 @@
+"""What containers of users may reach on the machines' own network, as text for iptables-restore: pure.
+
+Packets that a container sends to an address of its own machine come through INPUT, those to other addresses
+through DOCKER-USER. Both lead into one chain of ours, which says no and otherwise hands back. Traffic between
+containers on an overlay network does not come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+ALLOWED_ENV, DENIED_ENV = "MINICLUSTER_ALLOWED", "MINICLUSTER_DENIED"
+"""Endpoints and networks, with commas between."""
+SERVICES_ENV = "MINICLUSTER_SERVICES"
+"""Where job services answer agents, with commas between: a job service is told NODE=URL, a firewall URL."""
+CHAIN = "MINICLUSTER-TENANTS"
+BRIDGE = "docker_gwbridge"
+"""Docker's bridge on each machine from overlay networks to the outside."""
+IPV4, IPV6 = 4, 6
+LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
+"""Clouds answer there with a machine's own credentials."""
+_DNS = 53
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A TCP port of an address."""
+
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Endpoint:
+        """Read ADDRESS:PORT, or [ADDRESS]:PORT. Raises ValueError."""
+        host, _, port = text.rpartition(":")
+        network = ip_network(host.strip("[]"))
+        if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"{text}: want ADDRESS:PORT with a port from 1 to 65535")
+        return cls(str(network.network_address), int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """allowed: endpoints that users' containers reach in any case. denied: networks that they do not."""
+
+    allowed: tuple[Endpoint, ...]
+    denied: tuple[str, ...]
+
+
+def restore_input(access: Access, version: int) -> str:
+    """Return what `iptables-restore --noflush` (version 6: `ip6tables-restore`) makes the chain of."""
+    lines = ["*filter", f":{CHAIN} - [0:0]", *(f"-A {CHAIN} {rule}" for rule in _rules(access, version))]
+    return "\n".join([*lines, "COMMIT", ""])
+
+
+def _rules(access: Access, version: int) -> Iterator[str]:
+    """Yield the rules in their order; who passes the last one goes on as without them."""
+    yield "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
+    for one in access.allowed:
+        if _is_of(one.address, version):
+            # The address as it was called: a published port leads to a container's own address.
+            called = f"--ctorigdst {one.address} --ctorigdstport {one.port}"
+            yield f"-p tcp -m conntrack {called} -j RETURN"
+    for protocol in ("udp", "tcp"):
+        yield f"-p {protocol} --dport {_DNS} -j RETURN"
+    yield "-m addrtype --dst-type LOCAL -j REJECT"
+    for network in _of_version((*LINK_LOCAL, *access.denied), version):
+        yield f"-m conntrack --ctorigdst {network} -j REJECT"
+
+
+def _of_version(networks: Iterable[str], version: int) -> list[str]:
+    return list(dict.fromkeys(network for network in networks if _is_of(network, version)))
+
+
+def _is_of(network: str, version: int) -> bool:
+    return ip_network(network).version == version

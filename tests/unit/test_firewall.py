@@ -1,0 +1,86 @@
+"""What users' containers reach of the machines' network: rules as text, and kept by a real packet filter."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicluster_hub.cluster.firewall_rules import (
+    ALLOWED_ENV,
+    CHAIN,
+    DENIED_ENV,
+    Access,
+    Endpoint,
+    restore_input,
+)
+
+ACCESS = Access(
+    (Endpoint("10.0.0.1", 443), Endpoint("fd00::1", 443)), ("10.0.0.1", "10.0.0.0/24", "fd00::/8")
+)
+
+
+def rules(version: int) -> list[str]:
+    lines = restore_input(ACCESS, version).splitlines()
+    return [line.removeprefix(f"-A {CHAIN} ") for line in lines if line.startswith("-A")]
+
+
+def test_what_is_allowed_comes_before_what_is_denied() -> None:
+    found = rules(4)
+    allowed = found.index("-p tcp -m conntrack --ctorigdst 10.0.0.1 --ctorigdstport 443 -j RETURN")
+    refused = [number for number, rule in enumerate(found) if rule.endswith("REJECT")]
+    assert allowed < min(refused)
+    assert "-m conntrack --ctorigdst 10.0.0.0/24 -j REJECT" in found
+    assert "-m conntrack --ctorigdst 169.254.0.0/16 -j REJECT" in found
+
+
+def test_each_version_has_its_own_addresses() -> None:
+    assert not [rule for rule in rules(4) if "fd00" in rule]
+    assert not [rule for rule in rules(6) if "10.0.0" in rule or "169.254" in rule]
+    assert "-m conntrack --ctorigdst fd00::/8 -j REJECT" in rules(6)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:70000", "pc-1:80", "10.0.0.1:8 -j X"])
+def test_an_endpoint_is_an_address_with_a_port_and_nothing_else(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Endpoint.of(text)
+
+
+def test_an_endpoint_may_be_of_either_version() -> None:
+    assert Endpoint.of("10.0.0.1:443") == Endpoint("10.0.0.1", 443)
+    assert Endpoint.of("[fd00::1]:443") == Endpoint("fd00::1", 443)
+
+
+IN_A_NETWORK_OF_ITS_OWN = """
+set -e
+iptables-nft -N DOCKER-USER
+iptables-nft -A DOCKER-USER -j RETURN
+{python} -m minicluster_hub.cluster run firewall & firewall=$!
+seen() {{ iptables-nft -S "$1" | grep -q -- "-i docker_gwbridge -j {chain}"; }}
+until seen INPUT && seen DOCKER-USER; do sleep 0.05; done
+iptables-nft -D INPUT -i docker_gwbridge -j {chain}
+until seen INPUT; do sleep 0.05; done
+echo mended
+kill $firewall; wait $firewall
+seen DOCKER-USER && echo stays
+{python} -m minicluster_hub.cluster run sweep
+iptables-nft -S
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_rules_are_kept_and_taken_away(needs) -> None:  # type: ignore[no-untyped-def]
+    is_root = os.getuid() == 0
+    needs(is_root and shutil.which("iptables-nft"), "root and Debian's iptables")
+    script = IN_A_NETWORK_OF_ITS_OWN.format(python=Path(sys.executable), chain=CHAIN)
+    told = {**os.environ, ALLOWED_ENV: "10.0.0.1:443", DENIED_ENV: "10.0.0.1,10.0.0.2"}
+    done = subprocess.run(
+        ["unshare", "--net", "bash", "-c", script], env=told, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["mended", "stays"]
+    assert CHAIN not in done.stdout
