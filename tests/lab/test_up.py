@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from minicluster_hub.cluster.firewall_rules import CHAIN
 from minicluster_hub.engines.swarm.names import DATA_VOLUME
 from minicluster_hub.launch.demo import SERVICE_PATH
 
@@ -56,6 +57,11 @@ def versions(cluster: LabCluster) -> dict[str, int]:
     """Return how often each of the platform's services has been changed."""
     found = json.loads("".join(cluster.docker("service", "inspect", *cluster.services())))
     return {one["Spec"]["Name"]: one["Version"]["Index"] for one in found}
+
+
+def filter_rules(node: Node) -> list[str]:
+    """Return the rules of a machine's packet filter."""
+    return node.run(["iptables-save", "-t", "filter"]).stdout.splitlines()
 
 
 def containers(cluster: LabCluster) -> list[str]:
@@ -102,6 +108,7 @@ async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
     assert {"minicluster_hub", "minicluster_service", DATA_VOLUME} <= first
     assert others == [{DATA_VOLUME}] * 2
     assert not [name for names in left.values() for name in names if "record" not in name]
+    assert not [rule for node in fresh.lab.nodes for rule in filter_rules(node) if CHAIN in rule]
 
     assert "as before" in fresh.command("up")
     assert await logs_in(fresh)

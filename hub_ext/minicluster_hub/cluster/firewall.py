@@ -76,7 +76,8 @@ class Nodes:
     def _ask(self, url: str) -> tuple[str, ...]:
         context = ssl.create_default_context(cafile=str(self._ca_file))
         context.check_hostname = False  # the authority signed nothing but the job service's certificate
-        with urllib.request.urlopen(f"{url}{ADDRESSES_PATH}", timeout=_PATIENCE_S, context=context) as answer:
+        url = f"{url}{ADDRESSES_PATH}"  # of `up`, never of a user
+        with urllib.request.urlopen(url, timeout=_PATIENCE_S, context=context) as answer:  # noqa: S310
             told = json.load(answer)["addresses"]
         return tuple(str(ip_address(one)) for one in told)
 

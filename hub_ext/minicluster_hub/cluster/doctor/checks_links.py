@@ -77,7 +77,7 @@ def _check_overlay(facts: ClusterFacts) -> Iterator[Finding]:
             reason = f" ({report.error})" if report.error else ""
             remedy = "Open 7946/tcp, 7946/udp and 4789/udp between all nodes in their firewalls."
             yield failed("overlay", node.name, words + reason, remedy)
-        else:
+        elif len(tried) > 1:
             yield ok("overlay", node.name, "containers reach those on the other nodes")
         yield _firewall(node.name, report.open)
 

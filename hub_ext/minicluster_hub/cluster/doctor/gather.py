@@ -70,7 +70,7 @@ def examine_nodes(
     nodes = [node for node in facts.nodes if node.usable]
     task = specs.task_for(nodes, secrets.token_hex(16), [*specs.swarm_doors(nodes), *doors])
     services = [specs.host_service(task, image)]
-    if overlay and len(nodes) > 1:
+    if overlay:
         services.append(specs.overlay_service(task, image))
     with _running(daemon, services) as ids:
         found = _collect(daemon, ids, nodes)
