@@ -3,25 +3,45 @@
 A file here holds the attacks on one thing. docs/security.md has a row for each: attack, what stops it, test.
 """
 
-from ..browser.conftest import chromium, page, session, shots, site
+import pytest
+
+from ..browser.chromium import MISSING, browser, program
+from ..browser.conftest import USER, page, site
+from ..browser.lab import log_in
 from ..hub.conftest import lab, source_tree
 from ..service.api.conftest import api, listen, offer, start_api
 from ..service.conftest import postgres_server, registry, sqlite, sqlite_tables
 
 __all__ = [
     "api",
-    "chromium",
     "lab",
     "listen",
     "offer",
     "page",
     "postgres_server",
     "registry",
-    "session",
-    "shots",
     "site",
     "source_tree",
     "sqlite",
     "sqlite_tables",
     "start_api",
 ]
+
+
+@pytest.fixture(scope="module")
+def chromium(needs):
+    """A browser for one file: while it is there, its own event loop leaves no room for tests with `async`."""
+    needs(program(), MISSING)
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def session(chromium, site):
+    """One browser profile, logged in."""
+    context = chromium.new_context()
+    page = context.new_page()
+    log_in(page, site.url, USER, site.password)
+    page.close()
+    yield context
+    context.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -42,7 +41,7 @@ class Page(UserHandler):
         namespace = {**self._hub_names(), "title": self.title, **values}
         html = _environment().get_template(template).render(namespace)
         self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.set_header("Content-Security-Policy", self._policy(html))
+        self.set_header("Content-Security-Policy", self._policy())
         self.finish(html)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -52,18 +51,11 @@ class Page(UserHandler):
 
     def _hub_names(self) -> dict[str, Any]:
         """Return the variables that the hub's `page.html` asks for, and ours."""
-        hub_url = self.hub_auth.hub_host + self.hub_auth.hub_prefix
         model = self.current_user
         return {
-            "base_url": hub_url,
-            "prefix": self.hub_auth.hub_host + self.hub_auth.hub_prefix.removesuffix("hub/"),
-            "static_url": lambda path, **_: f"{hub_url}static/{path}",
-            "login_url": f"{hub_url}login",
-            "logout_url": f"{hub_url}logout",
-            "no_spawner_check": True,
-            "parsed_scopes": {},
-            "user": model and {"name": model["name"], "json_escaped_name": _escaped(model["name"])},
-            "xsrf_token": self.xsrf_token.decode("ascii"),
+            **_frame(self.hub_auth.hub_host, self.hub_auth.hub_prefix),
+            "user": model and {"name": model["name"]},
+            "xsrf": self.xsrf_token.decode("ascii"),
             "service_url": self.context.prefix,
             "sees_all": model is not None and self._is_admin(),
         }
@@ -71,15 +63,18 @@ class Page(UserHandler):
     def _is_admin(self) -> bool:
         return bool(self.hub_auth.check_scopes({Scope.ADMIN.value}, self.current_user))
 
-    def _policy(self, html: str) -> str:
-        """Return the content security policy: scripts of this origin, and the hub's own inline one."""
-        hashes = " ".join(f"'sha256-{_digest(script)}'" for script in _INLINE_SCRIPT.findall(html))
+    def _policy(self) -> str:
+        """Return the content security policy: scripts of this origin, and the hub's own inline one.
+
+        That one is known by the hash of a page on which nobody's data stands.
+        """
         host = urlsplit(self.hub_auth.hub_host)
         hub = f" {host.scheme}://{host.netloc}" if host.netloc else ""
+        known = " ".join(_inline_hashes(self.hub_auth.hub_host, self.hub_auth.hub_prefix))
         return (
-            f"default-src 'none'; script-src 'self'{hub} {hashes}; style-src 'self'{hub}; "
+            f"default-src 'none'; script-src 'self'{hub} {known}; style-src 'self'{hub}; "
             f"img-src 'self'{hub} data:; font-src 'self'{hub}; connect-src 'self'; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
 
 
@@ -126,12 +121,30 @@ class StaticFiles(StaticFileHandler):
         self.set_header("Cache-Control", "no-cache")
 
 
-def _escaped(name: str) -> str:
-    """Return a user's name as the hub's inline script wants it: inside a quoted JavaScript string."""
-    text = json.dumps(name)[1:-1]
-    return (
-        text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("'", "\\u0027")
-    )
+def _frame(hub_host: str, hub_prefix: str) -> dict[str, Any]:
+    """Return what the hub's `page.html` asks for, whoever looks."""
+    hub_url = hub_host + hub_prefix
+    return {
+        "base_url": hub_url,
+        "prefix": hub_host + hub_prefix.removesuffix("hub/"),
+        "static_url": lambda path, **_: f"{hub_url}static/{path}",
+        "login_url": f"{hub_url}login",
+        "logout_url": f"{hub_url}logout",
+        "no_spawner_check": True,
+        "parsed_scopes": {},
+    }
+
+
+@lru_cache(maxsize=4)
+def _inline_hashes(hub_host: str, hub_prefix: str) -> tuple[str, ...]:
+    """Return the hashes of the inline scripts of the hub's `page.html`, with and without a user.
+
+    They come from pages that nobody's data is in: what is slipped into a page of ours has another hash.
+    """
+    frame, page = _frame(hub_host, hub_prefix), _environment().get_template("page.html")
+    pages = (page.render(frame, user=user) for user in (None, {"name": ""}))
+    scripts = dict.fromkeys(script for html in pages for script in _INLINE_SCRIPT.findall(html))
+    return tuple(f"'sha256-{_digest(script)}'" for script in scripts)
 
 
 def _digest(script: str) -> str:

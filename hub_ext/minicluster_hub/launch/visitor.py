@@ -56,7 +56,7 @@ class Visitor:
         """Wait until the hub says that a server that was asked for is there, and open JupyterLab."""
         address = f"/hub/api/users/{self.name}/server/progress"
         async with self.http.stream(
-            "GET", address, params={"_xsrf": self.xsrf("/hub/")}, timeout=_SERVER_LIMIT_S
+            "GET", address, headers={"X-XSRFToken": self.xsrf("/hub/")}, timeout=_SERVER_LIMIT_S
         ) as events:
             await _wait_until_ready(events)
         page = await self.http.get(f"{self.server_path}lab")
@@ -77,13 +77,8 @@ class Visitor:
 
     async def call(self, method: str, path: str, under: str, **arguments: Any) -> Any:
         """Call a REST address as a page's script does: cookies and XSRF token; return its JSON."""
-        answer = await self.http.request(
-            method,
-            path,
-            headers={"X-XSRFToken": self.xsrf(under)},
-            params={"_xsrf": self.xsrf(under)},
-            **arguments,
-        )
+        headers = {"X-XSRFToken": self.xsrf(under)}
+        answer = await self.http.request(method, path, headers=headers, **arguments)
         if answer.is_error:
             raise VisitFailed(f"{method} {path} answers {answer.status_code}: {answer.text[:500]}")
         return answer.json() if answer.content else None

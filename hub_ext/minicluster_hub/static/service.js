@@ -1,24 +1,32 @@
 // Talking to the job service from its own pages. Strings of users only ever become text nodes.
 
+import { readEvents } from "./event_stream.js";
+
 const main = document.getElementById("minicluster");
 export const url = main.dataset.url;
 export const user = main.dataset.user;
 export const jobId = main.dataset.job;
 
-// The hub's page.html gives the token; the hub wants it on reads as well, once a script asks.
-const xsrf = window.jhdata.xsrf_token;
+// The hub wants it on reads as well, once a script asks; never in an address, which is kept in histories and logs.
+const headers = { "X-XSRFToken": main.dataset.xsrf };
+const AGAIN_MS = 2000;
 
 export function address(path, query = {}) {
-  const search = new URLSearchParams({ ...query, _xsrf: xsrf });
-  return `${url}${path}?${search}`;
+  const search = new URLSearchParams(query).toString();
+  return `${url}${path}${search && "?"}${search}`;
+}
+
+async function request(path, { query, ...how }) {
+  const answer = await fetch(address(path, query), { ...how, headers });
+  if (answer.status === 401) {
+    window.location.reload(); // logged out meanwhile: the page itself leads to the login
+  }
+  return answer;
 }
 
 export async function ask(path, { method = "GET", query = {}, json } = {}) {
   const body = json === undefined ? undefined : JSON.stringify(json);
-  const answer = await fetch(address(path, query), { method, body, headers: { "X-XSRFToken": xsrf } });
-  if (answer.status === 401) {
-    window.location.reload(); // logged out meanwhile: the page itself leads to the login
-  }
+  const answer = await request(path, { query, method, body });
   // The proxy answers in the service's place while that starts anew, with a page.
   const told = answer.status === 204 ? null : await answer.json().catch(() => undefined);
   if (answer.ok && told !== undefined) {
@@ -42,37 +50,38 @@ export function tell(part, error) {
   box.hidden = problems.size === 0;
 }
 
-// Listens until `close()`. After a pause the browser comes again by itself; when the server refuses
-// (it starts anew, a login has ended), the browser gives up, and we ask again.
+// Listens until `close()`. What breaks (a network, a service that starts anew) is tried again after a pause.
 export function listen(path, { query = {}, open = () => {}, on = {} }) {
-  let source;
-  let last = "";
-  let closed = false;
   const banner = document.getElementById("connection");
-  const start = () => {
-    source = new EventSource(address(path, last ? { ...query, after: last } : query));
-    source.onopen = () => {
+  const ended = new AbortController();
+  let last = "";
+  const hear = ({ name, id, data }) => {
+    last = id || last;
+    try {
+      on[name]?.(JSON.parse(data));
+    } catch (error) {
+      window.reportError(error); // what one event brings about does not end the stream
+    }
+  };
+  const follow = async () => {
+    const answer = await request(path, { query: last ? { ...query, after: last } : query, signal: ended.signal });
+    if (answer.ok) {
       banner.hidden = true;
       open();
-    };
-    source.onerror = () => {
-      banner.hidden = closed;
-      if (source.readyState === EventSource.CLOSED && !closed) {
-        setTimeout(start, 2000);
-      }
-    };
-    for (const [name, action] of Object.entries(on)) {
-      source.addEventListener(name, (event) => {
-        last = event.lastEventId || last;
-        action(JSON.parse(event.data));
-      });
+      await readEvents(answer.body, hear);
+    }
+  };
+  const start = async () => {
+    while (!ended.signal.aborted) {
+      await follow().catch(() => {});
+      banner.hidden = ended.signal.aborted;
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     }
   };
   start();
   return {
     close() {
-      closed = true;
-      source.close();
+      ended.abort();
       banner.hidden = true;
     },
   };

@@ -122,7 +122,7 @@ async def log_in(api, user="ada", path=""):
     assert back.status_code == 302, back.text
     page = await browser.get(httpx.URL(api.url).join(back.headers["Location"]), headers=VISIT)
     assert page.status_code == 200, page.text
-    return browser, page.text.partition('xsrf_token: "')[2].partition('"')[0]
+    return browser, page.text.partition('data-xsrf="')[2].partition('"')[0]
 
 
 async def test_a_browser_logs_in_and_lands_where_it_wanted(api):
@@ -148,7 +148,7 @@ async def test_a_cookie_alone_does_not_let_scripts_in(api):
     form = await browser.post(stop, headers={**VISIT, "Sec-Fetch-Site": "cross-site"})
     assert (form.status_code, code_of(form)) == (403, "xsrf")
     assert api.context.store.job(job.id).state == "queued"
-    listed = await browser.get("api/jobs", params={"_xsrf": xsrf}, headers=SCRIPT)
+    listed = await browser.get("api/jobs", headers={**SCRIPT, "X-XSRFToken": xsrf})
     assert listed.json()["jobs"][0]["id"] == job.id
     answer = await browser.post(stop, headers={**SCRIPT, "X-XSRFToken": xsrf})
     assert answer.json()["state"] == "stopped"
@@ -157,8 +157,8 @@ async def test_a_cookie_alone_does_not_let_scripts_in(api):
 async def test_one_users_xsrf_token_is_not_anothers(api):
     _, adas = await log_in(api)
     browser, bobs = await log_in(api, "bob")
-    assert (await browser.get("api/jobs", params={"_xsrf": bobs}, headers=SCRIPT)).status_code == 200
-    assert (await browser.get("api/jobs", params={"_xsrf": adas}, headers=SCRIPT)).status_code == 403
+    assert (await browser.get("api/jobs", headers={**SCRIPT, "X-XSRFToken": bobs})).status_code == 200
+    assert (await browser.get("api/jobs", headers={**SCRIPT, "X-XSRFToken": adas})).status_code == 403
 
 
 async def test_a_token_in_the_header_needs_no_xsrf(api):
