@@ -18,10 +18,11 @@ IDS = re.findall(
 PARTS = "".join(f'<div id="{name}"></div>' for name in sorted({*IDS} - {"minicluster"}))
 # The stream of events is the test's: `tell` is what the service would say.
 PAGE = f"""<body><main id="minicluster" data-url="/" data-user="ada" data-job="7"></main>{PARTS}<script>
-jhdata = {{}};
-EventSource = class {{ addEventListener(name, action) {{ heard[name] = action; }} }};
-heard = {{}};
-tell = ([name, event]) => heard[name]({{ data: JSON.stringify(event) }});
+const plain = fetch;
+const events = () => new Response(new ReadableStream({{ start(opened) {{ window.stream = opened; }} }}));
+fetch = async (address, how) => (address.endsWith("/events") ? events() : plain(address, how));
+const line = (name, event) => `event: ${{name}}\ndata: ${{JSON.stringify(event)}}\n\n`;
+tell = ([name, event]) => stream.enqueue(new TextEncoder().encode(line(name, event)));
 </script><script type="module" src="/job.js"></script>"""
 IDENT = "0123456789abcdef"
 PICTURE = {"rank": 0, "attempt": 1, "displays": [{"id": IDENT, "data": {"image/png": "iVBORw0KGgo="}}]}
@@ -40,7 +41,7 @@ def page(chromium: Browser) -> Iterator[Page]:
     page = chromium.new_page()
     page.route("http://job.test/**", serve)
     page.goto("http://job.test/")
-    page.wait_for_function("'displays' in heard")
+    page.wait_for_function("window.stream")
     yield page
     page.close()
 
