@@ -23,6 +23,7 @@ from minicluster_hub.notices.options import NoticeOptions
 from minicluster_hub.people import PeopleOptions
 from minicluster_hub.quick_import import import_quickly
 from minicluster_hub.scenes import Limits
+from minicluster_hub.storage_options import StorageOptions
 
 ENGINES = {
     "local": "minicluster_hub.engines.local.engine:LocalEngine",
@@ -34,7 +35,7 @@ LED_NO_MORE = 75
 """The exit status of a service that another one took over from: start it again."""
 
 
-class MiniclusterHub(ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions, Application):
+class MiniclusterHub(ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions, StorageOptions, Application):
     """See `minicluster-hub --help-all`."""
 
     name = "minicluster-hub"
@@ -129,9 +130,6 @@ class MiniclusterHub(ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions,
     ).tag(config=True)
     keeper_token_file = Unicode(
         help="File with the token of the nodes' keepers of data sets; by default one made in the data folder."
-    ).tag(config=True)
-    data_limit_bytes = Integer(
-        0, min=0, help="Most bytes of data sets of one user; 0: as much as the job service's disk takes."
     ).tag(config=True)
     data_grace_s = Float(
         86_400.0,

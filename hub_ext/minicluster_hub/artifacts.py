@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from minicluster.wire import StorageKind
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.store import Store, StoreError
 
@@ -57,11 +58,20 @@ class Retention:
     async def remove_untold(self) -> None:
         """Remove what came and was never told of: its agent or this service died in between."""
         for job_id in await asyncio.to_thread(self.blobs.outputs):
-            known = self.store.artifacts.blobs(job_id)
-            await asyncio.to_thread(self.blobs.output_of(job_id).remove_others, known, _UNTOLD_S)
+            known, files = self.store.artifacts.blobs(job_id), self.blobs.output_of(job_id)
+            await self._remove_others(job_id, StorageKind.FILES, files, known)
         for job_id in await asyncio.to_thread(self.blobs.jobs):
-            known = self.store.snapshots.blobs(job_id)
-            await asyncio.to_thread(self.blobs.of_job(job_id).remove_others, known, _UNTOLD_S)
+            known, files = self.store.snapshots.blobs(job_id), self.blobs.of_job(job_id)
+            await self._remove_others(job_id, StorageKind.SNAPSHOTS, files, known)
+
+    async def _remove_others(
+        self, job_id: int, kind: StorageKind, files: BlobFiles, known: frozenset[str]
+    ) -> None:
+        """Remove a job's files but these. The rows first: a file without one is found again."""
+        others = {*await asyncio.to_thread(files.older_than, _UNTOLD_S)} - known
+        if others:
+            self.store.storage.remove(job_id, kind, others)
+            await asyncio.to_thread(files.remove_old, others, _UNTOLD_S)
 
     async def sweep(self) -> int:
         """Remove the files of some jobs; return of how many."""

@@ -12,12 +12,13 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from minicluster.wire import BlobInfo
 from minicluster_hub.full_disk import NotKept
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -179,13 +180,6 @@ class BlobFiles:
                 if path.stat().st_mtime < before:
                     path.unlink()
 
-    def remove_others(self, kept: Collection[str], older_than_s: float) -> None:
-        """Delete all blobs but these, unless they came a moment ago and are still to be told of."""
-        before = time.time() - older_than_s
-        for path in self._root.glob("??/*"):
-            if path.name not in kept and path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
-
     def size(self, sha256: str) -> int | None:
         """Return a blob's size in bytes, None if it is not there."""
         try:
@@ -197,10 +191,12 @@ class BlobFiles:
         """Return a writer for this blob. Several for the same one do not disturb each other."""
         return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming)
 
-    def keep(self, data: bytes) -> None:
+    def keep(self, data: bytes) -> BlobInfo:
         """Keep a small blob. Waits for the disk. Raises BlobNotKept."""
-        with self.writer(hashlib.sha256(data).hexdigest()) as writer:
+        info = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+        with self.writer(info.sha256) as writer:
             writer.write(data)
+        return info
 
     def sweep(self) -> None:
         """Delete what uploads left that were cut by a kill; for the service's start."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from minicluster.wire import BlobInfo, DataManifest, DataUse, JobSpec
+from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
 from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.models import DataSetRecord
+from minicluster_hub.storage import Storage, cost
 from minicluster_hub.store import Store, StoreError
 
 _SWEEP_EACH_S = 600.0
@@ -34,25 +33,24 @@ class DataSetRefused(Exception):
 
 @dataclass(frozen=True)
 class DataSetFiles:
-    """files: of the pieces. limit_bytes: what one user may bring; 0: as much as the disk takes.
+    """files: of the pieces. storage: who counts them.
 
     grace_s: how long a piece stays that no data set has, since a push last asked for it.
-    coming: bytes that owners send now. reading: held while a manifest is read, which takes memory.
+    reading: held while a manifest is read, which takes memory.
     """
 
     store: Store
     files: BlobFiles
     clock: Callable[[], float]
     log: logging.Logger
-    limit_bytes: int = 0
+    storage: Storage
     grace_s: float = 86_400.0
-    coming: Counter[str] = field(default_factory=Counter[str])
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     # --- pushed -------------------------------------------------------------------------------
 
     def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
-        """Return those that are to be sent. Raises DataSetRefused where they are too much for the owner."""
+        """Return those that are to be sent. Raises OverQuota where they are too much for the owner."""
         lacking = {piece.sha256 for piece in self.store.datasets.lacking(owner, pieces, self.clock())}
         missing = tuple(
             piece
@@ -60,36 +58,8 @@ class DataSetFiles:
             if piece.sha256 in lacking or self.files.size(piece.sha256) != piece.size_bytes
         )
         if missing:
-            self._check_room(owner, sum(piece.size_bytes for piece in missing))
+            self.storage.check(owner, StorageKind.DATA, sum(cost(piece.size_bytes) for piece in missing))
         return missing
-
-    @contextmanager
-    def room(self, owner: str, piece: BlobInfo) -> Iterator[None]:
-        """Keep room for a piece while it comes. Raises DataSetRefused where it is too much for its owner."""
-        if not self.limit_bytes:
-            yield
-            return
-        new = self.store.datasets.lacking(owner, (piece,), self.clock())
-        self._check_room(owner, piece.size_bytes if new else 0)
-        self.coming[owner] += piece.size_bytes
-        try:
-            yield
-        finally:
-            self.coming[owner] -= piece.size_bytes
-
-    def _check_room(self, owner: str, more_bytes: int) -> None:
-        if not self.limit_bytes:
-            return
-        used = self.store.datasets.size_bytes(owner) + self.coming[owner]
-        if used + more_bytes > self.limit_bytes:
-            more = f" and {more_bytes:,} more" if more_bytes else ""
-            raise DataSetRefused(
-                413,
-                "data_limit",
-                f"your data sets' {used:,} bytes{more} are over this cluster's limit of {self.limit_bytes:,}",
-                "Remove some with `%distribute data rm NAME` (their room is free after "
-                f"{self.grace_s / 3600:.0f} h), or ask an admin for a higher data_limit_bytes.",
-            )
 
     async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
@@ -105,8 +75,10 @@ class DataSetFiles:
         if missing := self.missing(owner, pieces):
             message = f"{len(missing)} pieces of {name} are not here"
             raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
-        self._check_room(owner, 0)
         before = self.store.datasets.find(owner, name)
+        more = _entries(len(manifest.files), manifest.size_bytes)
+        more -= _entries(before.files, before.size_bytes) if before else 0
+        self.storage.check(owner, StorageKind.DATA, max(0, more))
         record = DataSetRecord(
             owner=owner,
             name=name,
@@ -117,6 +89,7 @@ class DataSetFiles:
             created_at=self.clock(),
         )
         self.store.datasets.keep(record, (piece.sha256 for piece in pieces))
+        self.storage.forget(owner)
         self.log.info("%s pushed %s: %s files, %s bytes", owner, name, record.files, record.size_bytes)
         return record
 
@@ -191,6 +164,11 @@ class DataSetFiles:
         if gone:
             self.log.info("removed %s pieces that no data set has", len(gone))
         return len(gone)
+
+
+def _entries(files: int, size_bytes: int) -> int:
+    """Return what the files count above their bytes: a piece holds many, but each is one on every node."""
+    return max(0, files * FILE_BYTES - size_bytes)
 
 
 def _manifest_missing() -> DataSetRefused:

@@ -129,6 +129,7 @@ def _context(
     catalogue: Catalogue,
 ) -> Context:
     blobs = BlobFiles(app.service_dir / "blobs")
+    storage = app.storage(store, lambda owner: reconciler.accounts.quotas.storage_gb(owner), app.service_dir)
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
     limits = ApiLimits(
@@ -153,9 +154,10 @@ def _context(
             BlobFiles(app.service_dir / "data"),
             clock,
             app.log,  # pyright: ignore[reportArgumentType]
-            app.data_limit_bytes,
+            storage,
             app.data_grace_s,
         ),
+        storage=storage,
         publications=Publications(catalogue, app.image_limit_bytes),
         shadowing=_shadowing(app, store, reconciler, clock),
         post=app.post(store, clock, app.log),  # pyright: ignore[reportArgumentType]

@@ -79,6 +79,7 @@ class Shift:
         store.owners.forget_known()
         store.claims.forget_known()
         self.context.reconciler.accounts.allowed.forget_known()
+        self.context.storage.forget_known()
 
     def _sweep(self) -> None:
         self.context.blobs.sweep()

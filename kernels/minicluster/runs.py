@@ -181,7 +181,7 @@ def _bring(job: Job, notebook: Notebook, file: BinaryIO) -> None:
     except ServiceError as error:
         if error.code != "no_result":
             raise
-        hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else ""
+        hint = f"Watch it: %distribute attach {job.id}" if not job.state.terminal else error.hint
         raise ServiceError(
             f"Job {job.id} is {job.state.value}: it has no result.", hint, error.code
         ) from None

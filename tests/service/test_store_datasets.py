@@ -37,7 +37,8 @@ def test_a_piece_is_of_whoever_brought_it(store):
         store.datasets.add_piece("ada", A, 1.0)
     assert store.datasets.lacking("ada", (A, B), 2.0) == [B]
     assert store.datasets.lacking("bob", (A,), 2.0) == [A]
-    assert (store.datasets.size_bytes("ada"), store.datasets.size_bytes("bob")) == (10, 0)
+    assert [use.files for use in store.storage.used("ada").values()] == [1]
+    assert store.storage.used("bob") == {}
 
 
 def test_pieces_go_when_no_version_and_no_push_wants_them(store, given):

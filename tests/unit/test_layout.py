@@ -19,7 +19,7 @@ ROOMS = {
 FILE_LINES, FUNCTION_LINES = 300, 40
 
 LAYERS = [
-    ["app", "parts", "listeners", "former_agents", "people", "idle_options", "__main__"],
+    ["app", "parts", "listeners", "former_agents", "people", "idle_options", "storage_options", "__main__"],
     ["shift"],
     ["handlers", "job_watch", "stall_watch", "idle_watch", "server_places"],
     ["reconciler"],
@@ -36,11 +36,11 @@ LAYERS = [
     ["steps"],
     ["actions", "scenes"],
     ["root_cause", "duty", "artifacts", "old_jobs", "data_sets", "catalogue", "meetings", "last_places"],
-    ["notices", "bookings", "entitlements", "why"],
+    ["notices", "bookings", "entitlements", "why", "storage"],
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states", "places"],
-    ["models", "bell", "processes", "fresh_dns", "steady", "full_disk", "task_memory", "quick_import"],
-    ["tls", "node_tokens"],
+    ["models", "bell", "processes", "fresh_dns", "steady", "task_memory", "quick_import", "disk_room"],
+    ["full_disk", "tls", "node_tokens"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 

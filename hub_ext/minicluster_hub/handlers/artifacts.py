@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
-from minicluster.wire import ArtifactList, BlobInfo, SmallFiles
+from minicluster.wire import ArtifactList, BlobInfo, SmallFiles, StorageKind
 from minicluster_hub.artifacts import DAY_S
-from minicluster_hub.blobs import BlobFiles, BlobNotKept
+from minicluster_hub.blobs import BlobFiles
+from minicluster_hub.full_disk import NotKept
 from minicluster_hub.handlers.auth import UserHandler
-from minicluster_hub.handlers.blobs import Upload
-from minicluster_hub.handlers.errors import ApiError, api_error
+from minicluster_hub.handlers.blobs import JobFileUpload
+from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.ranges import RangeReply
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
 from minicluster_hub.handlers.tasks import TaskHandler
@@ -49,21 +51,29 @@ class TaskArtifactsHandler(TaskHandler):
     """Small files of the bound job's output folder, several at once."""
 
     async def post(self) -> None:
-        contents = self.parse(SmallFiles).contents
-        files = self.context.blobs.output_of(self.run_order().job_id)
+        contents, job = self.parse(SmallFiles).contents, self.job()
         try:
-            # In threads at once: it is the disk that each of them waits for.
-            await asyncio.gather(*(asyncio.to_thread(files.keep, data) for data in contents))
-        except BlobNotKept as error:
+            with ExitStack() as rooms:
+                for data in contents:
+                    rooms.enter_context(self.context.storage.reserve(job.owner, StorageKind.FILES, len(data)))
+                kept = await self._keep(self.context.blobs.output_of(job.id), contents)
+                self.context.store.storage.add(job.owner, job.id, StorageKind.FILES, kept)
+        except NotKept as error:
             _annotate(self, _WAITS if error.full else "")
-            raise api_error(error, 503) from error
+            raise
         _annotate(self, "")
         self.set_status(204)
         self.finish()
 
+    async def _keep(self, files: BlobFiles, contents: tuple[bytes, ...]) -> list[BlobInfo]:
+        # In threads at once: it is the disk that each of them waits for.
+        return await asyncio.gather(*(asyncio.to_thread(files.keep, data) for data in contents))
 
-class TaskArtifactHandler(TaskHandler, Upload):
+
+class TaskArtifactHandler(JobFileUpload):
     """A file of the bound job's output folder, from its agent."""
+
+    kind = StorageKind.FILES
 
     @property
     def files(self) -> BlobFiles:
@@ -88,10 +98,9 @@ class TaskArtifactHandler(TaskHandler, Upload):
             _annotate(self, _WAITS)
         super().refuse(error)
 
-    async def put(self, sha256: str) -> None:
-        info = await self.take()
+    def enter(self, info: BlobInfo) -> None:
+        super().enter(info)
         _annotate(self, "")
-        self.reply(info)
 
 
 def _annotate(handler: TaskHandler, note: str) -> None:

@@ -12,9 +12,11 @@ from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
+from minicluster_hub.full_disk import NotKept
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError, answer, api_error, invalid_body, too_large
 from minicluster_hub.handlers.route import Route
+from minicluster_hub.storage import OverQuota
 
 M = TypeVar("M", bound=BaseModel)
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")
@@ -148,6 +150,8 @@ class ServiceHandler(RequestHandler, ABC):
 
     def _handle_request_exception(self, e: BaseException) -> None:
         """Give tornado a status for our own errors; it knows only HTTPError."""
+        if isinstance(e, OverQuota | NotKept):
+            e = api_error(e, 503)
         if isinstance(e, ApiError) and not self._finished and not self._headers_written:
             self.send_error(e.status, exc_info=(type(e), e, None))
             return

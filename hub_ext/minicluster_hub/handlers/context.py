@@ -23,6 +23,7 @@ from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.server_places import Turns
 from minicluster_hub.shadowing import Shadowing
+from minicluster_hub.storage import Storage
 from minicluster_hub.store import Store
 
 KIB = 1024
@@ -71,6 +72,7 @@ class Context:
     catalogue: Catalogue
     publications: Publications
     data_sets: DataSetFiles
+    storage: Storage
     shadowing: Shadowing
     post: Post
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen

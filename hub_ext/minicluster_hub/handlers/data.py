@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection
 
 from minicluster.wire import (
     BlobInfo,
@@ -15,13 +14,13 @@ from minicluster.wire import (
     KeeperOrders,
     KeeperReport,
     MissingPieces,
+    StorageKind,
 )
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.blobs import Upload
-from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.held import HeldHandler
@@ -95,33 +94,22 @@ class MissingHandler(UserHandler):
 
 
 class PieceHandler(UserHandler, Upload):
-    """Pieces. Whoever sends the bytes has them; a hash alone opens nothing.
+    """Pieces. Whoever sends the bytes has them; a hash alone opens nothing."""
 
-    Room is kept for one from before its body comes until it counts as its owner's, or is lost.
-    """
+    kind = StorageKind.DATA
 
-    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
-        super().initialize(context, routes)
-        self._room = ExitStack()
+    @property
+    def owner(self) -> str:
+        return self.user.name
 
-    async def _admit(self) -> None:
-        await super()._admit()
-        if not self._finished:
-            self._keep_room()
+    def is_known(self, sha256: str) -> bool:
+        piece = BlobInfo(sha256=sha256, size_bytes=0)
+        return not self.context.store.datasets.lacking(self.owner, (piece,), self.context.clock())
 
-    def _keep_room(self) -> None:
-        """Raise ApiError where the owner may bring no more. A chunked body counts as the largest."""
-        told = self.request.headers.get("Content-Length", "")
-        size_bytes = int(told) if told.isdigit() else self.body_limit_bytes
-        piece = BlobInfo(sha256=self.path_kwargs["sha256"], size_bytes=size_bytes)
-        try:
-            self._room.enter_context(self.context.data_sets.room(self.user.name, piece))
-        except DataSetRefused as error:
-            raise refused(error) from error
-
-    def _discard(self) -> None:
-        super()._discard()
-        self._room.close()
+    def enter(self, info: BlobInfo) -> None:
+        self.context.store.datasets.add_piece(self.owner, info, self.context.clock())
+        if self.files.size(info.sha256) is None:
+            raise ApiError(503, "piece_swept", "the piece was removed while it came", "send it again")
 
     @property
     def files(self) -> BlobFiles:
@@ -134,14 +122,6 @@ class PieceHandler(UserHandler, Upload):
     @property
     def body_name(self) -> str:
         return "the piece"
-
-    async def put(self, sha256: str) -> None:
-        with self._room.pop_all():  # whoever hangs up now keeps the room until the piece counts
-            info = await self.take()
-            self.context.store.datasets.add_piece(self.user.name, info, self.context.clock())
-        if self.files.size(sha256) is None:
-            raise ApiError(503, "piece_swept", "the piece was removed while it came", "send it again")
-        self.reply(info)
 
 
 class KeeperHandler(ServiceHandler):

@@ -9,6 +9,7 @@ from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer, ErrorDetail
 from minicluster_hub.full_disk import NotKept
+from minicluster_hub.storage import OverQuota
 from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
 
 
@@ -46,7 +47,7 @@ def disk_full() -> ApiError:
     return ApiError(
         507,
         "disk_full",
-        "the job service's disk is full",
+        "the job service's disk is full, but for what its database needs",
         "running jobs go on; tell who runs the cluster to free some space, then try again",
     )
 
@@ -70,6 +71,8 @@ def api_error(error: BaseException | None, status: int) -> ApiError:
     """Return what to tell of any exception: text of a defect stays in the service's log."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, OverQuota):
+        return ApiError(413, error.code, error.message, error.hint)
     if isinstance(error, NotLeading):
         return ApiError(503, "not_leading", "another job service leads since a moment ago", "try again")
     if isinstance(error, StoreFull) or (isinstance(error, NotKept) and error.full):

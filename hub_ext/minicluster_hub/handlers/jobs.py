@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicluster.wire import JobList, JobSpec, JobSubmit
+from minicluster.wire import RESULT_LEFT, JobList, JobSpec, JobSubmit
 from minicluster_hub.catalogue.catalogue import ImageNotAllowed
 from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
@@ -145,10 +145,16 @@ class ResultHandler(UserHandler, FileReply):
         # A former release kept any hash that a task told.
         if record.result is None or self.context.store.blobs.size(record.owner, record.result.sha256) is None:
             message = f"job {record.id} is {record.state} and has no result"
-            raise ApiError(404, "no_result", message, "it comes when the job has succeeded")
+            raise ApiError(404, "no_result", message, self._why_none(record))
         self.set_header("Content-Type", "application/octet-stream")
         self.offer_as(f"job-{record.id}.result")
         await self.send_file(self.context.blobs.path(record.result.sha256))
+
+    def _why_none(self, record: JobRecord) -> str:
+        if not record.state.terminal:
+            return "it comes when the job has succeeded"
+        notes = (line.text for line in self.context.store.events(record.id) if line.kind == "note")
+        return next((text for text in notes if text.startswith(RESULT_LEFT)), "")
 
 
 class CellHandler(UserHandler, FileReply):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from minicluster.wire import SnapshotList
+from minicluster.wire import SnapshotList, StorageKind
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.handlers.auth import UserHandler
-from minicluster_hub.handlers.blobs import Upload
+from minicluster_hub.handlers.blobs import JobFileUpload
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.removed import check_kept
-from minicluster_hub.handlers.tasks import TaskHandler
 
 
 class SnapshotsHandler(UserHandler):
@@ -38,8 +37,10 @@ class SnapshotHandler(UserHandler, FileReply):
         await self.send_file(self.context.blobs.of_job(record.id).path(found.parts[number].sha256))
 
 
-class TaskSnapshotHandler(TaskHandler, Upload, FileReply):
+class TaskSnapshotHandler(JobFileUpload, FileReply):
     """A snapshot of the bound job: the one to go on from down, new ones up."""
+
+    kind = StorageKind.SNAPSHOTS
 
     @property
     def files(self) -> BlobFiles:
@@ -60,6 +61,3 @@ class TaskSnapshotHandler(TaskHandler, Upload, FileReply):
             raise ApiError(404, "unknown_blob", f"{sha256} is not the snapshot that this task goes on from")
         self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(self.context.blobs.of_job(run.job_id).path(sha256))
-
-    async def put(self, sha256: str) -> None:
-        self.reply(await self.take())

@@ -17,7 +17,7 @@ from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.held import HeldHandler
 from minicluster_hub.logs import LogNotKept
-from minicluster_hub.models import TaskRecord
+from minicluster_hub.models import JobRecord, TaskRecord
 from minicluster_hub.orders import TaskOver
 from minicluster_hub.store import StoreUnavailable
 
@@ -70,6 +70,13 @@ class TaskHandler(ServiceHandler):
         if run is None:
             raise ApiError(409, "no_attempt", f"task {self.task.id} has no attempt now")
         return run
+
+    def job(self) -> JobRecord:
+        """Return the job that the task is bound to. Raises ApiError (409)."""
+        record = self.context.store.job(self.run_order().job_id)
+        if record is None:
+            raise ApiError(409, "no_attempt", f"task {self.task.id} has no job now")
+        return record
 
 
 class ReportHandler(TaskHandler):

@@ -27,6 +27,7 @@ KINDS = {
     "cpus": "CPU cores at once, by the share that slots have of their nodes",
     "memory_gb": "GB of memory at once, by the share that slots have of their nodes",
     "slots_together": "slots at once of all members of a group together",
+    "storage_gb": "GB that a user may keep with the job service, instead of its default",
 }
 """What a quota may limit."""
 
@@ -51,6 +52,7 @@ class Quota:
     gpu_hours: in 30 days. run_s: of one job at a stretch, until its time limit ends it.
     open_jobs: that wait or run. slots_together: at once, of all members of a group, whatever else they may.
     cpus, memory_gb: at once. Jobs ask for slots only, so both are counted by what slots bring (SlotShare).
+    storage_gb: kept with the job service, None: the service's default (Quotas.storage_gb).
     """
 
     slots: float | None = None
@@ -61,6 +63,7 @@ class Quota:
     slots_together: float | None = None
     cpus: float | None = None
     memory_gb: float | None = None
+    storage_gb: float | None = None
 
     def in_slots(self, share: SlotShare) -> Quota:
         """Return the quota with no more slots than its CPU cores and its memory are enough for."""
@@ -132,6 +135,18 @@ class Quotas:
         return (
             replace(quota, slots=min([*most, inf if quota.slots is None else quota.slots])) if most else quota
         )
+
+    def storage_gb(self, owner: str) -> float | None:
+        """Return what an owner may keep: their own limit, else their groups' greatest, else everybody's.
+
+        None: nobody said, so the default counts. A quota that says nothing of storage hides none that does.
+        """
+        own, groups = self.of_users.get(owner, NO_QUOTA), self.groups_of(owner)
+        if own.storage_gb is not None:
+            return own.storage_gb
+        theirs = (self.of_users.get(GROUP + group, NO_QUOTA).storage_gb for group in groups)
+        everybodys = self.of_users.get(EVERYBODY, NO_QUOTA).storage_gb
+        return max((limit for limit in theirs if limit is not None), default=everybodys)
 
     def owners_of(self, snapshot: Snapshot) -> set[str]:
         return {job.owner for job in snapshot.jobs} | {server.owner for server in snapshot.servers}

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, delete, exists, insert, select
 
-from minicluster.wire import LEFT, Artifact, ArtifactReport
+from minicluster.wire import LEFT, Artifact, ArtifactReport, StorageKind
+from minicluster_hub.store import storage
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.rows import AnyRow
 from minicluster_hub.store.tables import ARTIFACTS, EVENTS, JOBS
@@ -57,6 +58,7 @@ class Artifacts:
     def forget(self, job_id: int) -> None:
         with self._database.write() as connection:
             connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id))
+            storage.forget(connection, (job_id,), StorageKind.FILES)
 
 
 def unknown(

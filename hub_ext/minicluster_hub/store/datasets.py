@@ -70,13 +70,6 @@ class DataSets:
             connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
             connection.execute(insert(PIECES).values(values))
 
-    def size_bytes(self, owner: str) -> int:
-        """Return how much an owner has brought that was not removed yet."""
-        with self._database.read() as connection:
-            return sum(
-                connection.execute(select(PIECES.c.size_bytes).where(PIECES.c.owner == owner)).scalars()
-            )
-
     def sweep(self, asked_before: float) -> frozenset[str]:
         """Forget pieces that no version has and no push asked for since; return those that nobody has now.
 

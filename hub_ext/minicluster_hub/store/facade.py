@@ -30,6 +30,7 @@ from minicluster_hub.store.owners import Owners
 from minicluster_hub.store.policies import Policies
 from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.snapshots import Snapshots
+from minicluster_hub.store.storage import StorageRows
 from minicluster_hub.store.usage import UsageRows
 from minicluster_hub.store.world import read_world
 
@@ -49,6 +50,7 @@ class Store(Competing):
         self.environments = Environments(database)
         self.blobs = OwnedBlobs(database)
         self.old_jobs = OldJobs(database)
+        self.storage = StorageRows(database)
         self.policies = Policies(database)
         self.owners = Owners(database)
         self.allowances = AllowanceRows(database)

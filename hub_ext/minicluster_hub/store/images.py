@@ -150,6 +150,7 @@ def _told_apart(name: str, digest: str) -> str:
 
 def _record(row: AnyRow) -> ImageRecord:
     values: dict[str, Any] = dict(row._mapping)
+    del values["layer_bytes"]
     values["state"] = ImageState(values["state"])
     values["recipe"] = Recipe.model_validate_json(values["recipe"]) if values["recipe"] else None
     return ImageRecord(**values)
@@ -170,4 +171,5 @@ def _values(image: ImageRecord) -> dict[str, Any]:
         "state": image.state,
         "created_at": image.created_at,
         "changed_at": image.changed_at,
+        "layer_bytes": image.recipe.layer_bytes if image.recipe else 0,
     }

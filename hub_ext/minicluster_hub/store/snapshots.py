@@ -7,8 +7,9 @@ from itertools import groupby
 
 from sqlalchemy import Connection, Select, delete, insert, select
 
-from minicluster.wire import BlobInfo, Snapshot, SnapshotReport
+from minicluster.wire import BlobInfo, Snapshot, SnapshotReport, StorageKind
 from minicluster_hub.models import SnapshotRecord
+from minicluster_hub.store import storage
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.jobs import OPEN_STATES
 from minicluster_hub.store.rows import AnyRow
@@ -119,7 +120,9 @@ def prune(connection: Connection, job_id: int, keep: int) -> frozenset[str]:
         (SNAPSHOTS.c.attempt_id == kept[0].attempt_id) & (SNAPSHOTS.c.step < kept[0].step)
     )
     connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.job_id == job_id, older))
-    return before - blobs(connection, job_id)
+    surplus = before - blobs(connection, job_id)
+    storage.forget_files(connection, job_id, StorageKind.SNAPSHOTS, surplus)
+    return surplus
 
 
 def blobs(connection: Connection, job_id: int) -> frozenset[str]:

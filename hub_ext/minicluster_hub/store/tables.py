@@ -226,7 +226,10 @@ IMAGES = Table(
     Column("state", String(8), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("changed_at", Float, nullable=False),
+    # What a published image has more than its base, in the registry.
+    Column("layer_bytes", BigInteger, nullable=False, server_default="0"),
     Index(None, "name"),
+    Index(None, "owner"),
 )
 
 # Where an image has run, so that its layers are there.

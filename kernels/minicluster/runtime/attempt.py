@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from minicluster.publishing.pip import PipFailed
-from minicluster.wire import BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
+from minicluster.wire import RESULT_LEFT, BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
 
 from . import bundles, ladder, processes
 from .artifacts import OutputKeeper
@@ -257,7 +257,7 @@ class Attempt:
             except ServiceAway:
                 await asyncio.sleep(backoff.next_s())
             except ServiceRefused as error:
-                self._notes.append(f"The result could not be brought back. {error.message}")
+                self._notes.append(f"{RESULT_LEFT}. {error.message}")
                 return
 
     def _local_rank(self, index: int) -> LocalRank:

@@ -267,7 +267,8 @@ def check(answer: httpx.Response) -> None:
     if status < 300:
         return
     try:
-        said = ErrorAnswer.model_validate_json(answer.content).error.message
+        error = ErrorAnswer.model_validate_json(answer.content).error
+        said = f"{error.message}. {error.hint}" if error.hint else error.message
     except ValueError:
         said = answer.reason_phrase
     if status == httpx.codes.GONE:

@@ -16,6 +16,8 @@ from .link import Backoff, Link, ServiceAway, ServiceRefused
 LOOK_S = 0.5
 UPLOAD_SPACING_S = 15.0
 """At least so long from one snapshot that is brought to the service to the next."""
+_MOST_DOUBLINGS = 5
+"""After refusals, one by one, it is longer: a quota does not grow while its owner sleeps."""
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class SnapshotKeeper:
         self._stored: SnapshotReport | None = None
         self._notes: list[str] = []
         self._cost_told = False
+        self._refusals = 0
 
     def begin(self, order: RunOrder) -> None:
         """Be there for an attempt, before its ranks start."""
@@ -41,7 +44,7 @@ class SnapshotKeeper:
         if self._order is None or self._order.job_id != order.job_id:
             self._cost_told = False
         self._order, self._shelf = order, Shelf(memory.job_folders(order.job_id))
-        self._stored, self._notes = None, []
+        self._stored, self._notes, self._refusals = None, [], 0
         self._shelf.mark_fetching(None)
         # In a fault-tolerant job no rank asks the others for a snapshot, so each node fetches it.
         fetches = order.group_rank == 0 or order.fault_tolerant
@@ -73,8 +76,8 @@ class SnapshotKeeper:
             self._tell_cost(shelf)
         try:
             async with asyncio.timeout(limit_s):
-                while entry := self._next(shelf):
-                    await self._bring(shelf, entry)
+                while (entry := self._next(shelf)) and await self._bring(shelf, entry):
+                    pass
         except TimeoutError:
             log.warning("the last snapshot of attempt %s was not brought to the service", order.attempt)
 
@@ -126,7 +129,9 @@ class SnapshotKeeper:
             entry = self._next(shelf)
             if entry and loop.time() >= next_at:
                 next_at = loop.time() + UPLOAD_SPACING_S
-                await self._bring(shelf, entry)
+                if not await self._bring(shelf, entry):
+                    # All of it was sent for nothing.
+                    next_at = loop.time() + UPLOAD_SPACING_S * 2 ** min(self._refusals, _MOST_DOUBLINGS)
 
     def _next(self, shelf: Shelf) -> Entry | None:
         """Return the attempt's newest snapshot, unless another node brings it or it is in the storage."""
@@ -139,7 +144,8 @@ class SnapshotKeeper:
             return None
         return newest
 
-    async def _bring(self, shelf: Shelf, entry: Entry) -> None:
+    async def _bring(self, shelf: Shelf, entry: Entry) -> bool:
+        """Bring a snapshot, or say once why it stays here; return whether the next one is worth a try."""
         backoff = Backoff()
         async with self._one_at_a_time:
             while True:
@@ -152,13 +158,16 @@ class SnapshotKeeper:
                 except ServiceAway:
                     await asyncio.sleep(backoff.next_s())
                 except FileNotFoundError:  # A newer one has taken its place.
-                    return
+                    return True
                 except (ServiceRefused, OSError) as error:
-                    self._note(f"A snapshot could not be brought into the job's storage. {error}")
-                    return
+                    if not self._refusals:
+                        self._note(f"A snapshot could not be brought into the job's storage. {error}")
+                    self._refusals += 1
+                    return False
         step, attempt, keep = entry.step, entry.attempt, entry.keep
-        self._stored = SnapshotReport(step=step, attempt=attempt, blob=blob, keep=keep)
+        self._stored, self._refusals = SnapshotReport(step=step, attempt=attempt, blob=blob, keep=keep), 0
         self._changed()
+        return True
 
     def _tell_cost(self, shelf: Shelf) -> None:
         cost = None if self._cost_told else shelf.cost()

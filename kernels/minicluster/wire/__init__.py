@@ -5,7 +5,16 @@ Each message is one frozen model, used on both ends. The server refuses unknown 
 """
 
 from .about import About, Versions
-from .artifacts import LEFT, Artifact, ArtifactList, ArtifactReport, OutputLimits, SmallFiles, relative_path
+from .artifacts import (
+    LEFT,
+    RESULT_LEFT,
+    Artifact,
+    ArtifactList,
+    ArtifactReport,
+    OutputLimits,
+    SmallFiles,
+    relative_path,
+)
 from .base import (
     MOST,
     VERSION_HEADER,
@@ -85,6 +94,16 @@ from .queue import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 from .servers import PlaceServer, ServerList, ServerPlace
 from .snapshots import Snapshot, SnapshotList, SnapshotRef, SnapshotReport
 from .stacks import RankSight, RankStack, StackFrame
+from .storage import (
+    FILE_BYTES,
+    KIND_NAMES,
+    DiskRoom,
+    OwnerStorage,
+    StorageKind,
+    StorageReport,
+    StorageUse,
+    StoredThing,
+)
 from .streams import LogChunk, Progress, Record, Records
 from .tasks import (
     RankReport,
@@ -100,12 +119,15 @@ from .usage import UsageReport, UsageRow
 from .why import JobWhy
 
 __all__ = [
+    "FILE_BYTES",
+    "KIND_NAMES",
     "LAYER_FILE",
     "LAYER_ROOT",
     "LEFT",
     "MOST",
     "PIECE_BYTES",
     "RECIPE_FILE",
+    "RESULT_LEFT",
     "VERSION_HEADER",
     "WIRE_VERSION",
     "About",
@@ -127,6 +149,7 @@ __all__ = [
     "DataSetList",
     "DataStanding",
     "DataUse",
+    "DiskRoom",
     "Display",
     "Displays",
     "DrainNode",
@@ -168,6 +191,7 @@ __all__ = [
     "OfferedPolicy",
     "OptionValue",
     "OutputLimits",
+    "OwnerStorage",
     "Pin",
     "PlaceServer",
     "PolicyChoice",
@@ -205,6 +229,10 @@ __all__ = [
     "StackFrame",
     "Standing",
     "StopMode",
+    "StorageKind",
+    "StorageReport",
+    "StorageUse",
+    "StoredThing",
     "StreamChunk",
     "StreamName",
     "TaskOrders",

@@ -12,6 +12,8 @@ from .jobs import BlobInfo
 PATH_BYTES = 1024
 LEFT = "Left in the output folder"
 """How the notes of agents begin that tell what of it did not come."""
+RESULT_LEFT = "The result could not be brought back"
+"""The same of the result."""
 
 
 def relative_path(path: str) -> str:

@@ -17,6 +17,7 @@ from minicluster_hub.catalogue.catalogue import Catalogue
 from minicluster_hub.catalogue.publishing import Publications
 from minicluster_hub.catalogue.registry import Registries
 from minicluster_hub.data_sets import DataSetFiles
+from minicluster_hub.disk_room import Room
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.server import make_server
@@ -31,6 +32,7 @@ from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.shadowing import Shadowing
 from minicluster_hub.stall_watch import StallWatch
+from minicluster_hub.storage import Storage
 from minicluster_hub.store import Store
 
 from ...patience import WITHIN_S
@@ -148,6 +150,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     reconciler = Reconciler(store, engine, service_url=url, accounts=accounts, limits=_SILENCE_IS_NO_LOSS)
     log = logging.getLogger("minicluster-test")
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
+    storage = Storage(store.storage, lambda owner: 1 << 50, Room(folder))
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
     return Context(
@@ -162,7 +165,8 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         log=log,
         catalogue=catalogue,
         publications=Publications(catalogue, images.limit_bytes),
-        data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log),
+        data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log, storage),
+        storage=storage,
         shadowing=Shadowing(store, reconciler.rules, reconciler.board.node_views, time.time, log),
         post=post(store, log),
         server_limits=servers,

@@ -10,7 +10,7 @@ import pytest
 from minicluster.datasets.folder import FolderUnusable
 from minicluster.wire import PIECE_BYTES, BlobInfo, DataSetList
 from minicluster_hub import data_sets
-from minicluster_hub.data_sets import DataSetRefused
+from minicluster_hub.storage import OverQuota
 
 from ...patience import eventually
 from .data import count, make_folder, push
@@ -179,16 +179,17 @@ async def test_a_push_under_way_is_not_hurt_by_the_sweep(api, tmp_path):
 
 async def test_a_user_brings_no_more_than_the_cluster_allows(api, tmp_path):
     await push(api, make_folder(tmp_path / "one", {"a": 2_000}), "one")
-    limited = replace(api.context.data_sets, limit_bytes=3_000)
-    new = BlobInfo(sha256="ab" * 32, size_bytes=2_000)
-    with pytest.raises(DataSetRefused, match="are over this cluster's limit of 3,000"):
-        limited.missing("ada", (new,))
-    assert limited.missing("bob", (new,)) == (new,)
+    limit(api, 14_000)  # each file counts 4 KB at least: the piece, the manifest, and now one more
+    new = BlobInfo(sha256="ab" * 32, size_bytes=8_000)
+    sets = api.context.data_sets
+    with pytest.raises(OverQuota, match="8 KB more of data sets would be over this cluster's limit of 14 KB"):
+        sets.missing("ada", (new,))
+    assert sets.missing("bob", (new,)) == (new,)
 
 
 def limit(api, limit_bytes):
     """Limit what one user may bring, from now on."""
-    object.__setattr__(api.context.data_sets, "limit_bytes", limit_bytes)
+    api.context.storage._data_limit_bytes = limit_bytes
 
 
 async def send(api, content, token="ada-token", sha256=None):
@@ -208,50 +209,50 @@ async def slowly(first, rest, go_on):
 
 
 async def test_who_sends_without_asking_brings_no_more_either(api):
-    limit(api, 3_000)
-    first, second = b"a" * 2_000, b"b" * 2_000
+    limit(api, 30_000)
+    first, second = b"a" * 20_000, b"b" * 20_000
     assert await send(api, first) == (200, None)
     assert await send(api, second) == (413, "data_limit")
     assert await send(api, chunked(second)) == (413, "data_limit")
     assert files(api) == {hashlib.sha256(first).hexdigest()}
     assert await send(api, first) == (200, None)  # the owner's already
     assert await send(api, second, "bob-token") == (200, None)
-    assert api.context.store.datasets.size_bytes("ada") == 2_000
-    assert not +api.context.data_sets.coming
+    assert api.context.store.storage.used("ada")["data"].size_bytes == 20_000
+    assert not api.context.storage.coming_bytes("ada")
 
 
 async def test_pieces_that_come_at_a_time_count_together(api):
-    limit(api, 3_000)
-    body, go_on = b"a" * 2_000, asyncio.Event()
-    sha256, coming = hashlib.sha256(body).hexdigest(), api.context.data_sets.coming
-    client = api.client("ada-token", **{"Content-Length": "2000"})
+    limit(api, 30_000)
+    body, go_on = b"a" * 20_000, asyncio.Event()
+    sha256, storage = hashlib.sha256(body).hexdigest(), api.context.storage
+    client = api.client("ada-token", **{"Content-Length": "20000"})
     path = f"api/data/pieces/{sha256}"
     sending = asyncio.create_task(client.put(path, content=slowly(body[:1_000], body[1_000:], go_on)))
-    await eventually(lambda: coming["ada"] == 2_000)
-    assert await send(api, b"b" * 2_000) == (413, "data_limit")
-    assert await send(api, b"b" * 1_000) == (200, None)
+    await eventually(lambda: storage.coming_bytes("ada") == 20_000)
+    assert await send(api, b"b" * 20_000) == (413, "data_limit")
+    assert await send(api, b"b" * 10_000) == (200, None)
     go_on.set()
     assert (await sending).status_code == 200
     assert await send(api, b"c") == (413, "data_limit")
-    assert not +coming
+    assert not storage.coming_bytes("ada")
 
 
 async def test_a_piece_that_was_cut_gives_its_room_back(api):
-    limit(api, 3_000)
-    body, coming = b"a" * 2_000, api.context.data_sets.coming
-    client = api.client("ada-token", **{"Content-Length": "2000"})
+    limit(api, 30_000)
+    body, storage = b"a" * 20_000, api.context.storage
+    client = api.client("ada-token", **{"Content-Length": "20000"})
     path = f"api/data/pieces/{hashlib.sha256(body).hexdigest()}"
     sending = asyncio.create_task(client.put(path, content=slowly(body[:1_000], b"", asyncio.Event())))
-    await eventually(lambda: coming["ada"] == 2_000)
+    await eventually(lambda: storage.coming_bytes("ada") == 20_000)
     sending.cancel()
-    await eventually(lambda: not coming["ada"])
+    await eventually(lambda: not storage.coming_bytes("ada"))
     assert await send(api, body, sha256="0" * 64) == (422, "blob_damaged")
-    assert await send(api, b"b" * 3_000) == (200, None)
+    assert await send(api, b"b" * 30_000) == (200, None)
 
 
 async def test_what_is_over_the_limit_makes_no_data_set(api, tmp_path):
-    made, _ = await push(api, make_folder(tmp_path / "own", {"a": 2_000}), "own")
-    limit(api, 1_000)
+    made, _ = await push(api, make_folder(tmp_path / "own", {"a": 20_000}), "own")
+    limit(api, 10_000)
     answer = await api.ask("PUT", "api/data/sets/x", json={"manifest_sha256": made.manifest_sha256})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "data_limit")
 

@@ -36,9 +36,10 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(folder, size_mb=8):
+def small_disk(folder, size_mb=8, nr_inodes=0):
+    """Mount one; nr_inodes 0: as many as the kernel likes."""
     folder.mkdir(exist_ok=True)
-    options = f"size={size_mb}m,mode=700"
+    options = f"size={size_mb}m,mode=700" + (f",nr_inodes={nr_inodes}" if nr_inodes else "")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", folder], capture_output=True)
     if mounted.returncode:
         if os.environ.get("CI"):

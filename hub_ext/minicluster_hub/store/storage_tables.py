@@ -1,0 +1,20 @@
+"""The table of what jobs have on the disk: beside `tables`, whose rules hold here too."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
+
+from minicluster_hub.store.tables import METADATA
+
+# Files that one job alone has, from the moment they are on the disk, whether its agent told of them or not.
+# kind: a StorageKind. The output is one row without a SHA-256, whose size is rounded up.
+JOB_FILES = Table(
+    "job_files",
+    METADATA,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    Column("kind", String(16), primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Index(None, "owner", "kind", "size_bytes"),
+)

@@ -1,0 +1,277 @@
+"""A user, or a job, that writes until the disk is full: refused at their own quota, and others go on."""
+
+import asyncio
+import hashlib
+import os
+
+import pytest
+
+from minicluster.wire import ArtifactReport, BlobInfo, SnapshotReport, TaskReport
+from minicluster_hub.disk_room import Room
+
+from ..patience import eventually
+from ..service.api.test_full_disk import small_disk
+
+KB = 1000
+MB = 1_000_000
+
+
+def quota(api, size_bytes):
+    """Let each user keep so much, from now on."""
+    api.context.storage.limit_of = lambda owner: size_bytes
+
+
+def on_disk(api):
+    """Return the bytes of all files, with 4 KB for each at least, as they are on the disk."""
+    roots = (api.context.blobs._root, api.context.data_sets.files._root, api.context.logs._root)
+    return sum(max(4096, path.stat().st_size) for root in roots for path in root.rglob("*") if path.is_file())
+
+
+def used(api, owner="ada"):
+    return sum(use.size_bytes for use in api.context.store.storage.used(owner).values())
+
+
+def a_blob(size_bytes):
+    data = os.urandom(size_bytes)
+    return hashlib.sha256(data).hexdigest(), data
+
+
+async def chunked(data):
+    for start in range(0, len(data), 10_000):
+        yield data[start : start + 10_000]
+
+
+async def put(client, path, data, *, sha256="", in_chunks=False):
+    sha256 = sha256 or hashlib.sha256(data).hexdigest()
+    answer = await client.put(f"{path}/{sha256}", content=chunked(data) if in_chunks else data)
+    return answer.status_code, answer.json().get("error", {}).get("code", "")
+
+
+REFUSED = (413, "storage_quota")
+PATHS = ("api/blobs", "api/data/pieces")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
+async def test_who_uploads_without_end_is_refused_at_the_quota(api, path, in_chunks):
+    quota(api, MB)
+    ada, bob = api.client("ada-token"), api.client("bob-token")
+    answers = [await put(ada, path, os.urandom(90 * KB), in_chunks=in_chunks) for _ in range(20)]
+    assert answers == [(200, "")] * 11 + [REFUSED] * 9
+    assert on_disk(api) == used(api) == 990 * KB
+    assert await put(bob, path, os.urandom(90 * KB), in_chunks=in_chunks) == (200, "")
+
+
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
+async def test_many_at_once_do_not_slip_under_the_quota_together(api, in_chunks):
+    quota(api, MB)
+    clients = [api.client("ada-token") for _ in range(8)]
+    sent = (
+        put(client, path, os.urandom(150 * KB), in_chunks=in_chunks) for client in clients for path in PATHS
+    )
+    answers = await asyncio.gather(*sent)
+    assert set(answers) == {(200, ""), REFUSED}
+    # Those that came in chunks may all have been refused before they were whole.
+    assert used(api) == on_disk(api) == answers.count((200, "")) * 150 * KB <= MB
+    assert not api.context.storage.coming_bytes("ada")
+
+
+async def test_the_same_blob_again_and_again_is_on_its_way_once_at_a_time(api):
+    """It costs nothing when it is there, but each of its uploads takes room until then."""
+    quota(api, 500 * KB)
+    sha256, data = a_blob(200 * KB)
+    assert await put(api.client("ada-token"), "api/blobs", data) == (200, "")
+    go_on = asyncio.Event()
+
+    async def slowly():
+        yield data[:1_000]
+        await go_on.wait()
+        yield data[1_000:]
+
+    headers = {"Content-Length": str(len(data))}
+    waiting = [
+        asyncio.create_task(api.client("ada-token", **headers).put(f"api/blobs/{sha256}", content=slowly()))
+        for _ in range(10)
+    ]
+    await eventually(lambda: api.context.storage.coming_bytes("ada") >= 300 * KB)
+    assert api.context.storage.coming_bytes("ada") <= 500 * KB
+    go_on.set()
+    answers = [answer.status_code for answer in await asyncio.gather(*waiting)]
+    assert set(answers) == {200, 413}
+    assert used(api) == on_disk(api) == 200 * KB
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_tiny_files_count_4_kb_each(api, path):
+    quota(api, 20 * 4096)
+    ada = api.client("ada-token")
+    answers = [await put(ada, path, b"%d" % number) for number in range(25)]
+    assert answers == [(200, "")] * 20 + [REFUSED] * 5
+
+
+async def test_a_manifest_of_empty_files_counts_each_of_them(api):
+    quota(api, 100 * 4096)
+    files = ",".join(f'["{number}",0]' for number in range(200))
+    manifest = f'{{"files":[{files}],"pieces":[]}}'.encode()
+    assert await put(api.client("ada-token"), "api/data/pieces", manifest) == (200, "")
+    name = hashlib.sha256(manifest).hexdigest()
+    answer = await api.ask("PUT", "api/data/sets/x", json={"manifest_sha256": name})
+    assert (answer.status_code, answer.json()["error"]["code"]) == REFUSED
+    assert (await api.ask("GET", "api/data")).json()["sets"] == []
+    quota(api, 300 * 4096)
+    for name_of_set, status in (("x", 200), ("y", 413)):
+        answer = await api.ask("PUT", f"api/data/sets/{name_of_set}", json={"manifest_sha256": name})
+        assert answer.status_code == status
+
+
+async def test_a_question_for_what_is_missing_is_refused_before_anything_is_sent(api):
+    quota(api, MB)
+    piece = {"sha256": "a" * 64, "size_bytes": 2 * MB}
+    answer = await api.ask("POST", "api/data/missing", json={"pieces": [piece]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == REFUSED
+    assert error["message"] == (
+        "2 MB more of data sets would be over your storage quota of 1 MB: 0 bytes are used (nothing yet)"
+    )
+    assert "%distribute storage" in error["hint"]
+
+
+@pytest.mark.parametrize("kind", ["blobs", "snapshots", "files"])
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
+async def test_a_job_writes_no_more_than_its_owner_may_keep(api, kind, in_chunks):
+    """Whatever it reports: files count from the moment they are there."""
+    _, (agent,), (run,) = await api.running()
+    quota(api, MB)
+    answers = [
+        await put(agent.http, f"api/tasks/{kind}", os.urandom(90 * KB), in_chunks=in_chunks)
+        for _ in range(20)
+    ]
+    assert answers == [(200, "")] * 11 + [REFUSED] * 9
+    assert used(api) == on_disk(api)
+    _, (his,), _ = await api.running("bob", payload=b"bob's cell")
+    assert await put(his.http, f"api/tasks/{kind}", os.urandom(90 * KB)) == (200, "")
+    # What the job wrote counts for its owner's own uploads, and the job itself goes on to its end.
+    assert await put(api.client("ada-token"), "api/blobs", os.urandom(90 * KB)) == REFUSED
+    await agent.finish(run)
+    await api.until(run.job_id, "succeeded")
+
+
+async def test_many_small_files_of_a_job_at_once_count_4_kb_each(api):
+    _, (agent,), _ = await api.running()
+    quota(api, 101 * 4096)
+    answers = []
+    for batch in range(5):
+        contents = [f"{batch * 30 + number}aaa".encode().hex()[:8] for number in range(30)]
+        answer = await agent.http.post("api/tasks/files", json={"contents": contents})
+        answers.append(answer.status_code)
+    assert answers == [204, 204, 204, 413, 413]
+    assert used(api) == on_disk(api) <= 101 * 4096
+
+
+async def test_what_a_task_says_of_its_files_changes_nothing(api):
+    """A size that is not true, files that never came, one file under many names: counted is what came."""
+    _, (agent,), (run,) = await api.running()
+    before = used(api)
+    sha256, data = a_blob(50 * KB)
+    assert await put(agent.http, "api/tasks/files", data) == (200, "")
+    blob, lie = BlobInfo(sha256=sha256, size_bytes=len(data)), BlobInfo(sha256=sha256, size_bytes=0)
+    artifacts = [ArtifactReport(path=f"{number}", part=0, blob=blob) for number in range(50)]
+    artifacts.append(ArtifactReport(path="lie", part=0, blob=lie))
+    snapshots = (SnapshotReport(step=1, attempt=run.attempt, blob=blob),)
+    report = {"attempt": run.attempt, "artifacts": tuple(artifacts), "snapshots": snapshots}
+    message = TaskReport(ready=True, store_port=4000, **report)
+    await agent.http.post("api/tasks/report", content=message.model_dump_json())
+    assert used(api) - before == 50 * KB
+
+
+async def test_the_service_counts_right_after_a_restart(start_api):
+    async with start_api() as first:
+        quota(first, MB)
+        await put(first.client("ada-token"), "api/blobs", os.urandom(600 * KB))
+    async with start_api() as second:
+        quota(second, MB)
+        assert await put(second.client("ada-token"), "api/blobs", os.urandom(600 * KB)) == REFUSED
+        assert await put(second.client("ada-token"), "api/blobs", os.urandom(300 * KB)) == (200, "")
+
+
+# --- the database's reserve -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """All that the service has lies on a disk of 64 MB."""
+    with small_disk(tmp_path, size_mb=64) as made:
+        yield made
+
+
+def reserve(api, folder, size_bytes=100 * MB):
+    """Keep free what the option says, but a twentieth at most."""
+    api.context.storage.room = Room(folder, size_bytes)
+
+
+async def test_uploads_leave_the_database_its_room(disk, api):
+    _, (agent,), _ = await api.running()
+    reserve(api, disk.folder)
+    ada, full = api.client("ada-token"), (507, "disk_full")
+    answers = [await put(ada, "api/blobs", os.urandom(MB), in_chunks=number % 2 > 0) for number in range(70)]
+    assert answers[0] == (200, "") and answers[-1] == full
+    free = os.statvfs(disk.folder)
+    assert free.f_bavail * free.f_frsize > (64 << 20) // 20 - 500 * KB  # the database has written, too
+    assert not api.context.storage.unwritten_bytes
+    assert await put(api.client("bob-token"), "api/data/pieces", os.urandom(10 * MB)) == full
+    for kind in ("snapshots", "files"):
+        assert await put(agent.http, f"api/tasks/{kind}", os.urandom(10 * MB)) == full
+
+
+async def test_states_events_stops_and_small_results_go_on_in_the_reserve(disk, api):
+    job, (agent,), (run,) = await api.running()
+    reserve(api, disk.folder)
+    at = os.statvfs(disk.folder)
+    with disk.ballast.open("wb") as file:
+        file.write(b"\0" * (at.f_bavail * at.f_frsize - 2_500 * KB))  # three quarters of the reserve are left
+    sha256, result = a_blob(100 * KB)
+    assert await put(agent.http, "api/tasks/blobs", os.urandom(2 * MB)) == (507, "disk_full")
+    assert await put(agent.http, "api/tasks/blobs", result) == (200, "")
+    assert await put(api.client("ada-token"), "api/blobs", result[:1000]) == (507, "disk_full")
+    await agent.finish(run, result=BlobInfo(sha256=sha256, size_bytes=len(result)))
+    await api.until(job.id, "succeeded")
+    assert (await api.ask("GET", f"api/jobs/{job.id}/result")).content == result
+
+
+async def test_small_results_do_not_eat_up_the_reserve(disk, api):
+    _, (agent,), _ = await api.running()
+    reserve(api, disk.folder)
+    at = os.statvfs(disk.folder)
+    with disk.ballast.open("wb") as file:
+        file.write(b"\0" * (at.f_bavail * at.f_frsize - 3_000 * KB))
+    answers = {await put(agent.http, "api/tasks/blobs", os.urandom(100 * KB)) for _ in range(30)}
+    assert answers == {(200, ""), (507, "disk_full")}
+    left = os.statvfs(disk.folder)
+    assert left.f_bavail * left.f_frsize > (64 << 20) // 40 - 500 * KB  # the database has written, too
+
+
+async def test_inodes_are_kept_for_the_database_too(tmp_path, api):
+    with small_disk(tmp_path / "few", nr_inodes=1000) as made:
+        at = os.statvfs(made.folder)
+        room = Room(made.folder, MB)
+        room.check(0)
+        for number in range(at.f_favail - 40):
+            (made.folder / f"{number}").touch()
+        api.context.storage.room = room
+        ada = api.client("ada-token")
+        assert await put(ada, "api/blobs", b"one more") == (507, "disk_full")
+
+
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
+async def test_many_at_once_do_not_slip_under_the_reserve_together(disk, api, in_chunks):
+    reserve(api, disk.folder)
+    at = os.statvfs(disk.folder)
+    with disk.ballast.open("wb") as file:
+        file.write(b"\0" * (at.f_bavail * at.f_frsize - 8 * MB))
+    clients = [api.client("ada-token") for _ in range(12)]
+    sent = (put(client, "api/blobs", os.urandom(MB), in_chunks=in_chunks) for client in clients)
+    answers = await asyncio.gather(*sent)
+    assert (507, "disk_full") in answers
+    left = os.statvfs(disk.folder)
+    assert left.f_bavail * left.f_frsize > (64 << 20) // 20 - 500 * KB
+    assert not api.context.storage.unwritten_bytes

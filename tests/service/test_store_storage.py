@@ -1,0 +1,139 @@
+"""What each owner has on the disk, summed up from rows, on both databases."""
+
+import pytest
+from sqlalchemy import text
+
+from minicluster.wire import BlobInfo, ImageState, Recipe, StorageKind
+from minicluster_hub.models import DataSetRecord, ImageRecord
+from minicluster_hub.store.storage import sums_queries
+
+
+def blob(number, size_bytes):
+    return BlobInfo(sha256=f"{number:064x}", size_bytes=size_bytes)
+
+
+def sizes(store, owner="ada"):
+    return {kind.value: use.size_bytes for kind, use in store.storage.used(owner).items()}
+
+
+def test_each_kind_counts_for_its_owner_alone(store, given):
+    job = given.job()
+    store.blobs.add("ada", blob(1, 10_000).sha256, 10_000, 1.0)
+    store.datasets.add_piece("ada", blob(2, 20_000), 1.0)
+    store.storage.add("ada", job.id, StorageKind.SNAPSHOTS, [blob(3, 30_000)])
+    store.storage.add("ada", job.id, StorageKind.FILES, [blob(4, 40_000)])
+    store.storage.set_output("ada", job.id, 50_000)
+    store.storage.set_output("ada", job.id, 60_000)
+    wanted = {"cells": 10_000, "data": 20_000, "snapshots": 30_000, "files": 40_000, "output": 60_000}
+    assert sizes(store) == wanted
+    assert sizes(store, "bob") == {}
+    assert set(store.storage.used_by_all()) == {"ada"}
+
+
+def test_a_file_costs_4_kb_however_small_it_is(store, given):
+    job = given.job()
+    for number in range(10):
+        store.blobs.add("ada", blob(number, 1).sha256, number % 2, 1.0)
+    store.storage.add("ada", job.id, StorageKind.FILES, [blob(number, 1) for number in range(20)])
+    assert sizes(store) == {"cells": 10 * 4096, "files": 20 * 4096}
+    assert store.storage.used("ada")[StorageKind.FILES].files == 20
+
+
+def test_who_brought_the_same_has_it_each(store):
+    for owner in ("ada", "bob"):
+        store.blobs.add(owner, blob(1, 5_000).sha256, 5_000, 1.0)
+        store.datasets.add_piece(owner, blob(2, 6_000), 1.0)
+        store.datasets.add_piece(owner, blob(2, 6_000), 2.0)
+    assert sizes(store) == sizes(store, "bob") == {"cells": 5_000, "data": 6_000}
+
+
+def test_small_files_of_a_data_set_count_although_they_are_in_few_pieces(store):
+    common = {"owner": "ada", "shared": False, "created_at": 1.0}
+    store.datasets.add_piece("ada", blob(1, 10_000), 1.0)
+    many = DataSetRecord(name="many", manifest_sha256="a" * 64, files=1_000, size_bytes=10_000, **common)
+    large = DataSetRecord(name="large", manifest_sha256="b" * 64, files=2, size_bytes=10_000, **common)
+    store.datasets.keep(large, [blob(1, 0).sha256])
+    assert sizes(store) == {"data": 10_000}
+    store.datasets.keep(many, [blob(1, 0).sha256])
+    assert sizes(store) == {"data": 1_000 * 4096}
+    store.datasets.remove("ada", "many")
+    assert sizes(store) == {"data": 10_000}
+
+
+def test_what_is_forgotten_counts_no_more(store, given):
+    job = given.job()
+    for kind in (StorageKind.SNAPSHOTS, StorageKind.FILES):
+        store.storage.add("ada", job.id, kind, [blob(1, 5_000), blob(2, 5_000)])
+        store.storage.remove(job.id, kind, [blob(1, 0).sha256])
+        assert not store.storage.has(job.id, kind, blob(1, 0).sha256)
+        assert store.storage.has(job.id, kind, blob(2, 0).sha256)
+    store.storage.set_output("ada", job.id, 9_000)
+    assert (store.storage.output_bytes(job.id), store.storage.output_bytes(99)) == (9_000, 0)
+    store.old_jobs.forget([job.id], 2.0)
+    assert sizes(store) == {"files": 5_000}
+    store.artifacts.forget(job.id)
+    assert sizes(store) == {}
+
+
+def test_a_published_image_counts_what_it_has_more_than_its_base(store):
+    layer = {"layer_sha256": "c" * 64, "layer_bytes": 7_000_000, "diff_sha256": "d" * 64}
+    pins = ({"name": "einops", "version": "0.8.1"},)
+    recipe = Recipe.model_validate({"packages": pins, "python": "3.11", "machine": "x86_64", **layer})
+    image = ImageRecord(
+        digest=f"sha256:{'e' * 64}",
+        name="vision",
+        reference="r/vision@sha256:x",
+        owner="ada",
+        description="",
+        device="cpu",
+        size_bytes=2_000_000_000,
+        base_digest=None,
+        recipe=recipe,
+        state=ImageState.PENDING,
+        created_at=1.0,
+        changed_at=1.0,
+    )
+    store.images.publish(image)
+    assert sizes(store) == {"images": 7_000_000}
+    store.images.change(image.digest, ImageState.RETIRED, 2.0)
+    assert sizes(store) == {}
+
+
+@pytest.fixture
+def crowded(store, given):
+    """Another owner with 100,000 rows of each kind, and few of Ada's."""
+    job = given.job(owner="bob")
+    numbers = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) SELECT {} FROM n"
+    )
+    files = f"{job.id}, 'files', CAST(i AS TEXT), 'bob', 5000"
+    rows = {
+        "blobs (owner, sha256, size_bytes, created_at)": "'bob', CAST(i AS TEXT), 5000, 1.0",
+        "pieces (owner, sha256, size_bytes, asked_at)": "'bob', CAST(i AS TEXT), 5000, 1.0",
+        "job_files (job_id, kind, sha256, owner, size_bytes)": files,
+    }
+    with store._database.write() as connection:
+        for into, values in rows.items():
+            connection.execute(text(f"INSERT INTO {into} {numbers.format(values)}"))
+    if not store._database.is_sqlite:  # nobody does it there, and PostgreSQL does it by itself
+        with store._database.write() as connection:
+            connection.execute(text("ANALYZE"))
+    mine = given.job("key-0002")
+    store.blobs.add("ada", blob(1, 0).sha256, 5_000, 1.0)
+    store.datasets.add_piece("ada", blob(1, 5_000), 1.0)
+    store.storage.add("ada", mine.id, StorageKind.FILES, [blob(1, 5_000)])
+    return store
+
+
+def test_others_rows_cost_an_owners_sum_nothing(crowded):
+    """By the plans: each table with rows of owners is read through an index by its owner."""
+    assert sum(sizes(crowded, "bob").values()) == 3 * 100_000 * 5_000
+    assert sum(sizes(crowded).values()) == 3 * 5_000
+    explain = "EXPLAIN QUERY PLAN " if crowded._database.is_sqlite else "EXPLAIN "
+    for query in sums_queries("ada"):
+        compiled = query.compile(crowded._database._engine, compile_kwargs={"literal_binds": True})
+        with crowded._database.read() as connection:
+            plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(f"{explain}{compiled}"))
+        if any(name in plan for name in ("blobs", "pieces", "job_files")):
+            assert "owner" in plan and ("SEARCH" in plan or "Index" in plan), plan
+            assert "SCAN" not in plan and "Seq Scan" not in plan, plan
