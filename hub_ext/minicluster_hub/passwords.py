@@ -9,9 +9,9 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ ADMIN_GROUP = "minicluster-admins"
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
 _USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,62}")
 _N, _R, _P = 2**14, 8, 1
+SHORTEST_PASSWORD = 10
+LONGEST_PASSWORD = 256
+"""In characters. A longer one is refused before anything is computed from it."""
 
 
 class PasswordError(Exception):
@@ -32,6 +35,14 @@ class UserNameRefused(PasswordError):
 
 class UserUnknown(PasswordError):
     """A user that the file does not hold."""
+
+
+class PasswordRefused(PasswordError):
+    """A new password that is too short, too long, or the user's name."""
+
+
+class LastAdmin(PasswordError):
+    """Nobody would be left who may add people."""
 
 
 class PasswordFileBroken(PasswordError):
@@ -48,6 +59,11 @@ class Entry:
     r: int
     p: int
     admin: bool = False
+
+    @property
+    def version(self) -> str:
+        """Another one for each password that is set, also for the same one; tells nothing of it."""
+        return hashlib.sha256(f"{self.salt}:{self.hash}".encode()).hexdigest()[:16]
 
     def matches(self, password: str) -> bool:
         """Compare in constant time (about 50 ms of scrypt; releases the interpreter's lock)."""
@@ -71,17 +87,33 @@ def check_user_name(name: str) -> str:
     return kept
 
 
+def check_new_password(name: str, password: str) -> None:
+    """Refuse a password that a person chose badly, with the rule."""
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise PasswordRefused(
+            f"The new password has {len(password)} characters:"
+            f" take {SHORTEST_PASSWORD} to {LONGEST_PASSWORD}."
+        )
+    if password.lower() == name:
+        raise PasswordRefused("The new password is the user name: take another one.")
+
+
 class PasswordFile:
-    """passwords.json: read at each use, so that a running hub sees a new user at once."""
+    """passwords.json: looked at before each use, so that a running hub sees a change at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._read: tuple[tuple[int, ...], Mapping[str, Entry]] = ((), {})
 
-    def users(self) -> dict[str, Entry]:
+    def users(self) -> Mapping[str, Entry]:
         """All users; none when the file is not there yet."""
         try:
-            document = json.loads(self.path.read_text())
-            return {name: Entry(**entry) for name, entry in document["users"].items()}
+            found = self.path.stat()
+            state = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+            if self._read[0] != state:
+                document = json.loads(self.path.read_text())
+                self._read = state, {name: Entry(**entry) for name, entry in document["users"].items()}
+            return self._read[1]
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -108,17 +140,28 @@ class PasswordFile:
                     f"The user {name!r} exists already. A new password: passwd {name} "
                     f"(with ./run: --reset-password {name})"
                 )
-            return self._set(users, name, admin)
+            return self._set(users, name, make_password(), admin)
 
     def reset(self, name: str) -> str:
         """Give a user a fresh password, which is returned and kept nowhere."""
-        name = check_user_name(name)
-        with self._locked():
-            users = self.users()
-            if name not in users:
-                known = ", ".join(sorted(users)) or "none yet"
-                raise UserUnknown(f"There is no user {name!r} in {self.path}. Users: {known}.")
-            return self._set(users, name, users[name].admin)
+        with self._changing(name) as (users, name):
+            return self._set(users, name, make_password(), users[name].admin)
+
+    def set_password(self, name: str, password: str) -> None:
+        """Give a user the password that the user chose. Raises PasswordRefused."""
+        check_new_password(name, password)
+        with self._changing(name) as (users, name):
+            self._set(users, name, password, users[name].admin)
+
+    def set_admin(self, name: str, admin: bool) -> None:
+        """Make a user an admin, or no longer one. Raises LastAdmin."""
+        with self._changing(name) as (users, name):
+            self._keep_an_admin({**users, name: replace(users[name], admin=admin)})
+
+    def remove(self, name: str) -> None:
+        """Let a user in no more. Raises LastAdmin."""
+        with self._changing(name) as (users, name):
+            self._keep_an_admin({known: entry for known, entry in users.items() if known != name})
 
     def add_first(self) -> str | None:
         """Make the first admin when there is none; return the password then."""
@@ -126,15 +169,30 @@ class PasswordFile:
             return None
         return self.add(FIRST_USER, admin=True)
 
-    def _set(self, users: dict[str, Entry], name: str, admin: bool) -> str:
-        password = make_password()
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[tuple[Mapping[str, Entry], str]]:
+        """Hold the file for a change of one user. Raises UserUnknown."""
+        name = check_user_name(name)
+        with self._locked():
+            users = self.users()
+            if name not in users:
+                known = ", ".join(sorted(users)) or "none yet"
+                raise UserUnknown(f"There is no user {name!r} in {self.path}. Users: {known}.")
+            yield users, name
+
+    def _keep_an_admin(self, users: Mapping[str, Entry]) -> None:
+        if not any(entry.admin for entry in users.values()):
+            raise LastAdmin("Nobody would be an admin any more: make another user an admin first.")
+        self._write(users)
+
+    def _set(self, users: Mapping[str, Entry], name: str, password: str, admin: bool) -> str:
         salt = secrets.token_hex(16)
         digest = _scrypt(password, salt, _N, _R, _P)
         entry = Entry(salt=salt, hash=digest, n=_N, r=_R, p=_P, admin=admin)
         self._write({**users, name: entry})
         return password
 
-    def _write(self, users: dict[str, Entry]) -> None:
+    def _write(self, users: Mapping[str, Entry]) -> None:
         document: dict[str, Any] = {
             "version": 1,
             "users": {name: asdict(entry) for name, entry in users.items()},

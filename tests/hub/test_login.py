@@ -34,16 +34,6 @@ async def test_a_wrong_password_and_an_unknown_user_hear_the_same(lab: Lab, name
         assert (await visitor.http.get("/hub/home")).url.path == "/hub/login"
 
 
-async def test_guessing_must_wait_and_the_right_user_of_another_name_need_not(lab: Lab) -> None:
-    async with Visitor(lab.cluster.url, "guessed") as visitor:
-        answers = [await visitor.log_in(f"guess {number}") for number in range(6)]
-    assert answers[0].status_code == httpx.codes.FORBIDDEN
-    assert answers[-1].status_code == httpx.codes.TOO_MANY_REQUESTS
-    assert "for this user name. Try again in" in answers[-1].text
-    async with Visitor(lab.cluster.url, "grace") as visitor:
-        assert (await visitor.log_in(lab.passwords["grace"])).status_code == httpx.codes.OK
-
-
 @pytest.mark.parametrize(
     "path",
     ["/hub/home", "/hub/spawn", "/hub/token", "/hub/admin", "/user/ada/lab", SERVICE_PATH],

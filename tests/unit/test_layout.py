@@ -51,10 +51,10 @@ BESIDE = {
     "configure": {"configure_swarm", "passwords", "processes", "server_addresses", "settings"},
     "configure_swarm": {"fresh_dns"},
     "server_addresses": set(),
-    "authenticator": {"passwords", "login_delay"},
+    "authenticator": {"login", "passwords"},
+    "login": {"login", "passwords"},
     "settings": {"processes"},
     "passwords": set(),
-    "login_delay": set(),
 }
 """What stands beside the job service, and all that it may import of minicluster_hub."""
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub import passwords
-from minicluster_hub.login_delay import LoginDelays
 from minicluster_hub.passwords import (
+    LastAdmin,
     PasswordFile,
     PasswordFileBroken,
+    PasswordRefused,
     UserNameRefused,
     UserUnknown,
     make_password,
@@ -73,6 +74,49 @@ def test_a_password_reset_ends_the_old_password_and_keeps_the_rights(users: Pass
     entry = users.verify("ada", new)
     assert entry is not None
     assert entry.admin
+
+
+def test_a_person_chooses_a_password_that_is_long_enough_and_not_the_name(users: PasswordFile) -> None:
+    users.add("ada.lovelace")
+    for bad in ("", "short one", "x" * 257, "Ada.Lovelace"):
+        with pytest.raises(PasswordRefused):
+            users.set_password("ada.lovelace", bad)
+    users.set_password("ada.lovelace", " ten chars ")
+    assert users.verify("ada.lovelace", " ten chars ") is not None
+    assert users.verify("ada.lovelace", "ten chars") is None
+
+
+def test_each_password_has_a_version_of_its_own_and_rights_do_not_change_it(users: PasswordFile) -> None:
+    versions = []
+    for act in (users.add, users.reset, lambda name: users.set_password(name, "the same words")) * 2:
+        if "ada" not in users.users() or act != users.add:
+            act("ada")
+        versions.append(users.users()["ada"].version)
+    assert len(set(versions)) == 5
+    users.set_admin("ada", True)
+    assert users.users()["ada"].version == versions[-1]
+
+
+def test_a_removed_user_is_gone_and_somebody_stays_an_admin(users: PasswordFile) -> None:
+    users.add_first()
+    password = users.add("ada")
+    with pytest.raises(LastAdmin):
+        users.remove("admin")
+    with pytest.raises(LastAdmin):
+        users.set_admin("admin", False)
+    users.set_admin("ada", True)
+    users.remove("admin")
+    assert list(users.users()) == ["ada"]
+    assert users.verify("ada", password) is not None
+    with pytest.raises(UserUnknown):
+        users.remove("admin")
+
+
+def test_a_change_by_another_program_is_seen_at_once(users: PasswordFile) -> None:
+    other = PasswordFile(users.path)
+    for number in range(20):
+        other.add(f"user{number}")
+        assert f"user{number}" in users.users()
 
 
 def test_errors_name_the_user_and_the_way_out(users: PasswordFile) -> None:
@@ -141,30 +185,3 @@ def test_generated_passwords_are_long_enough_and_readable() -> None:
     syllables = len(passwords._CONSONANTS) * len(passwords._VOWELS)
     assert 10 * math.log2(syllables) >= 60
     assert all(len(password.replace("-", "")) == 20 for password in generated)
-
-
-def test_wrong_passwords_make_a_name_wait_longer_each_time_but_never_too_long() -> None:
-    delays = LoginDelays(free_tries=3, longest_s=60.0)
-    waits = []
-    for _ in range(12):
-        delays.failed("ada", now=100.0)
-        waits.append(delays.wait_s("ada", now=100.0))
-    assert waits[:6] == [0, 0, 1, 2, 4, 8]
-    assert waits[-1] == 60.0
-    assert delays.wait_s("ada", now=160.0) == 0
-    assert delays.wait_s("grace", now=100.0) == 0
-
-
-def test_a_right_password_ends_the_waiting() -> None:
-    delays = LoginDelays(free_tries=1)
-    delays.failed("ada", now=0.0)
-    delays.succeeded("ada")
-    assert delays.wait_s("ada", now=0.0) == 0
-
-
-def test_many_made_up_names_take_no_memory_for_ever() -> None:
-    delays = LoginDelays(free_tries=1, names_kept=100)
-    for number in range(1000):
-        delays.failed(f"name{number}", now=0.0)
-    assert delays.wait_s("name0", now=0.0) == 0
-    assert delays.wait_s("name999", now=0.0) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from minicluster_hub.cluster import record, shared
@@ -17,19 +17,18 @@ _PROGRAM = ["python", "-P", "-m", "minicluster_hub.cluster", "run"]
 
 
 def change(data_dir: Path, words: Sequence[str]) -> int:
-    """Do `first`, `told`, `add NAME [--admin]` or `reset NAME`; print the new password, if there is one."""
+    """Do `first`, `told`, `add NAME [--admin]`, `reset NAME` or `remove NAME`; print a new password."""
     users = PasswordFile(data_dir / "passwords.json")
     untold = data_dir / "first-password-untold"
+    do: dict[str, Callable[[], str | None]] = {
+        "first": lambda: first(users, untold),
+        "told": lambda: untold.unlink(missing_ok=True),
+        "add": lambda: users.add(words[1], admin="--admin" in words),
+        "reset": lambda: users.reset(words[1]),
+        "remove": lambda: users.remove(words[1]),
+    }
     try:
-        if words[0] == "first":
-            password = first(users, untold)
-        elif words[0] == "told":
-            untold.unlink(missing_ok=True)
-            password = None
-        elif words[0] == "add":
-            password = users.add(words[1], admin="--admin" in words)
-        else:
-            password = users.reset(words[1])
+        password = do[words[0]]()
     except (PasswordError, OSError) as error:
         sys.stdout.write(str(error))
         return 1

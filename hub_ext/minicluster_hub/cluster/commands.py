@@ -9,9 +9,9 @@ from minicluster_hub.cluster import accounts, down, publisher, record, status, s
 from minicluster_hub.cluster.daemon import Daemon, check_engine
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
 from minicluster_hub.engines.swarm.docker import DockerError
-from minicluster_hub.launch.messages import complain, new_password, say
+from minicluster_hub.launch.messages import complain, new_password, removed, say
 
-_ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "publisher")
+_ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "rmuser", "publisher")
 
 
 def do(given: argparse.Namespace) -> int:
@@ -24,6 +24,7 @@ def do(given: argparse.Namespace) -> int:
         "doctor": _doctor,
         "passwd": _passwd,
         "adduser": _adduser,
+        "rmuser": _rmuser,
         "publisher": _publisher,
     }
     try:
@@ -59,6 +60,12 @@ def _passwd(daemon: Daemon, given: argparse.Namespace) -> int:
 def _adduser(daemon: Daemon, given: argparse.Namespace) -> int:
     more = ["--admin"] if given.admin else []
     say(new_password(given.user, accounts.ask(daemon, ["add", given.user, *more])))
+    return 0
+
+
+def _rmuser(daemon: Daemon, given: argparse.Namespace) -> int:
+    accounts.ask(daemon, ["remove", given.user])
+    say(removed(given.user))
     return 0
 
 

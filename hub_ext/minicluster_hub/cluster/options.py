@@ -31,6 +31,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _doctor(_command(commands, "doctor", "look for what is wrong, with a sentence of remedy for each"))
     _user(_command(commands, "passwd", "give a user a new password, and print it"))
     _admin(_user(_command(commands, "adduser", "make a user, and print the password")))
+    _user(_command(commands, "rmuser", "let a user in no more; home and jobs are kept"))
     _command(commands, "publisher", "print who may publish images in the cluster's registry, and how")
     _command(commands, "simulate", "what other scheduling would do with a trace's jobs", add_help=False)
     _command(commands, "policy", "what orders the jobs; put another policy in force", add_help=False)

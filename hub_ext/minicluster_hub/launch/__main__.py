@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from minicluster_hub.launch import datafolder
 from minicluster_hub.launch.errors import LaunchError
-from minicluster_hub.launch.messages import complain, new_password, say
+from minicluster_hub.launch.messages import complain, new_password, removed, say
 from minicluster_hub.launch.options import Options, parse
 from minicluster_hub.launch.serve import demo, serve
 from minicluster_hub.passwords import PasswordError, PasswordFile, check_user_name
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     """Do what the arguments ask for; return the exit code."""
     options = parse(arguments)
     try:
-        if options.add_user or options.reset_password:
+        if options.add_user or options.reset_password or options.remove_user:
             return change_user(options)
         return demo(options) if options.demo else serve(options)
     except (LaunchError, PasswordError) as error:
@@ -26,9 +26,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def change_user(options: Options) -> int:
-    """Make a user or a new password; a running hub knows it at once."""
+    """Make or remove a user, or make a new password; a running hub knows it at once."""
     datafolder.make(options.data_dir)
     users = PasswordFile(options.data_dir / "passwords.json")
+    if options.remove_user:
+        users.remove(options.remove_user)
+        say(removed(check_user_name(options.remove_user)))
+        return 0
     if options.add_user:
         name, password = options.add_user, users.add(options.add_user)
     else:

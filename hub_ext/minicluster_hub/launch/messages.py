@@ -48,3 +48,8 @@ def welcome(settings: Settings, password: str | None) -> str:
 def new_password(name: str, password: str) -> str:
     """The answer to --add-user and --reset-password."""
     return f"user      {name}\npassword  {password}   (shown only now)"
+
+
+def removed(name: str) -> str:
+    """The answer to --remove-user."""
+    return f"{name} may no longer come in. Home and jobs are kept; an admin can stop the jobs."

@@ -26,6 +26,7 @@ class Options:
     own_data: bool
     add_user: str | None
     reset_password: str | None
+    remove_user: str | None
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -46,6 +47,7 @@ def parse(arguments: Sequence[str]) -> Options:
         own_data=given.data is not None,
         add_user=given.add_user,
         reset_password=given.reset_password,
+        remove_user=given.remove_user,
     )
 
 
@@ -70,6 +72,7 @@ def _parser(default_data: Path) -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--demo", action="store_true", help="run the quickstart without a person, then end")
     what.add_argument("--add-user", metavar="NAME", help="make a user and print the password")
+    what.add_argument("--remove-user", metavar="NAME", help="let a user in no more; home and jobs are kept")
     what.add_argument(
         "--reset-password",
         metavar="NAME",
