@@ -278,7 +278,11 @@ def test_a_lighthouse_is_a_small_service_on_a_manager_and_the_gangs_network():
     assert template["Networks"] == [{"Target": network_spec(4)["name"]}]
     assert template["Placement"] == {"Constraints": ["node.role==manager"]}
     assert template["RestartPolicy"]["Condition"] == "any"
-    assert "Resources" not in template
+    container = template["ContainerSpec"]
+    assert (container["User"], container["CapabilityDrop"], container["ReadOnly"]) == ("1000", ["ALL"], True)
+    assert container["Privileges"] == {"NoNewPrivileges": True}
+    assert template["Resources"]["Limits"].keys() == {"MemoryBytes", "NanoCPUs", "Pids"}
+    assert "Reservations" not in template["Resources"], "no manager is too full for it"
     assert spec["labels"][ADDRESS_LABEL] == f"{spec['name']}:29510"
     assert spec["labels"] == template["ContainerSpec"]["Labels"]
 

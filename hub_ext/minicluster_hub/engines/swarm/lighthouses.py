@@ -18,6 +18,7 @@ from minicluster_hub.engines.swarm.names import (
 )
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
+from minicluster_hub.engines.swarm.tenant_limits import limits
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 PORT = 29510
@@ -25,6 +26,8 @@ _HOST_PORTS = 1000
 _NETWORK_USER = -1
 """Holds a gang's network as a task does; tasks count from 1."""
 _S = 1_000_000_000
+_LIMITS = limits(memory_bytes=256 << 20, cpus=1.0, pids=512)
+"""It takes 18 MB and a thread for each core. Its job's ranks reach it, so they could have it take more."""
 
 
 class SwarmLighthouses:
@@ -97,8 +100,12 @@ def lighthouse_spec(gang_id: int, manager: SwarmNode, settings: TaskSettings) ->
                 "User": settings.user,
                 "Labels": marks,
                 "Init": True,
+                "ReadOnly": True,
+                "CapabilityDrop": ["ALL"],
+                "Privileges": {"NoNewPrivileges": True},
                 "StopGracePeriod": _S,
             },
+            "Resources": {"Limits": _LIMITS},
             "RestartPolicy": {"Condition": "any", "Delay": _S // 5},
             "Placement": {"Constraints": [f"node.id=={manager.id}" if host else "node.role==manager"]},
             "Networks": [{"Target": HOST_NETWORK if host else gang_network(gang_id)}],
