@@ -33,7 +33,9 @@ class Duty:
     ) -> None:
         self.leader_url = ""
         self.moved = asyncio.Event()
-        """Set, and a new one made, when another service leads."""
+        """Set, and a new one made, when another service leads, or this one."""
+        self.stands_by = asyncio.Event()
+        """Set once another service was found to lead."""
         self._leadership = leadership
         self._log = log
         self._clock = clock
@@ -51,7 +53,12 @@ class Duty:
         if self._leadership is None:
             self._lease_until = math.inf
             return True
-        return await self._try(self._take)
+        took = await self._try(self._take)
+        if took:
+            self._see("")
+        else:
+            self.stands_by.set()
+        return took
 
     async def taken(self) -> None:
         """Return when this service is the leader."""
@@ -106,7 +113,7 @@ class Duty:
 
     def _see(self, leader_url: str) -> None:
         if leader_url != self.leader_url:
-            self._log.info("standing by: %s", f"{leader_url} leads" if leader_url else "nobody leads")
+            self._log.info("%s", f"standing by: {leader_url} leads" if leader_url else "nobody else leads")
             self.leader_url = leader_url
             self.moved.set()
             self.moved = asyncio.Event()

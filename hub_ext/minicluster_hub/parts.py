@@ -92,20 +92,22 @@ class Parts:
         stalls = StallWatch(context.store, context.board, context.clock, context.log)
         stop = asyncio.ensure_future(stopped.wait())
         looked = asyncio.ensure_future(context.board.looked.wait())
+        standing_by = asyncio.ensure_future(self.duty.stands_by.wait())
         acting = asyncio.ensure_future(Shift(context, self.duty).run())
         watching = asyncio.ensure_future(watch.run(context.board.changes))
         stalling = asyncio.ensure_future(stalls.run())
         former = asyncio.ensure_future(self.former.run(self.servers.former, context.board))
         try:
-            await _first(looked, acting, watching, stop)
+            await _first(looked, standing_by, acting, watching, stop)
             self.servers.listen(sockets.users, sockets.agents)
             context.log.info("the job service listens at %s%s", _address(sockets.users), context.prefix)
             await _first(acting, watching, stalling, stop)
         finally:
             self.servers.stop()
-            for work in (looked, acting, watching, stalling, former, stop):
+            works = (looked, standing_by, acting, watching, stalling, former, stop)
+            for work in works:
                 work.cancel()
-            await asyncio.wait([looked, acting, watching, stalling, former, stop])
+            await asyncio.wait(works)
 
     async def close(self) -> None:
         """Let go of everything; the tasks run on."""

@@ -11,7 +11,6 @@ from minicluster_hub.duty import Duty
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.idle_watch import IdleWatch
 from minicluster_hub.old_jobs import OldJobsRemoval
-from minicluster_hub.standby import Standby
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,9 @@ class Shift:
 
     async def run(self) -> None:
         """Raises NotLeading when another service leads, and what the reconciler dies of."""
-        if not await self.duty.take():
-            await self._stand_by()
+        await self.duty.taken()
+        self.context.log.info("this job service leads from now on")
         await self._lead()
-
-    async def _stand_by(self) -> None:
-        context = self.context
-        standby = Standby(context.store, context.board, context.logs, context.clock, context.log)
-        await _while_all_run(asyncio.ensure_future(self.duty.taken()), standby.run())
-        context.log.info("this job service leads from now on")
-        # What was shown until now knows nothing of the engine: nobody may be told anything by it.
-        context.board.looked.clear()
 
     async def _lead(self) -> None:
         """Only the leader sweeps: another one's uploads are under way until then."""

@@ -20,11 +20,12 @@ LED_NO_MORE = 75
 
 
 class HubUser(BaseHTTPRequestHandler):
-    """Says who has a token, as a hub does. A stand-in; the real hub is tested in tests/hub."""
+    """Says who has a token, as a hub does; root is an admin. A stand-in: tests/hub has a real one."""
 
     def do_GET(self):
         name = self.headers.get("Authorization", "").removeprefix("token ").removesuffix("-token")
         scopes = [f"custom:minicluster:{what}!user={name}" for what in ("read", "submit")]
+        scopes += ["custom:minicluster:admin"] if name == "root" else []
         model = {"name": name, "kind": "user", "admin": False, "groups": [], "scopes": scopes}
         body = json.dumps(model).encode()
         self.send_response(200)

@@ -24,7 +24,7 @@ LAYERS = [
     ["handlers", "job_watch", "stall_watch", "idle_watch", "server_places"],
     ["reconciler"],
     ["executor"],
-    ["planner", "attention", "standby", "engine_work"],
+    ["planner", "attention", "engine_work"],
     ["leasing"],
     ["foretelling", "shadowing", "usage_report"],
     ["rules", "accounts"],

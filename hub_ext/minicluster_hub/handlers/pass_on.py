@@ -22,6 +22,8 @@ from minicluster_hub.handlers.errors import ApiError, answer
 
 PASSED_ON = "Minicluster-Passed-On"
 _CONNECT_S = 2.0
+_TAKEN_OVER_S = "2"
+"""After so many seconds another service mostly leads."""
 _ANY_BODY_BYTES = 2**50
 _WHO, _HOW = "X-Real-Ip", "X-Scheme"
 """Whom and by what the proxy saw: a server that believes a proxy reads these first of all."""
@@ -162,6 +164,7 @@ def refuse(request: HTTPServerRequest, error: ApiError) -> None:
     """Answer with an error, without a handler."""
     body = answer(error).encode()
     headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body))})
+    headers["Retry-After"] = _TAKEN_OVER_S
     line = ResponseStartLine("HTTP/1.1", error.status, "Service Unavailable")
     connection = request.connection
     assert isinstance(connection, HTTP1Connection)  # noqa: S101

@@ -56,7 +56,7 @@ class Servers:
 def make_servers(context: Context, cookie_secret: bytes, duty: Duty, tls: ServiceTls | None) -> Servers:
     """Return the servers of one service. tls: of the agents' one. Raises OSError."""
     asks = tls.client() if tls else None
-    agents = Door(_application(context, agent_specs(context)), duty, context.prefix)
+    agents = Door(_application(context, agent_specs(context)), duty, context.prefix, of_users=False)
     specs = url_specs(context, agents=tls is None)
     users = Door(_application(context, specs, cookie_secret), duty, context.prefix, asks)
     return Servers(
