@@ -16,6 +16,8 @@ from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.pace import Pace, with_pace
 
 _MARK = b'"whole":'
+_MOST_TRIED = 16
+"""A stream may hold a hundred thousand lines that only look like records."""
 _MOVES = (JobState.YIELDING, JobState.REQUEUING)
 
 Recall = Callable[[int, int], bytes]
@@ -96,7 +98,9 @@ class Paces:
 def _newest(data: bytes) -> Record | None:
     """Return the last whole line that tells of all of the training."""
     end = data.rfind(b"\n") + 1
-    while (at := data.rfind(_MARK, 0, end)) >= 0:
+    for _ in range(_MOST_TRIED):
+        if (at := data.rfind(_MARK, 0, end)) < 0:
+            break
         begin = data.rfind(b"\n", 0, at) + 1
         record = _record(data[begin : data.find(b"\n", at)])
         if record is not None:

@@ -17,6 +17,8 @@ from minicluster_hub.store import artifacts, environments, images, snapshots
 from minicluster_hub.store.rows import clean, to_json, to_task
 from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, RANKS, TASKS
 
+NOTES_OF_JOB = 256
+"""A large gang may tell one from each node, and a hostile one a new one each second."""
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 
@@ -150,10 +152,14 @@ def _rank_changes(
 
 
 def _new_notes(connection: Connection, job_id: int, report: TaskReport) -> tuple[str, ...]:
-    """Return the notes that the job's story does not have: reports repeat theirs."""
+    """Return the notes that the job's story does not have: reports repeat theirs. It takes only so many."""
     if not report.notes:
         return ()
-    query = select(EVENTS.c.text).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
-    told = set(connection.execute(query).scalars())
     notes = dict.fromkeys(clean(note) for note in report.notes)
-    return tuple(note for note in notes if note not in told)
+    of_job = (EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
+    told = set(connection.execute(select(EVENTS.c.text).where(*of_job, EVENTS.c.text.in_(notes))).scalars())
+    new = [note for note in notes if note not in told]
+    if not new:
+        return ()
+    room = NOTES_OF_JOB - connection.execute(select(func.count()).where(*of_job)).scalar_one()
+    return tuple(new[: max(0, room)])

@@ -10,10 +10,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from minicluster.publishing.pip import PipFailed
-from minicluster.wire import RESULT_LEFT, BlobInfo, RankReport, RunOrder, StopMode, StreamChunk, TaskReport
+from minicluster.wire import (
+    RESULT_LEFT,
+    BlobInfo,
+    RankReport,
+    RunOrder,
+    StopMode,
+    StreamChunk,
+    TaskReport,
+    few_notes,
+)
 
 from . import bundles, ladder, processes
 from .artifacts import OutputKeeper
+from .errors import with_first_errors
 from .gpu_memory import GpuMemory
 from .link import Backoff, Link, ServiceAway, ServiceRefused
 from .lookout import Lookout
@@ -96,12 +106,12 @@ class Attempt:
 
     def rank_reports(self) -> tuple[RankReport, ...]:
         hold = not (self.delivered or self.failed or self._around.outputs.hurried)
-        return tuple(rank.report(hold_success=hold) for rank in self._ranks)
+        return with_first_errors([rank.report(hold_success=hold) for rank in self._ranks])
 
     def notes(self) -> tuple[str, ...]:
         told = [*(rank.note for rank in self._ranks), *(spool.lost for spool in self._spools())]
         brought = (*self._around.snapshots.notes(), *self._around.outputs.notes())
-        return (*self._notes, *brought, *filter(None, told))
+        return few_notes((*self._notes, *brought, *filter(None, told)))
 
     def ending(self) -> tuple[str, ...]:
         return tuple(filter(None, (rank.ending for rank in self._ranks)))

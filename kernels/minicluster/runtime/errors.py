@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster.wire import ErrorKind, JobError
+from minicluster.wire import ErrorKind, JobError, RankReport
 
 _SIGNAL_WORDS: dict[int, tuple[str, str]] = {
     signal.SIGSEGV: ("segmentation fault", "Native code crashed; the rank's output ends with where."),
@@ -18,6 +19,9 @@ _SIGNAL_WORDS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: ("killed from outside", "Someone or something on the node ended it, without a trace."),
     signal.SIGTERM: ("asked to end from outside", "Someone or something on the node ended it."),
 }
+
+ERRORS_BYTES = 4 << 20
+"""Of one report, which has 8 MB at most: hundreds of ranks may fail at once, each with a long traceback."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,20 @@ def failure_of(end: RankEnd) -> JobError | None:
     if end.exit_code == 0:
         return None
     return _killed(end)
+
+
+def with_first_errors(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
+    """Leave the tracebacks and stacks out of the errors that came last, if there is no room for all."""
+    left = ERRORS_BYTES
+    told: dict[int, RankReport] = {}
+    for report in sorted(reports, key=lambda one: one.error.at or 0.0 if one.error else 0.0):
+        if report.error is not None:
+            left -= len(report.error.model_dump_json())
+            if left < 0:
+                brief = report.error.model_copy(update={"traceback": "", "stack": None})
+                report = report.model_copy(update={"error": brief})
+        told[report.rank] = report
+    return tuple(told[report.rank] for report in reports)
 
 
 def note_of(end: RankEnd) -> str:

@@ -15,13 +15,13 @@ from typing import Any
 
 from minicluster.errors import MiniclusterError
 from minicluster.sources import Source
+from minicluster.wire import TRACEBACK_CHARS, shortened
 
 from . import stacks
 from .paths import write_whole
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _MESSAGE_CHARS = 4000
-_TRACEBACK_CHARS = 64 * 1024
 
 _CUDA_MEMORY = "The GPU's memory is full. Use a smaller batch, accumulate gradients, or train in bf16."
 _MEMORY = "The node's memory is full. Use a smaller batch, fewer loader processes, or load the data in parts."
@@ -39,10 +39,7 @@ def render(error: BaseException, sources: Mapping[str, Source] | None = None) ->
     text = "".join(summary.format())
     for name, source in (sources or {}).items():
         text = text.replace(f'  File "{name}", line', f'  File "{source.shown_as}", line')
-    if len(text) <= _TRACEBACK_CHARS:
-        return text
-    half = _TRACEBACK_CHARS // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return shortened(text, TRACEBACK_CHARS)
 
 
 def words_of(error: BaseException) -> str:

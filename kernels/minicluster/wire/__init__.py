@@ -27,6 +27,7 @@ from .base import (
     StreamName,
     parse_strict,
 )
+from .bounds import NOTES, TRACEBACK_CHARS, few_notes, shortened
 from .claims import Claim, ClaimList, DrainNode, MakeClaim
 from .data import (
     PIECE_BYTES,
@@ -125,9 +126,11 @@ __all__ = [
     "LAYER_ROOT",
     "LEFT",
     "MOST",
+    "NOTES",
     "PIECE_BYTES",
     "RECIPE_FILE",
     "RESULT_LEFT",
+    "TRACEBACK_CHARS",
     "VERSION_HEADER",
     "WIRE_VERSION",
     "About",
@@ -240,6 +243,8 @@ __all__ = [
     "UsageReport",
     "UsageRow",
     "Versions",
+    "few_notes",
     "parse_strict",
     "relative_path",
+    "shortened",
 ]

@@ -6,15 +6,16 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 from .base import Message
+from .bounds import VersionText
 
 
 class Versions(Message):
     """Of one Python environment; "" is a package that it does not have."""
 
-    python: str = ""
-    minicluster: str = ""
-    cloudpickle: str = ""
-    torch: str = ""
+    python: VersionText = ""
+    minicluster: VersionText = ""
+    cloudpickle: VersionText = ""
+    torch: VersionText = ""
 
     @classmethod
     def here(cls) -> Versions:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Base64Bytes, Field
 
 from .base import Message, Sha256
+from .bounds import SMALL_FILE_CHARS
 from .jobs import BlobInfo
 
 PATH_BYTES = 1024
@@ -26,7 +27,7 @@ def relative_path(path: str) -> str:
     return path
 
 
-RelativePath = Annotated[str, AfterValidator(relative_path)]
+RelativePath = Annotated[str, Field(max_length=PATH_BYTES), AfterValidator(relative_path)]
 
 
 class OutputLimits(Message):
@@ -47,7 +48,9 @@ class ArtifactReport(Message):
 class SmallFiles(Message):
     """POST api/tasks/files: what several files hold. Each is kept by its SHA-256, as if it had come alone."""
 
-    contents: tuple[Base64Bytes, ...] = Field(min_length=1, max_length=1000)
+    contents: tuple[Annotated[Base64Bytes, Field(max_length=SMALL_FILE_CHARS)], ...] = Field(
+        min_length=1, max_length=1000
+    )
 
 
 class Artifact(Message):

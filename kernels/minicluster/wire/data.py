@@ -16,6 +16,7 @@ from pydantic import FailFast, Field, model_validator
 
 from .artifacts import relative_path
 from .base import Count, Message, Sha256
+from .bounds import DATA_SETS_OF_NODE, NODES, Name, Sentence
 from .jobs import BlobInfo
 
 PIECE_BYTES = 16 << 20
@@ -144,12 +145,12 @@ class DataStanding(Message):
     detail: why it failed, or what it waits for; hint: what to do.
     """
 
-    folder: str
+    folder: Name
     standing: Standing
     done_bytes: Count = 0
     attempt: Count = 0
-    detail: str = ""
-    hint: str = ""
+    detail: Sentence = ""
+    hint: Sentence = ""
 
 
 class GpuReading(Message):
@@ -169,6 +170,6 @@ class KeeperReport(Message):
     gpus: of those nodes, where their use is measured.
     """
 
-    nodes: tuple[str, ...] = Field(min_length=1)
-    sets: tuple[DataStanding, ...] = ()
+    nodes: tuple[Name, ...] = Field(min_length=1, max_length=NODES)
+    sets: tuple[DataStanding, ...] = Field(default=(), max_length=DATA_SETS_OF_NODE)
     gpus: tuple[GpuReading, ...] = Field(default=(), max_length=256)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .base import Message, Sha256
+from .bounds import PACKAGES
 
 ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 ImageName = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=63)]
@@ -57,7 +58,7 @@ class Pin(Message):
 class Recipe(Message):
     """What a layer was made of. python: its minor version. diff_sha256: of the layer unpacked."""
 
-    packages: tuple[Pin, ...] = Field(min_length=1)
+    packages: tuple[Pin, ...] = Field(min_length=1, max_length=PACKAGES)
     python: str = Field(pattern=r"^\d+\.\d+$")
     machine: str = Field(min_length=1, max_length=50)
     layer_sha256: Sha256

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from minicluster.sizes import MOST_PARTS
 
 from .base import MOST, Count, EnvName, Message, Sha256
+from .bounds import ErrorText, Name, NodeText, Sentence, Traceback
 from .stacks import RankStack
 
 
@@ -51,11 +52,11 @@ class JobError(Message):
     """
 
     kind: ErrorKind
-    message: str
+    message: ErrorText
     rank: Count | None = None
-    node: str | None = None
-    traceback: str = ""
-    hint: str = ""
+    node: NodeText | None = None
+    traceback: Traceback = ""
+    hint: Sentence = ""
     exit_code: int | None = Field(default=None, ge=-MOST, le=MOST)
     at: float | None = None
     stack: RankStack | None = None
@@ -81,8 +82,8 @@ class DataUse(Message):
     """
 
     name: str = Field(pattern=r"^([^/\s]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    owner: str = ""
-    manifest_sha256: str = ""
+    owner: Name = ""
+    manifest_sha256: str = Field(default="", max_length=64)
     size_bytes: Count = 0
 
 

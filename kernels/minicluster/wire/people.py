@@ -7,9 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from .base import Message
+from .bounds import Name
 
 Holder = Annotated[str, Field(min_length=1, max_length=255)]
 """A user's name, "group:NAME", or "*" for everybody who has nothing of their own."""
+
+
+Limits = Annotated[dict[Name, float | None], Field(max_length=100)]
 
 
 class Allowances(Message):
@@ -19,7 +23,7 @@ class Allowances(Message):
     shares: weights in fair shares.
     """
 
-    quotas: dict[Holder, dict[str, float | None]] = Field(default_factory=dict, max_length=10_000)
+    quotas: dict[Holder, Limits] = Field(default_factory=dict, max_length=10_000)
     shares: dict[Holder, float] = Field(default_factory=dict, max_length=10_000)
 
 

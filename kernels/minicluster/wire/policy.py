@@ -7,8 +7,11 @@ from typing import Annotated
 from pydantic import Field
 
 from .base import MOST, Message
+from .bounds import OPTION_CHARS, Name
 
-OptionValue = bool | Annotated[int, Field(ge=-MOST, le=MOST)] | float | str
+OptionValue = (
+    bool | Annotated[int, Field(ge=-MOST, le=MOST)] | float | Annotated[str, Field(max_length=OPTION_CHARS)]
+)
 
 
 class PolicyChoice(Message):
@@ -19,7 +22,7 @@ class PolicyChoice(Message):
 
     policy: str = Field(min_length=1, max_length=64)
     placement: str = Field(default="pack", min_length=1, max_length=64)
-    options: dict[str, OptionValue] = Field(default_factory=dict, max_length=32)
+    options: dict[Name, OptionValue] = Field(default_factory=dict, max_length=32)
     source: str | None = Field(default=None, max_length=256 * 1024)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
 from .base import Count, Message
+from .bounds import FRAMES, first
 
 
 class RankSight(StrEnum):
@@ -37,6 +39,9 @@ class StackFrame(Message):
     text: str = Field(default="", max_length=200)
 
 
+Frames = Annotated[tuple[StackFrame, ...], Field(max_length=FRAMES), first(FRAMES)]
+
+
 class RankStack(Message):
     """Where one rank is. frames: of its main thread, the innermost first; helpers: those of the
     processes that it forked (a DataLoader's), one tuple each.
@@ -49,5 +54,5 @@ class RankStack(Message):
     sight: RankSight
     quiet_s: float = 0.0
     ending: str = Field(default="", max_length=200)
-    frames: tuple[StackFrame, ...] = Field(default=(), max_length=100)
-    helpers: tuple[tuple[StackFrame, ...], ...] = Field(default=(), max_length=4)
+    frames: Frames = ()
+    helpers: tuple[Frames, ...] = Field(default=(), max_length=4)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .base import Message, StreamName
+from .base import MOST, Message, StreamName
 
 
 class LogChunk(Message):
@@ -31,10 +31,10 @@ class Progress(Message):
     steps: that the optimizer took in this attempt. gradient_bytes: what the ranks exchange in each.
     """
 
-    done: float = Field(ge=0, allow_inf_nan=False)
-    total: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    steps: int = Field(default=0, ge=0)
-    gradient_bytes: int = Field(default=0, ge=0)
+    done: float = Field(ge=0, le=MOST, allow_inf_nan=False)
+    total: float | None = Field(default=None, ge=0, le=MOST, allow_inf_nan=False)
+    steps: int = Field(default=0, ge=0, le=MOST)
+    gradient_bytes: int = Field(default=0, ge=0, le=MOST)
 
 
 class Record(Message):

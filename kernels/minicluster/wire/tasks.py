@@ -9,6 +9,17 @@ from pydantic import Base64Bytes, Field
 from .about import Versions
 from .artifacts import ArtifactReport, OutputLimits
 from .base import Count, Message, Sha256, StreamName
+from .bounds import (
+    CHUNK_CHARS,
+    CHUNKS,
+    FILES_OF_REPORT,
+    RANKS_OF_TASK,
+    SNAPSHOTS_OF_REPORT,
+    Address,
+    Addresses,
+    Endings,
+    Notes,
+)
 from .jobs import BlobInfo, JobError
 from .snapshots import SnapshotRef, SnapshotReport
 from .stacks import RankStack
@@ -34,7 +45,7 @@ class StreamChunk(Message):
 
     stream: StreamName
     offset: Count
-    data: Base64Bytes
+    data: Base64Bytes = Field(max_length=CHUNK_CHARS)
 
 
 class TaskReport(Message):
@@ -56,23 +67,23 @@ class TaskReport(Message):
     """
 
     ready: bool = False
-    address: str = "127.0.0.1"
+    address: Address = "127.0.0.1"
     store_port: int | None = Field(default=None, ge=1, le=65535)
     attempt: Count | None = None
-    ranks: tuple[RankReport, ...] = ()
-    chunks: tuple[StreamChunk, ...] = ()
+    ranks: tuple[RankReport, ...] = Field(default=(), max_length=RANKS_OF_TASK)
+    chunks: tuple[StreamChunk, ...] = Field(default=(), max_length=CHUNKS)
     result: BlobInfo | None = None
     cleared: Count = 0
     versions: Versions | None = None
     failure: JobError | None = None
-    notes: tuple[str, ...] = ()
-    snapshots: tuple[SnapshotReport, ...] = ()
-    artifacts: tuple[ArtifactReport, ...] = ()
-    quiet: tuple[Count, ...] = ()
+    notes: Notes = ()
+    snapshots: tuple[SnapshotReport, ...] = Field(default=(), max_length=SNAPSHOTS_OF_REPORT)
+    artifacts: tuple[ArtifactReport, ...] = Field(default=(), max_length=FILES_OF_REPORT)
+    quiet: tuple[Count, ...] = Field(default=(), max_length=RANKS_OF_TASK)
     look: Count = 0
-    stacks: tuple[RankStack, ...] = ()
-    ending: tuple[str, ...] = ()
-    unreached: tuple[str, ...] = ()
+    stacks: tuple[RankStack, ...] = Field(default=(), max_length=RANKS_OF_TASK)
+    ending: Endings = ()
+    unreached: Addresses = ()
 
 
 class ReportAnswer(Message):

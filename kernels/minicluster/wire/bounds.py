@@ -1,0 +1,77 @@
+"""How long and how many: the bounds of all that a client, a task or a keeper sends, in one place.
+
+What somebody chose (a name, an address) is refused when it is too long: cut, it would be another one.
+What tells what happened (an error, a note) is cut: by the one who makes the message, and by the one who
+reads it. An error is never lost because it is long, not even that of an agent of an earlier release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+NAME_CHARS = 255
+"""Of users, nodes, folders, options: what databases and file systems take."""
+ADDRESS_CHARS = 320
+VERSION_CHARS = 100
+SENTENCE_CHARS = 2000
+MESSAGE_CHARS = 4000
+"""Of an exception's own words."""
+TRACEBACK_CHARS = 64 * 1024
+NOTES = 32
+"""Of one report: each rank may have one, and a node tells some of its own."""
+ENDINGS = 8
+RANKS_OF_TASK = 1024
+NODES = 10_000
+CHUNKS = 64
+CHUNK_CHARS = 2 << 20
+"""Of base64. Agents send 256 KiB at once."""
+SMALL_FILE_CHARS = 4 << 20
+FILES_OF_REPORT = 1000
+SNAPSHOTS_OF_REPORT = 64
+DATA_SETS_OF_NODE = 10_000
+PACKAGES = 10_000
+OPTION_CHARS = 4096
+FRAMES = 100
+_LEFT_OUT_CHARS = 60
+MORE_NOTES = "More notes were left out."
+
+
+def shortened(text: str, most: int) -> str:
+    """Return at most `most` characters of a text: its beginning, how many are left out, and its end."""
+    if len(text) <= most:
+        return text
+    half = (most - _LEFT_OUT_CHARS) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def few_notes(notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first notes, and that there were more."""
+    return notes if len(notes) <= NOTES else (*notes[: NOTES - 1], MORE_NOTES)
+
+
+def _cut(most: int) -> BeforeValidator:
+    return BeforeValidator(lambda told: shortened(told, most) if isinstance(told, str) else told)
+
+
+def _listed(take: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> BeforeValidator:
+    return BeforeValidator(lambda told: take(tuple(told)) if isinstance(told, list | tuple) else told)
+
+
+def first(most: int) -> BeforeValidator:
+    """Take the first of a list, and leave out the rest."""
+    return _listed(lambda told: told[:most])
+
+
+Name = Annotated[str, Field(max_length=NAME_CHARS)]
+Address = Annotated[str, Field(max_length=ADDRESS_CHARS)]
+NodeText = Annotated[str, _cut(NAME_CHARS), Field(max_length=NAME_CHARS)]
+VersionText = Annotated[str, _cut(VERSION_CHARS), Field(max_length=VERSION_CHARS)]
+Sentence = Annotated[str, _cut(SENTENCE_CHARS), Field(max_length=SENTENCE_CHARS)]
+ErrorText = Annotated[str, _cut(MESSAGE_CHARS), Field(max_length=MESSAGE_CHARS)]
+Traceback = Annotated[str, _cut(TRACEBACK_CHARS), Field(max_length=TRACEBACK_CHARS)]
+Notes = Annotated[tuple[Sentence, ...], Field(max_length=NOTES), _listed(few_notes)]
+Endings = Annotated[tuple[Sentence, ...], Field(max_length=ENDINGS), first(ENDINGS)]
+Addresses = Annotated[tuple[Address, ...], Field(max_length=NODES), first(NODES)]
