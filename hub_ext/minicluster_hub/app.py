@@ -22,6 +22,7 @@ from minicluster_hub.listeners import ListenerOptions, ServiceBroken
 from minicluster_hub.notices.options import NoticeOptions
 from minicluster_hub.people import PeopleOptions
 from minicluster_hub.quick_import import import_quickly
+from minicluster_hub.request_options import RequestOptions
 from minicluster_hub.scenes import Limits
 from minicluster_hub.storage_options import StorageOptions
 
@@ -35,7 +36,9 @@ LED_NO_MORE = 75
 """The exit status of a service that another one took over from: start it again."""
 
 
-class MiniclusterHub(ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions, StorageOptions, Application):
+class MiniclusterHub(
+    ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions, RequestOptions, StorageOptions, Application
+):
     """See `minicluster-hub --help-all`."""
 
     name = "minicluster-hub"

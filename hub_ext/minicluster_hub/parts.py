@@ -134,12 +134,6 @@ def _context(
     storage = app.storage(store, lambda owner: reconciler.accounts.quotas.storage_gb(owner), app.service_dir)
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
-    limits = ApiLimits(
-        payload_bytes=app.payload_limit_bytes,
-        result_bytes=app.result_limit_bytes,
-        artifacts_keep_days=app.artifacts_keep_days,
-        jobs_keep_days=app.jobs_keep_days,
-    )
     return Context(
         store=store,
         reconciler=reconciler,
@@ -147,7 +141,7 @@ def _context(
         blobs=blobs,
         hub_auth=hub_auth,
         metrics=metrics,
-        limits=limits,
+        limits=_limits(app),
         clock=clock,
         log=app.log,  # pyright: ignore[reportArgumentType]
         catalogue=catalogue,
@@ -169,6 +163,18 @@ def _context(
         ),
         server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),
         idle_limits=app.idle_limits,
+    )
+
+
+def _limits(app: MiniclusterHub) -> ApiLimits:
+    return ApiLimits(
+        payload_bytes=app.payload_limit_bytes,
+        result_bytes=app.result_limit_bytes,
+        artifacts_keep_days=app.artifacts_keep_days,
+        jobs_keep_days=app.jobs_keep_days,
+        user_rate=app.user_rate,
+        report_rate=app.report_rate,
+        streams=app.user_streams,
     )
 
 

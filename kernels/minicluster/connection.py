@@ -24,7 +24,7 @@ PAGES_NAME = "MINICLUSTER_PAGES"
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
 PATIENCE_S = 30.0
-_AWAY = frozenset({502, 503, 504})
+_AWAY = frozenset({429, 502, 503, 504})
 _PIECE_BYTES = 1 << 20
 
 M = TypeVar("M", bound=Message)
@@ -152,15 +152,22 @@ class Connection:
                 if not self.is_away(answer):
                     return self.check(answer)
                 trouble = self._said(answer)
+                delay_s = max(delay_s, told_to_wait_s(answer))
             if time.monotonic() + delay_s > until:
                 raise trouble if isinstance(trouble, ServiceError) else self._unreachable(trouble)
             time.sleep(delay_s)
         raise AssertionError("the delays never end")
 
     def is_away(self, answer: httpx.Response) -> bool:
-        """Whether a proxy answered in place of the service, which may be there again in a moment."""
+        """Whether the same question may be answered in a moment: a proxy spoke in the service's place, or it
+        had too many questions.
+        """
         unrouted = answer.status_code == 404 and self._said(answer) is None
         return unrouted or answer.status_code in _AWAY
+
+    def why_away(self, answer: httpx.Response) -> str:
+        said = self._said(answer)
+        return said.message if said else f"the service answered {answer.status_code}"
 
     def _said(self, answer: httpx.Response) -> ServiceError | None:
         """Return what the service itself says is wrong, None when only its proxy spoke."""
@@ -178,6 +185,12 @@ class Connection:
             "unreachable",
             away=True,
         )
+
+
+def told_to_wait_s(answer: httpx.Response) -> float:
+    """Return how long the service wants to be left alone."""
+    told = answer.headers.get("Retry-After", "")
+    return float(told) if told.isdecimal() and len(told) < 4 else 0.0
 
 
 def _delays_s() -> Any:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
+from pydantic import ValidationError
+
 from .client import Service
-from .connection import ServiceError
-from .wire import Displays, Job, LogChunk, Records
+from .connection import ServiceError, told_to_wait_s
+from .wire import Displays, ErrorAnswer, Job, LogChunk, Records
 
 _CALM_S = 15.0
 
@@ -53,6 +55,7 @@ def follow(
 
     last_id, delay_s, lost, since = "", 0.1, False, 0.0
     while True:
+        told_s = 0.0
         opened = time.monotonic()
         try:
             for block in _blocks(service, job_id, last_id, over):
@@ -70,8 +73,9 @@ def follow(
         except httpx.TransportError as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
         except _Away as error:
-            why = str(error)
+            why, told_s = str(error), error.wait_s
         delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
+        delay_s = max(delay_s, told_s)
         if not lost:
             lost, since = True, time.monotonic()
         yield Connection(why, delay_s, time.time(), time.monotonic() - since)
@@ -79,7 +83,11 @@ def follow(
 
 
 class _Away(Exception):
-    """The service is not behind its proxy for the moment."""
+    """The service is not behind its proxy for the moment, or has too many readers."""
+
+    def __init__(self, why: str, wait_s: float) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
 
 
 def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool]) -> Iterator[_Block]:
@@ -88,7 +96,7 @@ def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool
         if answer.status_code >= 400:
             answer.read()
             if answer.status_code >= 500 or service.is_away(answer):
-                raise _Away(f"the service answered {answer.status_code}")
+                raise _Away(service.why_away(answer), told_to_wait_s(answer))
             service.check(answer)
         # The service sends a line each 15 s at least.
         yield from parse_lines(takewhile(lambda _: not over(), whole_lines(answer.iter_text())))
@@ -142,6 +150,15 @@ def _parsed(block: _Block) -> Job | LogChunk | Displays | Records | Ended | None
     if block.event == "end":
         return Ended(Job.model_validate_json(block.data))
     if block.event == "error":
-        raise ServiceError(f"The service ended the stream: {block.data}")
+        raise _ended(block.data)
     # Kinds of events that a newer service sends.
     return None
+
+
+def _ended(told: str) -> ServiceError:
+    """Return why the service ended a stream before its end: a token that was taken back, say."""
+    try:
+        error = ErrorAnswer.model_validate_json(told).error
+    except ValidationError:
+        return ServiceError(f"The service ended the stream: {told}")
+    return ServiceError(error.message, error.hint, error.code)

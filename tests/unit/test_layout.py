@@ -19,7 +19,17 @@ ROOMS = {
 FILE_LINES, FUNCTION_LINES = 300, 40
 
 LAYERS = [
-    ["app", "parts", "listeners", "former_agents", "people", "idle_options", "storage_options", "__main__"],
+    [
+        "app",
+        "parts",
+        "listeners",
+        "former_agents",
+        "people",
+        "idle_options",
+        "request_options",
+        "storage_options",
+        "__main__",
+    ],
     ["shift"],
     ["handlers", "job_watch", "stall_watch", "idle_watch", "server_places"],
     ["reconciler"],

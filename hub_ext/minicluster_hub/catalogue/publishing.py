@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -22,7 +27,14 @@ from minicluster_hub.models import ImageRecord, JobRecord
 from minicluster_hub.store import ImageNameTaken
 
 _MOST_KEPT = 100
+_MOST_UNDER_WAY = 50
+_MOST_OF_OWNER = 5
+_AT_ONCE = 4
+"""Pushes of different owners. A registry that does not answer holds up these, and nothing else."""
+_THREADS = 2
+"""Layers that are checked at once: each takes a core, for minutes."""
 _Key = tuple[int, str]
+_Result = TypeVar("_Result")
 _MOST_RECIPE_BYTES = 4 << 20
 
 
@@ -34,22 +46,36 @@ class Left:
     recipe: Path
 
 
+class PublishingBusy(Exception):
+    """There is no room for another publication; the message is one sentence."""
+
+
 class Publications:
-    """At most one push for each job and name."""
+    """At most one push for each job and name, and one of an owner at a time.
+
+    Layers are checked by threads of their own: the service's other requests need the event loop's.
+    """
 
     def __init__(self, catalogue: Catalogue, limit_bytes: int) -> None:
         self._catalogue = catalogue
         self._limit_bytes = limit_bytes
         self._shown: dict[_Key, Publication] = {}
         self._work: dict[_Key, asyncio.Task[None]] = {}
+        self._of_owner: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishing")
 
     def ask(self, job: JobRecord, ask: PublishImage, left: Left) -> Publication:
-        """Begin to publish what a job left, or say how far that is. One that failed is told once."""
+        """Begin to publish what a job left, or say how far that is. One that failed is told once.
+
+        Raises PublishingBusy.
+        """
         key = job.id, ask.name
         if key not in self._shown:
-            while len(self._shown) >= _MOST_KEPT:
-                self._shown.pop(next(iter(self._shown)))
-            self._tell(job, ask, doing="checking the layer")
+            self._make_room(job.owner)
+            self._of_owner[job.owner] += 1
+            self._tell(job, ask, doing="waiting for its turn")
             self._work[key] = asyncio.create_task(self._publish(job, ask, left))
         shown = self._shown[key]
         if shown.problem:
@@ -60,6 +86,33 @@ class Publications:
         for work in self._work.values():
             work.cancel()
         await asyncio.gather(*self._work.values(), return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _make_room(self, owner: str) -> None:
+        """Forget the oldest that are over. Raises PublishingBusy."""
+        if self._of_owner[owner] >= _MOST_OF_OWNER:
+            raise PublishingBusy(f"{_MOST_OF_OWNER} of your images are being published already")
+        if len(self._work) >= _MOST_UNDER_WAY:
+            raise PublishingBusy(f"{_MOST_UNDER_WAY} images are being published already")
+        over = [key for key in self._shown if key not in self._work]
+        for key in over[: max(0, len(self._shown) - _MOST_KEPT + 1)]:
+            del self._shown[key]
+
+    @asynccontextmanager
+    async def _turn(self, owner: str) -> AsyncIterator[None]:
+        """Wait for the owner's turn first, so that nobody takes more than one of all turns."""
+        async with self._turns.setdefault(owner, asyncio.Lock()), self._at_once:
+            yield
+
+    def _leave(self, job: JobRecord, ask: PublishImage) -> None:
+        self._work.pop((job.id, ask.name), None)
+        self._of_owner[job.owner] -= 1
+        if not self._of_owner[job.owner]:
+            del self._of_owner[job.owner]
+            self._turns.pop(job.owner, None)
+
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     def _tell(self, job: JobRecord, ask: PublishImage, **more: object) -> None:
         told = {"job_id": job.id, "name": ask.name, **more}
@@ -67,7 +120,9 @@ class Publications:
 
     async def _publish(self, job: JobRecord, ask: PublishImage, left: Left) -> None:
         try:
-            image = await self._make(job, ask, left)
+            async with self._turn(job.owner):
+                self._tell(job, ask, doing="checking the layer")
+                image = await self._make(job, ask, left)
             self._tell(job, ask, doing="done", image=message(image))
         except (LayerRefused, RegistryError, ImageNameTaken) as error:
             self._tell(job, ask, problem=str(error), hint=_HINTS[type(error)])
@@ -75,11 +130,11 @@ class Publications:
             self._tell(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
             raise
         finally:
-            self._work.pop((job.id, ask.name), None)
+            self._leave(job, ask)
 
     async def _make(self, job: JobRecord, ask: PublishImage, left: Left) -> ImageRecord:
-        recipe = await asyncio.to_thread(_recipe, left.recipe)
-        await asyncio.to_thread(check_layer, left.layer, recipe, self._limit_bytes)
+        recipe = await self._in_thread(_recipe, left.recipe)
+        await self._in_thread(check_layer, left.layer, recipe, self._limit_bytes)
         child = Child(
             base=Reference.of(job.spec.image or ""),
             layer=left.layer,

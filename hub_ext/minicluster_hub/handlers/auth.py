@@ -100,6 +100,11 @@ class UserHandler(HubHandler):
 
     user: User
 
+    async def identify(self) -> None:
+        await super().identify()
+        if not self._finished:
+            self.slow_down(self.user.name, self.context.limits.user_rate)
+
     def admit(self, model: dict[str, Any]) -> None:
         if model.get("kind") != "user":
             raise ApiError(403, "not_a_user", "jobs belong to users; this token is of a service")

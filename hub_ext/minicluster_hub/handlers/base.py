@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,7 +14,8 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
 from minicluster_hub.full_disk import NotKept
 from minicluster_hub.handlers.context import Context
-from minicluster_hub.handlers.errors import ApiError, answer, api_error, invalid_body, too_large
+from minicluster_hub.handlers.errors import ApiError, answer, api_error, invalid_body, too_large, too_many
+from minicluster_hub.handlers.rates import Rate
 from minicluster_hub.handlers.route import Route
 from minicluster_hub.storage import OverQuota
 
@@ -33,6 +34,7 @@ class ServiceHandler(RequestHandler, ABC):
         self.context = context
         self.routes = routes
         self.refused = False
+        self._payer: tuple[Hashable, Rate] | None = None
         self._body = bytearray()
         self._began = time.monotonic()
 
@@ -72,6 +74,14 @@ class ServiceHandler(RequestHandler, ABC):
     @abstractmethod
     async def identify(self) -> None:
         """Find out who asks and raise ApiError if they may not."""
+
+    def slow_down(self, who: Hashable, rate: Rate) -> None:
+        """Take one request of who asks. Raises ApiError (429)."""
+        self._payer = who, rate
+        wait_s = self.context.buckets.take(who, rate)
+        if wait_s:
+            message = f"more than {rate.per_s:g} requests in a second came from you"
+            raise too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
 
     @property
     def route(self) -> Route | None:
@@ -140,12 +150,17 @@ class ServiceHandler(RequestHandler, ABC):
     def reply(self, message: BaseModel, status: int = 200) -> None:
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
-        self.finish(message.model_dump_json())
+        text = message.model_dump_json()
+        if self._payer is not None:
+            self.context.buckets.charge(*self._payer, len(text) // self.context.limits.answer_bytes)
+        self.finish(text)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = api_error(kwargs.get("exc_info", (None, None, None))[1], status_code)
         self.set_status(error.status)
         self.set_header("Content-Type", "application/json")
+        if error.retry_after_s is not None:
+            self.set_header("Retry-After", str(error.retry_after_s))
         self.finish(answer(error))
 
     def _handle_request_exception(self, e: BaseException) -> None:

@@ -14,6 +14,8 @@ from minicluster_hub.catalogue.catalogue import Catalogue
 from minicluster_hub.catalogue.publishing import Publications
 from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.handlers.metrics import Metrics
+from minicluster_hub.handlers.open_streams import OpenStreams
+from minicluster_hub.handlers.rates import Buckets, Rate
 from minicluster_hub.holds import Holds
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.notices.post import Post
@@ -39,6 +41,12 @@ class ApiLimits:
         jobs_keep_days: the same of its cell, its result, its snapshots and its output.
         displays_bytes: of what a rank displayed are read and sent at once; more than a single item has.
     push_interval_s: least time between two pushes of log text to a reader.
+    user_rate: requests of one user, by whichever tokens. A page makes some dozens, a cell some hundreds.
+    report_rate: reports and polls of one task; its agent makes 20 in a second at most.
+    transfer_rate: blobs and files of one task. answer_bytes: an answer of JSON counts once for each.
+    streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
+    polls: held polls of one task. stalled_s: so long a reader may take for one event.
+    recheck_s: the hub is asked again so often whether a stream's token is still good.
     """
 
     request_bytes: int = 8 * KIB * KIB
@@ -54,6 +62,15 @@ class ApiLimits:
     push_interval_s: float = 0.05
     keep_alive_s: float = 15.0
     orders_hold_s: float = 25.0
+    user_rate: Rate = Rate(per_s=200.0, burst=1000.0)  # noqa: RUF009 - frozen
+    report_rate: Rate = Rate(per_s=50.0, burst=250.0)  # noqa: RUF009 - frozen
+    transfer_rate: Rate = Rate(per_s=300.0, burst=2000.0)  # noqa: RUF009 - frozen
+    answer_bytes: int = 32 * KIB
+    streams: int = 256
+    streams_bytes: int = 32 * KIB * KIB
+    polls: int = 16
+    stalled_s: float = 60.0
+    recheck_s: float = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,8 @@ class Context:
     server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     holds: Holds = field(default_factory=Holds)
+    buckets: Buckets = field(default_factory=Buckets)
+    streams: OpenStreams = field(default_factory=OpenStreams)
     server_turns: Turns = field(default_factory=Turns)
     job_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of every job and notebook server, unless they have their own: pip's index."""

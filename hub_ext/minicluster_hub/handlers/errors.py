@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from math import ceil
 
 from pydantic import ValidationError
 from tornado.web import HTTPError
@@ -16,9 +17,12 @@ from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
 class ApiError(Exception):
     """An answer with a status of 400 or more, for the one who asked."""
 
-    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+    def __init__(
+        self, status: int, code: str, message: str, hint: str = "", *, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
         self.detail = ErrorDetail(code=code, message=message, hint=hint)
 
 
@@ -41,6 +45,10 @@ def too_large(what: str, limit_bytes: int) -> ApiError:
         f"{what} is over this cluster's limit of {limit_bytes} bytes",
         "make it smaller, or ask who runs the cluster to raise the limit",
     )
+
+
+def too_many(code: str, message: str, hint: str, wait_s: float) -> ApiError:
+    return ApiError(429, code, message, hint, retry_after_s=max(1, ceil(min(wait_s, 60.0))))
 
 
 def disk_full() -> ApiError:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Hashable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError
 
+from minicluster.wire import ErrorAnswer
 from minicluster_hub.bell import NODES, Listener
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.cursor import Cursor
+from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.feed import Event, JobFeed
+from minicluster_hub.handlers.open_streams import PendingTooMuch
 
 NODES_INTERVAL_S = 0.5
+_HUB_S = 5.0
+"""For the hub's word about a token: readers wait for it."""
 
 
 class EventStream(UserHandler):
@@ -21,6 +28,7 @@ class EventStream(UserHandler):
 
     def open(self) -> None:
         self._gone = False
+        self._known_at = time.monotonic()
         self._waker = Listener()
         self._sent_at = time.monotonic()
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -34,23 +42,56 @@ class EventStream(UserHandler):
 
     @asynccontextmanager
     async def counted(self) -> AsyncIterator[None]:
-        """Count the connection while it is there; a reader that goes is no error."""
-        with self.context.metrics.stream_open():
+        """Count the connection while it is there; a reader that goes is no error. Raises ApiError (429)."""
+        limits, streams = self.context.limits, self.context.streams
+        with (
+            streams.one_more(self.user.name, limits.streams, "event streams of yours"),
+            self.context.metrics.stream_open(),
+        ):
             try:
                 yield
             except StreamClosedError:
                 return
+            except ApiError as error:
+                if not self._headers_written:
+                    raise
+                with suppress(StreamClosedError):
+                    await self.push([Event("error", ErrorAnswer(error=error.detail))])
 
     async def push(self, events: Iterable[Event]) -> None:
         """Send events; waits while the reader is slow, so that what it misses can be left out."""
         for event in events:
             ident = f"id: {event.cursor}\n" if event.cursor else ""
-            self.write(f"event: {event.name}\n{ident}data: {event.data.model_dump_json()}\n\n")
-            await self._flush()
+            await self._send(f"event: {event.name}\n{ident}data: {event.data.model_dump_json()}\n\n")
 
-    async def _flush(self) -> None:
-        await self.flush()
+    async def _send(self, text: str) -> None:
+        """Send a text. Cuts a reader that does not take it; one that comes again goes on where it was."""
+        limits, streams = self.context.limits, self.context.streams
+        try:
+            with streams.sending(self.user.name, len(text), limits.streams_bytes):
+                self.write(text)
+                async with asyncio.timeout(limits.stalled_s):
+                    await self.flush()
+        except (TimeoutError, PendingTooMuch):
+            self.detach().close()
+            raise StreamClosedError from None
         self._sent_at = time.monotonic()
+
+    async def _check_token(self) -> None:
+        """Raise ApiError once the hub does not know the token. A hub that is away changes nothing."""
+        if time.monotonic() - self._known_at < self.context.limits.recheck_s:
+            return
+        self._known_at = time.monotonic()
+        token = self.hub_auth.get_token(self) or ""
+        session = self.hub_auth.get_session_id(self)
+        try:
+            async with asyncio.timeout(_HUB_S):
+                model = await self.hub_auth.user_for_token(token, session_id=session, sync=False)
+        except (HTTPError, TimeoutError):
+            return
+        if model is None:
+            raise ApiError(401, "not_authenticated", "your token or login ended", "log in at the hub again")
+        self.admit(model)
 
     async def wait(self, timeout_s: float | None = None) -> frozenset[Hashable]:
         """Wait for a ring, keeping the connection alive meanwhile.
@@ -60,6 +101,7 @@ class EventStream(UserHandler):
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            await self._check_token()
             left = self.context.limits.keep_alive_s - (time.monotonic() - self._sent_at)
             if until is not None:
                 left = min(left, until - time.monotonic())
@@ -68,8 +110,7 @@ class EventStream(UserHandler):
                 raise StreamClosedError
             if rung or (until is not None and time.monotonic() >= until):
                 return rung
-            self.write(": keep-alive\n\n")
-            await self._flush()
+            await self._send(": keep-alive\n\n")
 
 
 class JobEventsHandler(EventStream):
@@ -117,8 +158,7 @@ class OverviewEventsHandler(EventStream):
             self.counted(),
             self.context.board.changes.listen(into=self._waker),
         ):
-            self.write(": listening\n\n")
-            await self._flush()
+            await self._send(": listening\n\n")
             await self._follow(owner)
 
     async def _follow(self, owner: str | None) -> None:

@@ -15,9 +15,9 @@ from minicluster.wire import (
 from minicluster_hub.artifacts import artifact_file
 from minicluster_hub.catalogue import catalogue
 from minicluster_hub.catalogue.catalogue import ImageOwn
-from minicluster_hub.catalogue.publishing import Left
+from minicluster_hub.catalogue.publishing import Left, PublishingBusy
 from minicluster_hub.handlers.auth import UserHandler
-from minicluster_hub.handlers.errors import ApiError
+from minicluster_hub.handlers.errors import ApiError, too_many
 from minicluster_hub.handlers.route import Route, Scope, Who
 from minicluster_hub.handlers.servers import PlacesHandler
 from minicluster_hub.models import JobRecord
@@ -42,7 +42,11 @@ class ImagesHandler(UserHandler):
         except ImageNameTaken as taken:
             raise ApiError(409, "name_taken", str(taken), "Choose another name.") from taken
         left = self._left_by(job)
-        self.reply(self.context.publications.ask(job, ask, left), 202)
+        try:
+            told = self.context.publications.ask(job, ask, left)
+        except PublishingBusy as busy:
+            raise too_many("publishing_busy", str(busy), "Try again when one is done.", wait_s=10.0) from busy
+        self.reply(told, 202)
 
     def _left_by(self, job: JobRecord) -> Left:
         """Return what the publishing job left. Raises ApiError (409, 422)."""

@@ -16,6 +16,7 @@ from minicluster_hub.handlers import snapshot_files
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.held import HeldHandler
+from minicluster_hub.handlers.rates import Rate
 from minicluster_hub.logs import LogNotKept
 from minicluster_hub.models import JobRecord, TaskRecord
 from minicluster_hub.orders import TaskOver
@@ -31,6 +32,10 @@ class TaskHandler(ServiceHandler):
 
     task: TaskRecord
 
+    @property
+    def rate(self) -> Rate:
+        return self.context.limits.transfer_rate
+
     def check_version(self) -> None:
         """Agents always say their version."""
         if VERSION_HEADER not in self.request.headers:
@@ -44,6 +49,7 @@ class TaskHandler(ServiceHandler):
                 401, "not_authenticated", "want the header `Authorization: task <the task's token>`"
             )
         self._token_hash = hashlib.sha256(token.strip().encode()).hexdigest()
+        self.slow_down((self._token_hash, self.rate), self.rate)
         self.task = self.living_task()
 
     def living_task(self) -> TaskRecord:
@@ -81,6 +87,10 @@ class TaskHandler(ServiceHandler):
 
 class ReportHandler(TaskHandler):
     """Takes an agent's report; the same one again does no harm."""
+
+    @property
+    def rate(self) -> Rate:
+        return self.context.limits.report_rate
 
     def post(self) -> None:
         report = self.parse(TaskReport)
@@ -160,9 +170,15 @@ class ReportHandler(TaskHandler):
 class OrdersHandler(TaskHandler, HeldHandler):
     """Answers when the orders are other than those the agent has, or after a while."""
 
+    @property
+    def rate(self) -> Rate:
+        return self.context.limits.report_rate
+
     async def get(self) -> None:
-        bell = self.context.board.orders_bell
-        self.reply(await self.held(lambda: self.orders(self.living_task()), bell, self.task.id))
+        bell, most = self.context.board.orders_bell, self.context.limits.polls
+        with self.context.streams.one_more(("task", self.task.id), most, "polls of this task"):
+            orders = await self.held(lambda: self.orders(self.living_task()), bell, self.task.id)
+        self.reply(orders)
 
 
 def _streams(run: RunOrder) -> tuple[str, ...]:
