@@ -36,7 +36,7 @@ from minicluster_hub.scheduling.free import FreeSlots
 from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store
-from minicluster_hub.views import IdleGpus, job_message, node_list, with_closed
+from minicluster_hub.views import IdleGpus, brief, job_message, node_list, with_closed
 
 _MOST_NOTES = 3
 LOOK_S = 3.0
@@ -215,18 +215,34 @@ class Board:
 
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""
-        shown = job_message(record, self._nodes_of(record), self._waits.get(record.id))
-        if record.state is JobState.STARTING and (told := self._data_told(record)):
-            return shown.model_copy(update={"reason": told})
-        note = _joined(self._told_of(record))
+        shown = self._shown(record, self._nodes_of(record))
+        note = _joined(*self._told_of(record))
         return shown.model_copy(update={"note": note}) if note else shown
 
-    def _told_of(self, record: JobRecord) -> list[str]:
-        """Return what the owner of a job should know, now while it runs, and of all of it afterwards."""
-        if record.state in (JobState.STARTING, JobState.RUNNING):
-            return list(self._notes.get(record.id, {}).values())
-        story = self._store.events(record.id) if record.state.terminal else ()
-        return [event.text for event in story if event.kind == "note"]
+    def _shown(self, record: JobRecord, nodes: tuple[str, ...]) -> Job:
+        shown = job_message(record, nodes, self._waits.get(record.id))
+        told = self._data_told(record) if record.state is JobState.STARTING else ""
+        return shown.model_copy(update={"reason": told}) if told else shown
+
+    def summaries(self, records: Sequence[JobRecord]) -> tuple[Job, ...]:
+        """Return jobs as lists show them: what an error and a story hold comes with the job itself."""
+        over = [one.attempt_id for one in records if one.state.terminal and one.attempt_id is not None]
+        nodes = self._store.history.nodes(over)
+        return tuple(
+            brief(self._shown(record, nodes.get(record.attempt_id or 0) or self._nodes_of(record)))
+            for record in records
+        )
+
+    def _told_of(self, record: JobRecord) -> tuple[Sequence[str], int]:
+        """Return what the owner of a job should know, now while it runs, and of all of it afterwards.
+
+        The second is how many such notes there are.
+        """
+        if record.state.terminal:
+            return self._store.history.notes(record.id, _MOST_NOTES)
+        running = record.state in (JobState.STARTING, JobState.RUNNING)
+        notes = list(self._notes.get(record.id, {}).values()) if running else []
+        return notes, len(notes)
 
     def _data_told(self, record: JobRecord) -> str:
         scene = self.scenes.get(record.gang_id or 0)
@@ -241,8 +257,8 @@ class Board:
         return self._store.attempt_nodes(record.attempt_id)
 
 
-def _joined(notes: Sequence[str]) -> str:
-    more = f" ({len(notes) - _MOST_NOTES} more notes are in its story.)" if len(notes) > _MOST_NOTES else ""
+def _joined(notes: Sequence[str], count: int) -> str:
+    more = f" ({count - _MOST_NOTES} more notes are in its story.)" if count > _MOST_NOTES else ""
     return " ".join(notes[:_MOST_NOTES]) + more
 
 

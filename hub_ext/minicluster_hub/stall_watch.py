@@ -59,10 +59,9 @@ class StallWatch:
         record = self._store.job(job_id)
         if record is None or record.state is not JobState.RUNNING:
             return
-        story = self._store.events(job_id)
-        last = story[-1]
+        last = self._store.history.last_event(job_id)
         # After a restart of the service the same stall is seen anew.
-        if last.at < self._began_at and (last.kind, last.text) == (STALLED, text):
+        if last and last.at < self._began_at and (last.kind, last.text) == (STALLED, text):
             return
         self._store.note(job_id, STALLED, text, self._clock())
         self._board.changes.ring(job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse
+from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse, shortened
 from minicluster_hub.models import (
     JobRecord,
     Lease,
@@ -14,6 +14,8 @@ from minicluster_hub.models import (
     World,
 )
 from minicluster_hub.scheduling.reasons import Wait
+
+_BRIEF_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,14 @@ def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) ->
         expected_start_at=wait.expected_start_at if waiting and wait else None,
         origin=record.spec.origin,
     )
+
+
+def brief(job: Job) -> Job:
+    """Return a job as lists show it: of its error what it is, not where."""
+    if job.error is None:
+        return job
+    told = {"message": shortened(job.error.message, _BRIEF_CHARS), "traceback": "", "stack": None}
+    return job.model_copy(update={"error": job.error.model_copy(update=told)})
 
 
 def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus]) -> NodeList:

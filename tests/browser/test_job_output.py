@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
@@ -15,7 +16,8 @@ STATIC = Path(minicluster_hub.__file__).with_name("static")
 IDS = re.findall(
     r'(?:byId|getElementById)\("([a-z-]+)"\)', "".join(one.read_text() for one in STATIC.glob("*.js"))
 )
-PARTS = "".join(f'<div id="{name}"></div>' for name in sorted({*IDS} - {"minicluster"}))
+ERROR_IDS = ("error-message", "error-hint", "error-traceback")
+PARTS = "".join(f'<div id="{name}"></div>' for name in sorted({*IDS, *ERROR_IDS} - {"minicluster"}))
 # The stream of events is the test's: `tell` is what the service would say.
 PAGE = f"""<body><main id="minicluster" data-url="/" data-user="ada" data-job="7"></main>{PARTS}<script>
 const plain = fetch;
@@ -24,13 +26,24 @@ fetch = async (address, how) => (address.endsWith("/events") ? events() : plain(
 const line = (name, event) => `event: ${{name}}\ndata: ${{JSON.stringify(event)}}\n\n`;
 tell = ([name, event]) => stream.enqueue(new TextEncoder().encode(line(name, event)));
 </script><script type="module" src="/job.js"></script>"""
+STORY_LINES = 450
 IDENT = "0123456789abcdef"
 PICTURE = {"rank": 0, "attempt": 1, "displays": [{"id": IDENT, "data": {"image/png": "iVBORw0KGgo="}}]}
 
 
+def story(after: int, limit: int) -> dict[str, object]:
+    """Return a page of a long one, as the service does."""
+    ids = range(after + 1, min(STORY_LINES, after + limit) + 1)
+    lines = [{"id": one, "at": 1.0, "kind": "stalled", "text": f"line {one}"} for one in ids]
+    return {"lines": lines, "more": after + limit < STORY_LINES}
+
+
 def serve(route: Route) -> None:
     name = route.request.url.rpartition("/")[2]
-    if name.endswith(".js"):
+    if name.startswith("story"):
+        query = {key: int(told[0]) for key, told in parse_qs(urlsplit(name).query).items() if key != "_xsrf"}
+        route.fulfill(json=story(**query))
+    elif name.endswith(".js"):
         route.fulfill(body=(STATIC / name).read_text(), content_type="text/javascript")
     else:
         route.fulfill(body=PAGE, content_type="text/html")
@@ -69,3 +82,10 @@ def test_a_large_picture_that_comes_after_the_last_line_is_shown(page: Page) -> 
     page.evaluate("tell", ["displays", PICTURE])
     expect(page.locator("#log img")).to_have_count(1)
     expect(page.locator("#log")).not_to_contain_text("<Figure>")
+
+
+def test_a_long_story_is_shown_to_its_last_page(page: Page) -> None:
+    page.evaluate("tell", ["job", {"id": 7, "name": "cell", "state": "running", "attempt": 1, "nodes": []}])
+    rows = page.locator("#story tr")
+    expect(rows).to_have_count(STORY_LINES)
+    expect(rows.last).to_contain_text(f"line {STORY_LINES}")

@@ -22,7 +22,7 @@ WITH_NUMBERS = [
 ]
 QUERIES = {
     "GET api/jobs": ("limit",),
-    "GET api/jobs/{job_id}/story": ("after",),
+    "GET api/jobs/{job_id}/story": ("after", "limit"),
     "GET api/jobs/{job_id}/log": ("rank", "attempt", "offset", "limit"),
     "GET api/jobs/{job_id}/snapshots/{step}": ("part",),
     "GET api/jobs/{job_id}/files/{file}": ("part",),

@@ -59,14 +59,17 @@ _LOG_QUERY = (
     Query("download", "string", "anything: a browser saves the answer as a file"),
 )
 _AFTER_CURSOR = (Query("after", "string", "the id of the last event seen, as the header Last-Event-ID"),)
-_AFTER_LINE = (Query("after", "integer", "only lines with a higher id"),)
+_AFTER_LINE = (
+    Query("after", "integer", "only lines with a higher id"),
+    Query("limit", "integer", "at most so many lines, the oldest; 200 if not given"),
+)
 
 API_ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/jobs",
         jobs.JobsHandler,
-        "Jobs, the newest first",
+        "Jobs, the newest first; GET api/jobs/{job_id} tells an error in full",
         scope=_READ,
         answer=JobList,
         query=_LIST_QUERY,
@@ -96,7 +99,7 @@ API_ROUTES: tuple[Route, ...] = (
         "GET",
         "api/jobs/{job_id}/story",
         jobs.StoryHandler,
-        "What happened to a job",
+        "What happened to a job, page by page",
         scope=_READ,
         answer=JobStory,
         query=_AFTER_LINE,

@@ -117,16 +117,15 @@ class JobEventsHandler(EventStream):
     """One job, from a cursor on until its end."""
 
     async def get(self, job_id: str) -> None:
-        record = self.job_record(job_id)
         place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
-        feed = JobFeed(self.context, record, Cursor.parse(place))
+        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(place))
         self.open()
         changes, logs = self.context.board.changes, self.context.logs
         async with (
             self.counted(),
-            changes.listen(record.id) as changed,
-            changes.listen(record.id, into=self._waker),
-            logs.subscribe(record.id, into=self._waker),
+            changes.listen(feed.job_id) as changed,
+            changes.listen(feed.job_id, into=self._waker),
+            logs.subscribe(feed.job_id, into=self._waker),
         ):
             await self.push(feed.news())
             await self._follow(feed, changed)
@@ -145,7 +144,7 @@ class JobEventsHandler(EventStream):
             if changed.take():
                 await self.push(feed.news())
         await self.push(feed.output(final=True))
-        await self.push([feed.end()])
+        await self.push(feed.end())
 
 
 class OverviewEventsHandler(EventStream):
@@ -174,5 +173,5 @@ class OverviewEventsHandler(EventStream):
 
     def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
         records = self.context.store.jobs_by_id([key for key in job_ids if isinstance(key, int)])
-        view = self.context.board.job
-        return [Event("job", view(record)) for record in records if owner in (None, record.owner)]
+        seen = [record for record in records if owner in (None, record.owner)]
+        return [Event("job", job) for job in self.context.board.summaries(seen)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,37 +30,52 @@ class JobFeed:
     def __init__(self, context: Context, record: JobRecord, cursor: Cursor) -> None:
         self._context = context
         self._cursor = cursor
-        self._record = record
-        self._told: Job | None = None
+        self.job_id = record.id
+        self._take(record)
+        self._told = b""
         if not cursor.attempt:
             cursor.next_attempt(min(1, record.attempts))
 
     @property
     def over(self) -> bool:
         """Whether the job has ended: its streams grow no more."""
-        return self._record.state.terminal
+        return self._over
+
+    def _take(self, record: JobRecord) -> None:
+        """Keep of a record what is needed: there are hundreds of readers, and records may be large."""
+        self._attempts, self._over = record.attempts, record.state.terminal
+
+    def _job(self) -> Job | None:
+        """Read the job again; None if it is gone."""
+        record = self._context.store.job(self.job_id)
+        if record is None:
+            return None
+        self._take(record)
+        return self._context.board.job(record)
 
     def news(self) -> Iterator[Event]:
         """Read the job again; yield it if its owner sees a change.
 
         What an attempt printed last comes before what the next one prints, and before the news of it.
         """
-        self._record = self._context.store.job(self._record.id) or self._record
-        while self._record.attempts > self._cursor.attempt:
+        job = self._job()
+        while self._attempts > self._cursor.attempt:
             yield from self.output(final=True)
             self._cursor.next_attempt(self._cursor.attempt + 1)
-        job = self._context.board.job(self._record)
-        if job != self._told:
-            self._told = job
+        told = hashlib.sha256(job.model_dump_json().encode()).digest() if job else self._told
+        if job and told != self._told:
+            self._told = told
             self._cursor.event = self._context.store.last_event_id(job.id)
             yield Event("job", job, str(self._cursor))
 
-    def end(self) -> Event:
-        return Event("end", self._context.board.job(self._record), str(self._cursor))
+    def end(self) -> Iterator[Event]:
+        job = self._job()
+        if job is not None:
+            yield Event("end", job, str(self._cursor))
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
         """Yield what the streams have more, one event for each of them."""
-        sizes = self._context.logs.readable(self._record.id, self._cursor.attempt)
+        sizes = self._context.logs.readable(self.job_id, self._cursor.attempt)
         for stream in sorted(sizes, key=_order):
             offset = self._cursor.offsets.get(stream, 0)
             if sizes[stream] <= offset:
@@ -76,7 +92,7 @@ class JobFeed:
         skipped = size - offset - limits.tail_bytes if size - offset > limits.lag_bytes else 0
         start = offset + skipped
         data = self._context.logs.read(
-            self._record.id, self._cursor.attempt, stream, start, min(size - start, limits.lag_bytes)
+            self.job_id, self._cursor.attempt, stream, start, min(size - start, limits.lag_bytes)
         )
         if skipped:
             cut = line_start(data)
@@ -106,7 +122,7 @@ class JobFeed:
         most = self._context.limits.displays_bytes
         used = 1
         while used and (offset := offsets.get(stream, 0)) < size:
-            data = self._context.logs.read(self._record.id, attempt, stream, offset, min(size - offset, most))
+            data = self._context.logs.read(self.job_id, attempt, stream, offset, min(size - offset, most))
             # A line as long as all that is read at once would hold up the stream for ever.
             displays, used = whole_lines(Display, data, final=final or len(data) == most)
             offsets[stream] = offset + used

@@ -24,8 +24,7 @@ class JobsHandler(UserHandler):
         limit = self.query_int("limit", 100, low=1, high=1000)
         open_only = self.get_query_argument("state", "") == "open"
         records = self.context.store.jobs(self.owner_asked(), open_only=open_only, limit=limit)
-        view = self.context.board.job
-        self.reply(JobList(jobs=tuple(view(record) for record in records)))
+        self.reply(JobList(jobs=self.context.board.summaries(records)))
 
     def post(self) -> None:
         request = self.parse(JobSubmit)
@@ -105,13 +104,14 @@ class StopHandler(UserHandler):
 
 
 class StoryHandler(UserHandler):
-    """What happened to a job so far."""
+    """What happened to a job so far, page by page."""
 
     def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
-        lines = self.context.store.events(record.id, self.query_int("after", 0))
-        told = (StoryLine(id=line.id, at=line.at, kind=line.kind, text=line.text) for line in lines)
-        self.reply(JobStory(lines=tuple(told)))
+        limit = self.query_int("limit", 200, low=1, high=1000)
+        lines = self.context.store.events(record.id, self.query_int("after", 0), limit + 1)
+        told = (StoryLine(id=line.id, at=line.at, kind=line.kind, text=line.text) for line in lines[:limit])
+        self.reply(JobStory(lines=tuple(told), more=len(lines) > limit))
 
 
 class LogHandler(UserHandler, FileReply):

@@ -13,9 +13,10 @@ class StoryLine(Message):
 
 
 class JobStory(Message):
-    """A job's events in order."""
+    """A page of a job's events in order. more: the next page begins `after` the last of these."""
 
     lines: tuple[StoryLine, ...]
+    more: bool = False
 
 
 class NodeAddresses(Message):

@@ -8,6 +8,7 @@ import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
 
 const TAIL_CHARACTERS = 200_000;
+const STORY_LINES = 200;
 const byId = (id) => document.getElementById(id);
 const log = byId("log");
 const tails = new Map();
@@ -50,11 +51,14 @@ function showError(error) {
 }
 
 async function loadStory() {
-  const story = await ask(`api/jobs/${jobId}/story`, { query: { after: lastLine } });
+  const story = await ask(`api/jobs/${jobId}/story`, { query: { after: lastLine, limit: STORY_LINES } });
   for (const line of story.lines.filter((line) => line.id > lastLine)) {
     lastLine = line.id;
     const time = element("td", { className: "mc-number text-body-secondary" }, clockTime(line.at));
     byId("story").append(element("tr", {}, time, element("td", {}, line.kind), element("td", {}, line.text)));
+  }
+  if (story.more) {
+    await loadStory();
   }
 }
 

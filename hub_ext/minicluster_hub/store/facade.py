@@ -21,6 +21,7 @@ from minicluster_hub.store.database import Database, open_database
 from minicluster_hub.store.datasets import DataSets
 from minicluster_hub.store.environments import Environments
 from minicluster_hub.store.errors import SlotTaken
+from minicluster_hub.store.history import History
 from minicluster_hub.store.idle import IdleServers
 from minicluster_hub.store.images import Images
 from minicluster_hub.store.leadership import Competing
@@ -32,7 +33,7 @@ from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.snapshots import Snapshots
 from minicluster_hub.store.storage import StorageRows
 from minicluster_hub.store.usage import UsageRows
-from minicluster_hub.store.world import read_world
+from minicluster_hub.store.world import WorldReader
 
 
 class Store(Competing):
@@ -43,6 +44,8 @@ class Store(Competing):
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._world = WorldReader()
+        self.history = History(database)
         self.snapshots = Snapshots(database)
         self.artifacts = Artifacts(database)
         self.datasets = DataSets(database)
@@ -117,10 +120,10 @@ class Store(Competing):
         with self._database.read() as connection:
             return jobs.list_by_id(connection, job_ids)
 
-    def events(self, job_id: int, after: int = 0) -> list[EventRecord]:
-        """Return the lines of a job's story behind the event `after`, in order."""
+    def events(self, job_id: int, after: int = 0, most: int = 1000) -> list[EventRecord]:
+        """Return the first lines of a job's story behind the event `after`, in order."""
         with self._database.read() as connection:
-            return jobs.list_events(connection, job_id, after)
+            return jobs.list_events(connection, job_id, after, most)
 
     def last_event_id(self, job_id: int) -> int:
         """Return the id of the job's newest event, 0 if there is none."""
@@ -160,7 +163,7 @@ class Store(Competing):
     def world(self) -> World:
         """Return all open jobs, the gangs with a living task, their tasks, ranks and all leases."""
         with self._database.read() as connection:
-            return read_world(connection)
+            return self._world.read(connection)
 
     def attempt_nodes(self, attempt_id: int) -> tuple[str, ...]:
         """Return the nodes that an attempt ran on, in the order of its tasks."""

@@ -17,6 +17,7 @@ from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
 _IDS_AT_ONCE = 500
+_LINES_TOLD = 1000
 
 
 def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -> JobRecord:
@@ -86,9 +87,9 @@ def add_event(connection: Connection, job_id: int, kind: str, text: str, now: fl
     connection.execute(insert(EVENTS).values(values))
 
 
-def list_events(connection: Connection, job_id: int, after: int) -> list[EventRecord]:
+def list_events(connection: Connection, job_id: int, after: int, most: int) -> list[EventRecord]:
     query = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.id > after).order_by(EVENTS.c.id)
-    return [to_event(row) for row in connection.execute(query)]
+    return [to_event(row) for row in connection.execute(query.limit(most))]
 
 
 def last_event_id(connection: Connection, job_id: int) -> int:
@@ -114,7 +115,7 @@ def step(
     """
     state = next_state(job.state, event)
     if state is None:
-        story = [line.kind for line in list_events(connection, job.id, 0)]
+        story = [line.kind for line in list_events(connection, job.id, 0, _LINES_TOLD)]
         raise TransitionImpossible(job.id, job.state, event, story)
     if state is job.state:
         return

@@ -19,6 +19,8 @@ from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, RANKS, TASKS
 
 NOTES_OF_JOB = 256
 """A large gang may tell one from each node, and a hostile one a new one each second."""
+ERRORS_CHARS = 4 << 20
+"""Of all ranks of an attempt, as JSON."""
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 
@@ -89,10 +91,8 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
         connection.execute(update(TASKS).where(TASKS.c.id == task_id).values(values))
         if values.get("state") is TaskState.READY:
             _note_image(connection, task_id, changes.versions, now)
-    for rank in changes.ranks:
-        known = update(RANKS).where(RANKS.c.attempt_id == changes.attempt_id, RANKS.c.rank == rank.rank)
-        values = {"state": rank.state, "exit_code": rank.exit_code, "error": to_json(rank.error)}
-        connection.execute(known.values(values))
+    if changes.ranks:
+        _write_ranks(connection, changes)
     if changes.result:
         attempt = update(ATTEMPTS).where(ATTEMPTS.c.id == changes.attempt_id)
         connection.execute(attempt.values(changes.result))
@@ -103,6 +103,20 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
     for text in changes.notes:
         values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
         connection.execute(insert(EVENTS).values(values))
+
+
+def _write_ranks(connection: Connection, changes: ReportPlan) -> None:
+    """Write how ranks stand. All errors of an attempt are read at each tick, so the last ones are brief."""
+    of_attempt = RANKS.c.attempt_id == changes.attempt_id
+    written = select(func.coalesce(func.sum(func.length(RANKS.c.error)), 0)).where(of_attempt)
+    room = ERRORS_CHARS - connection.execute(written).scalar_one()
+    for rank in changes.ranks:
+        error = to_json(rank.error)
+        if rank.error and len(error or "") > room:
+            error = to_json(rank.error.model_copy(update={"traceback": "", "stack": None}))
+        room -= len(error or "")
+        values = {"state": rank.state, "exit_code": rank.exit_code, "error": error}
+        connection.execute(update(RANKS).where(of_attempt, RANKS.c.rank == rank.rank).values(values))
 
 
 def _note_image(connection: Connection, task_id: int, versions: Versions | None, now: float) -> None:

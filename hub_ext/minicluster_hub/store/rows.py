@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -47,12 +46,8 @@ def slots_to_json(slots: tuple[int, ...]) -> str:
     return json.dumps(list(slots))
 
 
-@lru_cache(8192)
 def to_job(row: AnyRow) -> JobRecord:
-    """Return a row's job. Cached by its values: in a long queue the same rows are read at each tick.
-
-    One row that cannot be read, of another release or damaged, must not hide all others.
-    """
+    """Return a job. One row that cannot be read, of another release or damaged, must not hide all others."""
     spec, unreadable = _spec(row.spec)
     return JobRecord(
         id=row.id,

@@ -1,0 +1,137 @@
+"""Long pasts: stories in pages, lists without tracebacks, and nothing of jobs that are over in memory."""
+
+import gc
+import json
+
+from sqlalchemy import event, func, select
+
+from minicluster.wire import JobError
+from minicluster_hub.models import JobRecord
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store.reports import ERRORS_CHARS
+from minicluster_hub.store.tables import RANKS
+
+TRACEBACK = "t" * 60_000
+
+
+async def failed_jobs(api, count, first=0):
+    """Have jobs of Bob's that failed with a long traceback; return their ids."""
+    error = JobError(kind="exception", message="m" * 3000, traceback=TRACEBACK)
+    ids = []
+    for number in range(first, count):
+        job = await api.submit("bob", nodes=5, key=f"the-key-{number}")
+        api.context.store.apply(job.id, JobEvent.FAILURE_SEEN, 1.0, error=error)
+        ids.append(job.id)
+    return ids
+
+
+async def test_a_long_story_comes_page_by_page(api):
+    job = await api.submit("bob", nodes=5)
+    for number in range(450):
+        api.context.store.note(job.id, "stalled", f"{number} {'x' * 1000}", 1.0)
+    told, pages, after = [], [], 0
+    while True:
+        answer = await api.ask("GET", f"api/jobs/{job.id}/story", "bob-token", params={"after": after})
+        page = answer.json()
+        pages.append(len(answer.content))
+        told += [line["text"].split()[0] for line in page["lines"] if line["kind"] == "stalled"]
+        if not page["more"]:
+            break
+        after = page["lines"][-1]["id"]
+    assert told == [str(number) for number in range(450)]
+    assert len(pages) == 3 and max(pages) < 300_000
+    few = await api.ask("GET", f"api/jobs/{job.id}/story", "bob-token", params={"limit": 1})
+    assert len(few.json()["lines"]) == 1 and few.json()["more"]
+    many = await api.ask("GET", f"api/jobs/{job.id}/story", "bob-token", params={"limit": 10**6})
+    assert many.status_code == 422
+
+
+async def test_lists_have_no_tracebacks_and_the_job_has(api):
+    ids = await failed_jobs(api, 20)
+    answer = await api.ask("GET", "api/jobs", "bob-token")
+    assert len(answer.content) < 20 * 2000
+    assert {job["error"]["kind"] for job in answer.json()["jobs"]} == {"exception"}
+    one = (await api.ask("GET", f"api/jobs/{ids[0]}", "bob-token")).json()
+    assert one["error"]["traceback"] == TRACEBACK
+
+
+async def test_the_changes_of_all_jobs_have_no_tracebacks(api, listen):
+    async with listen(api.client("bob-token"), "api/events") as events:
+        (job_id,) = await failed_jobs(api, 1)
+        api.context.board.changes.ring(job_id)
+        told = {}
+        while told.get("id") != job_id or not told.get("error"):
+            _, told, _ = (await events.until("job"))[-1]
+    assert not told["error"]["traceback"]
+
+
+async def test_a_list_asks_the_database_as_often_for_many_as_for_few(api):
+    asked = []
+    engine = api.context.store._database._engine
+    counts = {}
+    for first, jobs in ((0, 5), (5, 40)):
+        await failed_jobs(api, jobs, first)
+        with listening(engine, asked):
+            assert len((await api.ask("GET", "api/jobs", "bob-token")).json()["jobs"]) == jobs
+        counts[jobs] = len([query for query in asked if "jobs" in query or "events" in query])
+        asked.clear()
+    assert counts[40] <= counts[5] + 5, "the reconciler may look meanwhile"
+
+
+class listening:
+    def __init__(self, engine, asked):
+        self.listen = engine, "before_cursor_execute", lambda *call: asked.append(call[2])
+
+    def __enter__(self):
+        event.listen(*self.listen)
+
+    def __exit__(self, *_raised):
+        event.remove(*self.listen)
+
+
+async def test_jobs_that_are_over_stay_in_no_memory(api):
+    await failed_jobs(api, 60)
+    assert (await api.ask("GET", "api/jobs", "bob-token")).status_code == 200
+    api.context.store.world()
+    gc.collect()
+    kept = [one for one in gc.get_objects() if isinstance(one, JobRecord) and one.state.terminal]
+    assert len(kept) < 10
+
+
+async def test_readers_of_a_job_hold_no_copy_of_it(api, listen):
+    """Neither of its environment nor of its error: one reader is one of hundreds."""
+    job, _, _ = await api.running("bob", env={"LARGE": "x" * 30_000})
+    async with listen(api.client("bob-token"), f"api/jobs/{job.id}/events") as events:
+        await events.next()
+        before = records_of(job.id)
+        async with listen(api.client("bob-token"), f"api/jobs/{job.id}/events") as more:
+            await more.next()
+            assert records_of(job.id) <= before
+
+
+def records_of(job_id):
+    gc.collect()
+    return len([one for one in gc.get_objects() if isinstance(one, JobRecord) and one.id == job_id])
+
+
+async def test_errors_of_many_ranks_are_not_all_kept_in_full(api):
+    """They are read at each tick, for everybody, as long as the job clears away."""
+    job, (agent,), (run,) = await api.running("bob", ranks_per_node=200)
+    for first in range(0, 200, 50):
+        ranks = [
+            {"rank": rank, "state": "exited", "exit_code": 1, "error": error_of(rank)}
+            for rank in range(first, first + 50)
+        ]
+        body = {"ready": True, "attempt": run.attempt, "ranks": ranks, "store_port": 4000}
+        answer = await agent.http.post("api/tasks/report", content=json.dumps(body))
+        assert answer.status_code == 200, answer.text
+    with api.context.store._database.read() as connection:
+        kept = connection.execute(select(func.sum(func.length(RANKS.c.error)))).scalar_one()
+    assert kept < ERRORS_CHARS + 200 * 1000
+    await agent.report(attempt=run.attempt, cleared=run.attempt)
+    await api.until(job.id, "failed")
+    assert api.context.store.job(job.id).error.traceback == TRACEBACK
+
+
+def error_of(rank):
+    return {"kind": "exception", "message": "boom", "traceback": TRACEBACK, "rank": rank, "at": 1.0 + rank}
