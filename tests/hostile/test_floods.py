@@ -47,7 +47,7 @@ def refused(answers):
 
 
 async def test_a_user_who_floods_is_slowed_and_nobody_else(start_api):
-    async with start_api(user_rate=SLOW) as api:
+    async with start_api(user_rate=SLOW, refusal_s=0.0) as api:
         job = await api.submit("bob")
         answers, mine = await asyncio.gather(
             flood(api.client("bob-token"), "GET", f"api/jobs/{job.id}", 200),
@@ -60,7 +60,7 @@ async def test_a_user_who_floods_is_slowed_and_nobody_else(start_api):
 
 
 async def test_all_tokens_of_a_user_are_one_user(start_api):
-    async with start_api(user_rate=SLOW) as api:
+    async with start_api(user_rate=SLOW, refusal_s=0.0) as api:
         for number in range(10):
             api.hub.models[f"bobs-{number}"] = api.hub.models["bob-token"]
         floods = (flood(api.client(f"bobs-{number}"), "GET", "api/jobs", 20) for number in range(10))
@@ -69,7 +69,7 @@ async def test_all_tokens_of_a_user_are_one_user(start_api):
 
 
 async def test_a_long_answer_counts_as_many(start_api):
-    async with start_api(user_rate=Rate(per_s=1.0, burst=100.0), answer_bytes=1000) as api:
+    async with start_api(user_rate=Rate(per_s=1.0, burst=100.0), answer_bytes=1000, refusal_s=0.0) as api:
         for _ in range(20):
             await api.submit("bob", nodes=5)
         answers = await flood(api.client("bob-token"), "GET", "api/jobs", 40)
@@ -117,12 +117,16 @@ async def test_a_notebook_waits_and_goes_on(start_api):
 
 @pytest.mark.alone("it measures times")
 async def test_latency_of_others_under_a_flood(start_api):
-    """Against what the same flood does where nothing holds it back, in the same run."""
+    """Against what the same flood does where nothing holds it back, in the same run.
+
+    The rate is low: what it is for has to be seen on a slow machine, too.
+    """
     took = {}
-    for name, rate in (("limited", LIMITS.user_rate), ("unlimited", Rate(1e9, 1e9))):
+    async with start_api() as api:
+        for number in range(150):
+            await api.submit("bob", nodes=5, key=f"the-key-{number}")
+    for name, rate in (("unlimited", Rate(1e9, 1e9)), ("limited", Rate(per_s=5.0, burst=50.0))):
         async with start_api(user_rate=rate) as api:
-            for number in range(150):
-                await api.submit("bob", nodes=5, key=f"the-key-{number}")
             flooding = await asyncio.create_subprocess_exec(
                 "python3", "-c", FLOOD, api.url, "bob-token", stdout=asyncio.subprocess.PIPE
             )
@@ -149,7 +153,7 @@ import time; time.sleep(1); print("begun", flush=True)
 
 async def median_s(api):
     client, times = api.client("ada-token"), []
-    for _ in range(40):
+    for _ in range(30):
         began = time.perf_counter()
         assert (await client.get("api/jobs")).status_code == 200
         times.append(time.perf_counter() - began)
@@ -160,7 +164,7 @@ async def median_s(api):
 
 
 async def test_a_task_that_floods_reports_is_slowed_and_not_lost(start_api):
-    async with start_api(report_rate=SLOW) as api:
+    async with start_api(report_rate=SLOW, refusal_s=0.0) as api:
         adas, (honest,), (run,) = await api.running("ada")
         bobs, (agent,), (theirs,) = await api.running("bob", payload=b"bob's cell")
         body = json.dumps({"ready": True, "attempt": theirs.attempt, "store_port": 4000})

@@ -103,7 +103,7 @@ class UserHandler(HubHandler):
     async def identify(self) -> None:
         await super().identify()
         if not self._finished:
-            self.slow_down(self.user.name, self.context.limits.user_rate)
+            await self.slow_down(self.user.name, self.context.limits.user_rate)
 
     def admit(self, model: dict[str, Any]) -> None:
         if model.get("kind") != "user":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
@@ -75,11 +76,12 @@ class ServiceHandler(RequestHandler, ABC):
     async def identify(self) -> None:
         """Find out who asks and raise ApiError if they may not."""
 
-    def slow_down(self, who: Hashable, rate: Rate) -> None:
-        """Take one request of who asks. Raises ApiError (429)."""
+    async def slow_down(self, who: Hashable, rate: Rate) -> None:
+        """Take one request of who asks. Raises ApiError (429), after a while: a refusal costs work, too."""
         self._payer = who, rate
         wait_s = self.context.buckets.take(who, rate)
         if wait_s:
+            await asyncio.sleep(self.context.limits.refusal_s)
             message = f"more than {rate.per_s:g} requests in a second came from you"
             raise too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
 

@@ -43,7 +43,8 @@ class ApiLimits:
     push_interval_s: least time between two pushes of log text to a reader.
     user_rate: requests of one user, by whichever tokens. A page makes some dozens, a cell some hundreds.
     report_rate: reports and polls of one task; its agent makes 20 in a second at most.
-    transfer_rate: blobs and files of one task. answer_bytes: an answer of JSON counts once for each.
+    transfer_rate: blobs and files of one task. refusal_s: so long a request too many waits for its refusal.
+        Less than a task may be silent. answer_bytes: an answer of JSON counts once for each.
     streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
     polls: held polls of one task. stalled_s: so long a reader may take for one event.
     recheck_s: the hub is asked again so often whether a stream's token is still good.
@@ -65,6 +66,7 @@ class ApiLimits:
     user_rate: Rate = Rate(per_s=200.0, burst=1000.0)  # noqa: RUF009 - frozen
     report_rate: Rate = Rate(per_s=50.0, burst=250.0)  # noqa: RUF009 - frozen
     transfer_rate: Rate = Rate(per_s=300.0, burst=2000.0)  # noqa: RUF009 - frozen
+    refusal_s: float = 0.5
     answer_bytes: int = 32 * KIB
     streams: int = 256
     streams_bytes: int = 32 * KIB * KIB

@@ -49,7 +49,7 @@ class TaskHandler(ServiceHandler):
                 401, "not_authenticated", "want the header `Authorization: task <the task's token>`"
             )
         self._token_hash = hashlib.sha256(token.strip().encode()).hexdigest()
-        self.slow_down((self._token_hash, self.rate), self.rate)
+        await self.slow_down((self._token_hash, self.rate), self.rate)
         self.task = self.living_task()
 
     def living_task(self) -> TaskRecord:
