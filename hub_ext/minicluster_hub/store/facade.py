@@ -266,7 +266,6 @@ class Store(Competing):
         """Keep a server's place and take its slots; the first one is also where its home stays.
 
         given_up_home: the node of a home that an empty one takes the place of.
-
         Raises SlotTaken (a slot is held, or the server has a place already) and HomeMoved, with
         nothing changed.
         """

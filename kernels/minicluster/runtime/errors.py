@@ -72,7 +72,7 @@ def with_first_errors(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
     told: dict[int, RankReport] = {}
     for report in sorted(reports, key=lambda one: one.error.at or 0.0 if one.error else 0.0):
         if report.error is not None:
-            left -= len(report.error.model_dump_json())
+            left -= len(repr(report.error))  # about as long as it is sent
             if left < 0:
                 brief = report.error.model_copy(update={"traceback": "", "stack": None})
                 report = report.model_copy(update={"error": brief})
