@@ -25,7 +25,7 @@ def test_a_rank_that_left_early_is_named_in_the_others_error(notebook, leave):
 
 
 def test_a_time_limit_says_who_waited_for_whom(notebook):
-    cell = """%%distribute --nodes 3 --timeout 8s
+    cell = """%%distribute --nodes 3 --timeout 25s
 import time, torch.distributed as dist
 if dist.get_rank() == 2:
     time.sleep(600)
@@ -33,7 +33,7 @@ dist.barrier()
 """
     error = notebook.fails(cell, DistributedCellError)
     assert error.error.kind is ErrorKind.TIMEOUT
-    assert "longer than its time limit of 8 s" in error.message
+    assert "longer than its time limit of 25 s" in error.message
     assert "rank 2 never reached the barrier" in error.message and "ranks 0 and 1 wait" in error.message
     assert "cell line 5" in error.message and "Rank 2 is in cell line 4" in error.message
 
