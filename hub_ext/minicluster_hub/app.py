@@ -23,6 +23,7 @@ from minicluster_hub.notices.options import NoticeOptions
 from minicluster_hub.people import PeopleOptions
 from minicluster_hub.quick_import import import_quickly
 from minicluster_hub.request_options import RequestOptions
+from minicluster_hub.rules.options import PolicyOptions
 from minicluster_hub.scenes import Limits
 from minicluster_hub.storage_options import StorageOptions
 
@@ -37,7 +38,14 @@ LED_NO_MORE = 75
 
 
 class MiniclusterHub(
-    ListenerOptions, PeopleOptions, IdleOptions, NoticeOptions, RequestOptions, StorageOptions, Application
+    ListenerOptions,
+    PolicyOptions,
+    PeopleOptions,
+    IdleOptions,
+    NoticeOptions,
+    RequestOptions,
+    StorageOptions,
+    Application,
 ):
     """See `minicluster-hub --help-all`."""
 
@@ -64,8 +72,6 @@ class MiniclusterHub(
         config=True
     )
     engine = Unicode("local", help=f"What starts tasks: {', '.join(ENGINES)}.").tag(config=True)
-    policy = Unicode("backfill", help="The order of waiting jobs.").tag(config=True)
-    placement = Unicode("pack", help="Which nodes a job gets.").tag(config=True)
     keep_warm_s = Float(
         120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
     ).tag(config=True)

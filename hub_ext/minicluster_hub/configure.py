@@ -142,6 +142,7 @@ def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any
             f"--data-dir={settings.data_dir}",
             "--engine=local",
             f"--LocalEngine.node_count={settings.nodes}",
+            *([f"--MiniclusterHub.policies_dir={settings.policies_dir}"] if settings.policies_dir else []),
             *service_args,
         ],
         "environment": {DATA_LABEL: str(settings.data_dir)},

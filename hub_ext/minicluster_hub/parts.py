@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Any, Self
 
@@ -182,7 +183,8 @@ def _rules(app: MiniclusterHub, store: Store, clock: SteadyClock) -> Rules:
     """Raises ValueError."""
     try:
         choice = PolicyChoice(policy=app.policy, placement=app.placement)
-        return Rules(store, choice, clock, app.log)  # pyright: ignore[reportArgumentType]
+        own = app.own_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]
+        return Rules(store, choice, clock, app.log, own)  # pyright: ignore[reportArgumentType]
     except ChoiceRefused as refused:
         raise ValueError(f"{refused.message}. {refused.hint}") from refused
 

@@ -108,21 +108,6 @@ class Planner:
         self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
         self.bookings = Bookings(store, log)
 
-    async def ask(self, world: World, sight: Sight) -> bool:
-        """Wait for a policy that takes its time; return whether it did: the world may have changed by now.
-
-        Raises JobsAtFault.
-        """
-        if self._rules.ready:
-            return False
-        with self._blaming(world, sight):
-            _, kept = self._look(world, sight)
-        snapshot = kept.snapshot
-        if self._rules.loaded and not self._undecided(snapshot):
-            return False
-        await self._rules.ask(snapshot)
-        return True
-
     def plan(self, world: World, sight: Sight) -> bool:
         """Start jobs, make room for others; return whether anything was done. Raises JobsAtFault."""
         try:
@@ -142,6 +127,7 @@ class Planner:
         decisions = self._decide(snapshot)
         done = [self._leasing.apply(decision, sight.now) for decision in decisions]
         if not any(done):
+            self._rules.ask_again(snapshot)
             self._explain()
             self._board.show_closed(self.bookings.closed(sight.now))
         if snapshot.waiting:
@@ -204,8 +190,10 @@ class Planner:
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
         """Return what to do. Raises PlanFailed."""
         self.again_at = min(self._moments(), default=None)
-        if not self._undecided(snapshot):
+        if self._rules.loaded and not self._undecided(snapshot):
             self._rules.drop_answer()
+            return ()
+        if not self._rules.ready_for(snapshot):
             return ()
         schedules = self._schedules(replace(snapshot, held_out=self._held_out))
         self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)

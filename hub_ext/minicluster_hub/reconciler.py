@@ -66,6 +66,7 @@ class Reconciler:
         self._clock = clock
         self.accounts = accounts or Accounts(store, WEEK_S, {})
         self.rules = rules or Rules(store, BUILT_IN, clock, self._log)
+        self.rules.changed = self.wake
         self._awake = asyncio.Event()
         self._attention = Attention(monotonic)
         self._planner = Planner(
@@ -102,7 +103,7 @@ class Reconciler:
         while True:
             await self._sleep(wait_s)
             try:
-                wait_s = await self._tick()
+                wait_s = self._tick()
             except NotLeading:
                 raise
             except Exception:
@@ -168,7 +169,7 @@ class Reconciler:
         self.board.ring()
         self.wake()
 
-    async def _tick(self) -> float | None:
+    def _tick(self) -> float | None:
         """Act until nothing is left to do now; return in how many seconds to look again."""
         while True:
             self._look()
@@ -182,7 +183,7 @@ class Reconciler:
                 done = step.doing not in (STARTING, ENDING)
                 with self.quarantine.isolate(step, self._job_of(step), done=done):
                     self._executor.carry_out(action)
-            if not actions and not await self._plan(world, sight):
+            if not actions and not self._plan(world, sight):
                 break
         self.board.ring_orders()
         keepers = self.board.keepers
@@ -196,14 +197,12 @@ class Reconciler:
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    async def _plan(self, world: World, sight: Sight) -> bool:
+    def _plan(self, world: World, sight: Sight) -> bool:
         """Plan for all jobs but those that a moment ago made planning fail; return whether to look again."""
         left_out = self.quarantine.waiting_jobs(PLACING)
         jobs = tuple(job for job in world.jobs if job.id not in left_out) if left_out else world.jobs
         world = replace(world, jobs=jobs)
         try:
-            if await self._planner.ask(world, sight):
-                return True
             done = self._planner.plan(world, sight)
             self.quarantine.all_worked(PLACING)
             return done

@@ -24,6 +24,7 @@ class Settings:
     """What `configure` needs to know of the place where it runs.
 
     host, port: where browsers come in. nodes: virtual nodes of the engine `local`.
+    policies_dir: of the lab's own policies; None: in the data folder.
     """
 
     data_dir: Path
@@ -31,6 +32,7 @@ class Settings:
     port: int = 8000
     nodes: int = 3
     ports: Ports = Ports()
+    policies_dir: Path | None = None
 
     @property
     def url(self) -> str:
@@ -56,6 +58,7 @@ class Settings:
             "MINICLUSTER_HUB_PORT": str(self.ports.hub),
             "MINICLUSTER_PROXY_PORT": str(self.ports.proxy),
             "MINICLUSTER_SERVICE_PORT": str(self.ports.service),
+            **({"MINICLUSTER_POLICIES": str(self.policies_dir)} if self.policies_dir else {}),
         }
 
     @classmethod
@@ -72,6 +75,7 @@ class Settings:
                 proxy=int(env.get("MINICLUSTER_PROXY_PORT", ports.proxy)),
                 service=int(env.get("MINICLUSTER_SERVICE_PORT", ports.service)),
             ),
+            policies_dir=Path(policies) if (policies := env.get("MINICLUSTER_POLICIES")) else None,
         )
 
 

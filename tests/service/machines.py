@@ -1,6 +1,7 @@
 """A service without doors: the loop that acts, an engine without processes, agents that are played."""
 
 import asyncio
+import logging
 import time
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,7 @@ from minicluster_hub.engines.base import Engine, TaskView
 from minicluster_hub.models import NodeView
 from minicluster_hub.orders import TaskOver
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.rules.in_force import BUILT_IN, Rules
 from minicluster_hub.scenes import Limits
 
 from ..patience import WITHIN_S
@@ -62,13 +64,15 @@ class MemoryEngine(Engine):
 
 
 @asynccontextmanager
-async def service(store, machines, kind=MemoryEngine, **limits):
+async def service(store, machines, kind=MemoryEngine, own=None, **limits):
+    """own: the lab's own policies; without, there are none."""
     engine = kind()
     engine.machines = machines
     reconciler = Reconciler(
         store,
         engine,
         service_url="http://127.0.0.1:1/",
+        rules=Rules(store, BUILT_IN, time.time, logging.getLogger("minicluster-test"), own),
         # Silence is tested where there is no clock; here a busy machine would make it.
         limits=Limits(**{"heartbeat_timeout_s": 600.0, "boot_timeout_s": 600.0, **limits}),
     )

@@ -1,6 +1,6 @@
 """What a lab's own policy keeps free, from its process to the places of jobs."""
 
-from minicluster_hub.rules.own import OwnPolicy
+from minicluster_hub.rules.own import OwnPolicies
 from minicluster_hub.scheduling.assign import assign
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 from minicluster_hub.scheduling.free import FreeSlots
@@ -23,8 +23,9 @@ def nodes_of(policy, count):
     return [node for ((node, _),) in places.values()]
 
 
-def test_slots_that_are_kept_are_taken_last():
-    policy = OwnPolicy("keeps", {}, KEEPS_NODE_1)
+def test_slots_that_are_kept_are_taken_last(tmp_path):
+    (tmp_path / "keeps.py").write_text(KEEPS_NODE_1)
+    policy = OwnPolicies.in_processes(tmp_path).policy("keeps", {})
     try:
         policy.load()
         assert nodes_of(policy, 2) == ["node-2", "node-2"]

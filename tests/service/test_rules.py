@@ -8,6 +8,7 @@ import pytest
 from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.rules.errors import ChoiceRefused
 from minicluster_hub.rules.in_force import BUILT_IN
+from minicluster_hub.rules.own import OwnPolicies
 from minicluster_hub.states import JobEvent
 
 from .machines import Machines, play, service, submit, until
@@ -49,7 +50,7 @@ BAD = {
     "answers by itself": (
         "for fd in os.listdir('/proc/self/fd'): "
         "os.write(int(fd), b'x' * 99) if 'socket' in os.path.realpath('/proc/self/fd/' + fd) else 0",
-        "its process ended",
+        "its answer is no plan",
     ),
 }
 REFUSED = {
@@ -86,8 +87,20 @@ REFUSED = {
 }
 
 
-def own(source, name="ours"):
-    return PolicyChoice(policy=name, source=source)
+OURS = PolicyChoice(policy="ours")
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Put a lab's own policy into the folder of policies; return what is there."""
+    folder = tmp_path / "policies"
+    folder.mkdir()
+
+    def put(source, name="ours"):
+        (folder / f"{name}.py").write_text(source)
+        return OwnPolicies.in_processes(folder)
+
+    return put
 
 
 def children():
@@ -104,15 +117,15 @@ def first_of(store):
     return min(started)[1] if started else None
 
 
-async def test_a_labs_own_policy_orders_the_next_jobs_and_survives_a_restart(sqlite):
-    machines = Machines()
-    async with service(sqlite, machines) as reconciler:
-        await reconciler.choose_policy(own(LAST_FIRST), "root")
+async def test_a_labs_own_policy_orders_the_next_jobs_and_survives_a_restart(sqlite, own):
+    machines, policies = Machines(), own(LAST_FIRST)
+    async with service(sqlite, machines, own=policies) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
         jobs = [submit(sqlite, key=f"key-0000{number}") for number in range(3)]
         reconciler.wake()
         assert await until(reconciler, lambda: first_of(sqlite) is not None)
         assert first_of(sqlite) == jobs[-1]
-    async with service(sqlite, machines) as again:
+    async with service(sqlite, machines, own=policies) as again:
         again.wake()
         assert await until(again, lambda: again.rules.in_force.choice.policy == "ours")
         report = again.rules.report()
@@ -120,11 +133,11 @@ async def test_a_labs_own_policy_orders_the_next_jobs_and_survives_a_restart(sql
 
 
 @pytest.mark.parametrize("does", BAD)
-async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, does):
+async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, own, does):
     machines = Machines()
     line, told = BAD[does]
-    async with service(sqlite, machines) as reconciler:
-        await reconciler.choose_policy(own(TURNS_BAD.format(does=line)), "root")
+    async with service(sqlite, machines, own=own(TURNS_BAD.format(does=line))) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
         job = submit(sqlite, nodes=1)
         reconciler.wake()
         assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
@@ -133,11 +146,11 @@ async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, do
     assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
 
 
-async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite):
-    machines = Machines()
-    async with service(sqlite, machines) as reconciler:
+async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
+    machines, policies = Machines(), own(TURNS_BAD.format(does="raise ValueError"))
+    async with service(sqlite, machines, own=policies) as reconciler:
         await reconciler.choose_policy(PolicyChoice(policy="srtf"), "root")
-        await reconciler.choose_policy(own(TURNS_BAD.format(does="raise ValueError")), "root")
+        await reconciler.choose_policy(OURS, "root")
         job = submit(sqlite, nodes=1)
         reconciler.wake()
         await play(sqlite, reconciler, machines, job)
@@ -151,36 +164,46 @@ async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite):
         (PolicyChoice(policy="fifo", placement="anywhere"), "there is no placement 'anywhere'"),
         (PolicyChoice(policy="fifo", options={"speed": 3}), "fifo has no option 'speed'"),
         (PolicyChoice(policy="time_slice", options={"quantum_s": "soon"}), "is of the kind float"),
-        (
-            PolicyChoice(policy="ours", source=LAST_FIRST, options={"speed": 3}),
-            "it is a function, and takes no",
-        ),
-        *((PolicyChoice(policy="ours", source=source), told) for source, told in REFUSED.values()),
+        (PolicyChoice(policy="ours", options={"speed": 3}), "it is a function, and takes no"),
+        (PolicyChoice(policy="../ours"), "there is no policy '../ours'"),
     ],
 )
-async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite, choice, told):
-    async with service(sqlite, Machines()) as reconciler:
-        with pytest.raises(ChoiceRefused) as refused:
-            await reconciler.choose_policy(choice, "root")
-        assert told in str(refused.value)
-        assert reconciler.rules.in_force.choice == BUILT_IN
+async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite, own, choice, told):
+    async with service(sqlite, Machines(), own=own(LAST_FIRST)) as reconciler:
+        await refuses(reconciler, choice, told)
         assert sqlite.policies.in_force() is None
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_a_file_that_is_no_policy_is_refused_and_changes_nothing(sqlite, own, kind):
+    source, told = REFUSED[kind]
+    async with service(sqlite, Machines(), own=own(source)) as reconciler:
+        await refuses(reconciler, OURS, told)
+        assert sqlite.policies.in_force() is None
+
+
+async def refuses(reconciler, choice, told):
+    with pytest.raises(ChoiceRefused) as refused:
+        await reconciler.choose_policy(choice, "root")
+    assert told in str(refused.value)
+    assert reconciler.rules.in_force.choice == BUILT_IN
     assert children() == []
 
 
-async def test_a_policy_that_prints_plans_all_the_same(sqlite, capfd):
+async def test_a_policy_that_prints_plans_all_the_same(sqlite, own, caplog):
     prints = LAST_FIRST.replace("running =", "print('here'); os.write(1, b'and here'); running =")
-    async with service(sqlite, Machines()) as reconciler:
-        await reconciler.choose_policy(own(f"import os\n{prints}"), "root")
+    caplog.set_level("INFO")
+    async with service(sqlite, Machines(), own=own(f"import os\n{prints}")) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
         assert reconciler.rules.in_force.choice.policy == "ours"
-    assert "here" in capfd.readouterr().err
+    assert "the policy ours prints: here" in caplog.text
 
 
-async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite):
+async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite, own):
     slow = TURNS_BAD.format(does="import time; time.sleep(0.8)")
     machines = Machines()
-    async with service(sqlite, machines) as reconciler:
-        await reconciler.choose_policy(own(slow), "root")
+    async with service(sqlite, machines, own=own(slow)) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
         job = submit(sqlite, nodes=1)
         reconciler.wake()
         turns = 0
@@ -192,11 +215,11 @@ async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite):
     assert turns > 20, "the loop did not turn while the policy thought"
 
 
-async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite):
+async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite, own):
     slow = TURNS_BAD.format(does="import time; time.sleep(0.5)")
     machines = Machines()
-    async with service(sqlite, machines) as reconciler:
-        await reconciler.choose_policy(own(slow), "root")
+    async with service(sqlite, machines, own=own(slow)) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
         gone, other = submit(sqlite, nodes=1), submit(sqlite, nodes=1, key="key-00002")
         reconciler.wake()
         await asyncio.sleep(0.1)

@@ -8,12 +8,14 @@ import pytest
 
 from minicluster.wire import PolicyChoice
 from minicluster_hub.rules.in_force import LAST_RESORT, Rules
+from minicluster_hub.rules.own import OwnPolicies
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.free import FreeSlots
 
 from ..patience import WITHIN_S
 from .machines import Machines, service, until
-from .test_rules import LAST_FIRST, children, own
+from .test_rules import LAST_FIRST, OURS, children
+from .test_rules import own as own
 
 NOTHING = Snapshot(0.0, (), FreeSlots(), Topology({}))
 FAILS_LATE = """
@@ -38,14 +40,14 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-async def test_a_choice_that_is_made_while_another_one_loads_in_vain_stays(sqlite, tmp_path):
+async def test_a_choice_that_is_made_while_another_one_loads_in_vain_stays(sqlite, own, tmp_path):
     machines, held, bad = Machines(), tmp_path / "held", tmp_path / "bad"
-    source = FAILS_LATE.format(held=str(held), bad=str(bad)) + LAST_FIRST
-    async with service(sqlite, machines) as reconciler:
-        await reconciler.choose_policy(own(source), "root")
+    policies = own(FAILS_LATE.format(held=str(held), bad=str(bad)) + LAST_FIRST)
+    async with service(sqlite, machines, own=policies) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
     held.touch()
     bad.touch()
-    async with service(sqlite, machines) as again:
+    async with service(sqlite, machines, own=policies) as again:
         again.wake()
         assert await until(again, children)
         await again.choose_policy(PolicyChoice(policy="backfill"), "root")
@@ -65,11 +67,14 @@ async def test_a_choice_that_is_made_while_another_one_loads_in_vain_stays(sqlit
     ],
 )
 async def test_a_policy_of_the_settings_that_fails_gives_way_to_a_built_in_one(package, sqlite, policy, told):
-    rules = Rules(sqlite, PolicyChoice(policy=policy), time.time, logging.getLogger(__name__))
+    log, changed = logging.getLogger(__name__), asyncio.Event()
+    rules = Rules(sqlite, PolicyChoice(policy=policy), time.time, log, OwnPolicies.in_processes())
+    rules.changed = changed.set
     try:
         async with asyncio.timeout(WITHIN_S):
-            while not rules.ready:
-                await rules.ask(NOTHING)
+            while not rules.ready_for(NOTHING):
+                await changed.wait()
+                changed.clear()
         assert rules.schedule(NOTHING) is not None
         report = rules.report()
         assert report.in_force.choice == LAST_RESORT

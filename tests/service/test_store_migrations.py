@@ -1,5 +1,7 @@
 """From the tables of each earlier release, with rows in them, to those of today."""
 
+import json
+
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -71,6 +73,23 @@ def test_the_blobs_of_earlier_jobs_are_known_as_theirs(old, database_url):
     assert store.blobs.drop_loose(9.0) == 1
     assert store.blobs.unknown(("a" * 64, "b" * 64, "c" * 64)) == {"c" * 64}
     store.close()
+
+
+def test_a_policy_that_came_as_source_gives_way_to_the_one_before_it_and_says_so(old, database_url):
+    migrate(old, "0010")
+    with old.write() as connection:
+        for choice in ({"policy": "srtf", "source": None}, {"policy": "ours", "source": "def plan(x): ..."}):
+            row = {"choice": json.dumps({"placement": "pack", "options": {}, **choice})}
+            told = "INSERT INTO policies (choice, chosen_by, since, ended) VALUES (:choice, 'root', 3.0, '')"
+            connection.execute(text(told), row)
+    store = Store.open(database_url)
+    assert store.policies.in_force().told.choice.policy == "srtf"
+    assert store.policies.trouble().startswith("ours was taken back: it came as source, which is not taken")
+    assert "ours.py into the folder of policies" in store.policies.trouble()
+    store.close()
+    with old.read() as connection:
+        kept = connection.execute(text("SELECT choice FROM policies WHERE ended != ''")).scalar_one()
+    assert json.loads(kept)["source"] == "def plan(x): ...", "it may be the only copy"
 
 
 def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):

@@ -20,6 +20,7 @@ IMAGES = Images(
 )
 TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
 OF_REGISTRY = ("reader", "publisher", "htpasswd", "ca", "cert", "key")
+WITH_POLICIES = Choices(policies={"ours": "def plan(snapshot): ..."})
 OF_SERVICE = ("service_ca", "service_cert", "service_key")
 SECRETS = (
     *TOKENS,
@@ -41,7 +42,8 @@ def facts(images: Images = IMAGES, upstream: str | None = "https://registry-1.do
         upstream=upstream,
         sealed={name: Kept(f"id-{name}", f"minicluster_{name}_1a2b") for name in SECRETS},
         configs={
-            name: Kept(f"id-{name}", name) for name in ("registry_config", "cache_config", "hub_config")
+            name: Kept(f"id-{name}", name)
+            for name in ("registry_config", "cache_config", "hub_config", "policy_ours")
         },
     )
 
@@ -56,7 +58,7 @@ def container(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_platform_in_the_order_of_its_start() -> None:
-    assert tuple(by_role()) == plan.PLATFORM
+    assert tuple(by_role(WITH_POLICIES)) == plan.PLATFORM
 
 
 def test_without_an_upstream_there_is_no_cache() -> None:
@@ -69,11 +71,12 @@ def test_before_the_notebook_image_is_known_only_what_images_come_through() -> N
 
 @pytest.mark.parametrize("role", plan.PLATFORM)
 def test_every_service_is_held_tight(role: str) -> None:
-    spec = by_role()[role]
+    spec = by_role(WITH_POLICIES)[role]
     inside = container(spec)
     assert inside["CapabilityDrop"] == ["ALL"]
     assert inside["Privileges"]["NoNewPrivileges"]
-    assert inside["User"] == ("0:0" if role in ("registry", "cache", "firewall") else "1000:1000")
+    users = {"registry": "0:0", "cache": "0:0", "firewall": "0:0", "policy": "1001:1001"}
+    assert inside["User"] == users.get(role, "1000:1000")
     assert inside["CapabilityAdd"] == (["CAP_NET_ADMIN"] if role == "firewall" else [])
     assert "NVIDIA_VISIBLE_DEVICES=void" in inside["Env"]
     assert spec["endpoint_spec"]["Mode"] == "dnsrr"
@@ -100,6 +103,33 @@ def test_only_hub_and_job_service_hold_the_engines_socket() -> None:
     }
     assert holders == {"hub", "service"}
     assert container(by_role()["hub"])["Groups"] == ["990"]
+
+
+def test_the_container_of_a_labs_own_policies_has_their_files_and_nothing_else() -> None:
+    specs = by_role(WITH_POLICIES)
+    spec, inside = specs["policy"], container(specs["policy"])
+    (mount,) = inside["Mounts"]
+    assert (mount["Target"], mount["VolumeOptions"]["DriverConfig"]["Options"]["type"]) == (
+        "/run/minicluster-policy",
+        "tmpfs",
+    )
+    assert (inside["Secrets"], inside["ReadOnly"], spec["endpoint_spec"]["Ports"]) == ([], True, [])
+    assert [one["File"]["Name"] for one in inside["Configs"]] == ["/etc/minicluster/policies/ours.py"]
+    assert spec["task_template"]["Networks"] == [{"Target": "minicluster_policy"}]
+    (network,) = [one for one in plan.networks(WITH_POLICIES) if one["name"] == "minicluster_policy"]
+    assert network["internal"] and not network.get("attachable")
+    limits = spec["task_template"]["Resources"]["Limits"]
+    assert limits["Pids"] <= 64 and limits["MemoryBytes"] <= 3 << 30
+    assert "MINICLUSTER" not in json.dumps(inside["Env"])
+
+
+def test_the_job_service_reaches_policies_by_their_socket_alone_and_runs_none_itself() -> None:
+    inside = container(by_role(WITH_POLICIES)["service"])
+    (mount,) = [one for one in inside["Mounts"] if one["Target"] == "/run/minicluster-policy"]
+    assert mount["ReadOnly"]
+    assert "--MiniclusterHub.policy_sandbox=/run/minicluster-policy/socket" in inside["Args"]
+    assert "--MiniclusterHub.policy_sandbox=none" in container(by_role()["service"])["Args"]
+    assert [one["name"] for one in plan.networks(Choices())] == ["minicluster"]
 
 
 def test_the_job_service_publishes_with_the_registrys_password_as_a_file() -> None:
@@ -146,6 +176,7 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
     ("choices", "roles"),
     [
         (Choices(), set()),
+        (WITH_POLICIES, {"policy", "service"}),
         (Choices(port=8443), {"proxy", "hub", "firewall"}),
         (Choices(tenants_deny=("10.0.0.0/8",)), {"firewall"}),
         (Choices(tenants_reach=("10.0.0.5:5432",)), {"firewall"}),

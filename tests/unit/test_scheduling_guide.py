@@ -7,7 +7,7 @@ import pytest
 
 from minicluster.wire import PolicyChoice
 from minicluster_hub.rules.choices import build, offered_policies
-from minicluster_hub.rules.own import OwnPolicy
+from minicluster_hub.rules.own import OwnPolicies, OwnPolicy
 from minicluster_hub.scheduling.assign import assign
 from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
@@ -22,12 +22,13 @@ HOUR_S = 3600.0
 
 
 @pytest.fixture
-def started():
-    """Put the source of a policy in force as the service does."""
-    running = []
+def started(tmp_path):
+    """Put a policy's file in force as the service does."""
+    running, own = [], OwnPolicies.in_processes(tmp_path)
 
     def start(source, **options):
-        policy, placement = build(PolicyChoice(policy="ours", source=source, options=options))
+        (tmp_path / "ours.py").write_text(source)
+        policy, placement = build(PolicyChoice(policy="ours", options=options), own)
         assert isinstance(policy, OwnPolicy)
         policy.load()
         running.append(policy)

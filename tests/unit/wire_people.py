@@ -2,7 +2,7 @@
 
 from minicluster import wire
 
-CHOICE = {"policy": "time_slice", "placement": "pack", "options": {"quantum_s": 60.0}, "source": None}
+CHOICE = {"policy": "time_slice", "placement": "pack", "options": {"quantum_s": 60.0}}
 FIGURES = {
     "average_s": 100.0,
     "median_s": 90.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from minicluster_hub.cluster import policy_container
 from minicluster_hub.cluster.choices import TLS_NONE, Choices
 from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
 from minicluster_hub.cluster.record import Images
@@ -72,6 +73,7 @@ class Draft:
     capabilities: those that it keeps; all others are dropped.
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
     each_manager: one task on each manager, in the platform's network.
+    sealed_off: no network that leads anywhere, nothing to write to. policy_socket: it has that one's folder.
     """
 
     role: str
@@ -89,34 +91,30 @@ class Draft:
     everywhere: bool = False
     each_manager: bool = False
     once: bool = False
+    sealed_off: bool = False
+    policy_socket: bool = False
     grace_s: int = 5
 
 
 def registry(facts: Facts) -> Draft:
-    return Draft(
-        role="registry",
-        image=facts.images.registry,
-        args=("serve", REGISTRY_CONFIG),
-        secrets=("registry_cert", "registry_key", "registry_htpasswd", "registry_publisher"),
-        configs={"registry_config": REGISTRY_CONFIG},
-        environment={"OTEL_TRACES_EXPORTER": "none"},
-        data_dir="/var/lib/registry",
-        ports={REGISTRY_PORT: 5000},
-        user=ROOT,  # its image's folder is root's
-    )
+    return _registry(facts, "registry", REGISTRY_PORT, ("registry_publisher",))
 
 
 def cache(facts: Facts) -> Draft:
+    return _registry(facts, "cache", CACHE_PORT)
+
+
+def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ()) -> Draft:
     return Draft(
-        role="cache",
+        role=role,
         image=facts.images.registry,
         args=("serve", REGISTRY_CONFIG),
-        secrets=("registry_cert", "registry_key", "registry_htpasswd"),
-        configs={"cache_config": REGISTRY_CONFIG},
+        secrets=("registry_cert", "registry_key", "registry_htpasswd", *secrets),
+        configs={f"{role}_config": REGISTRY_CONFIG},
         environment={"OTEL_TRACES_EXPORTER": "none"},
         data_dir="/var/lib/registry",
-        ports={CACHE_PORT: 5000},
-        user=ROOT,
+        ports={port: 5000},
+        user=ROOT,  # its image's folder is root's
     )
 
 
@@ -165,24 +163,10 @@ def images(facts: Facts) -> Draft:
 
 
 def service(choices: Choices, facts: Facts) -> Draft:
-    options = [
-        "--engine=swarm",
-        f"--data-dir={DATA_DIR}",
-        f"--SwarmEngine.image={facts.images.notebook}",
-        *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
-        f"--MiniclusterHub.server_gpus={choices.server_gpus}",
-        *(["--SwarmEngine.dedicated_managers=True"] if choices.dedicated_managers else []),
-        f"--SwarmEngine.data_cache_bytes={choices.data_cache_bytes}",
-        f"--SwarmEngine.watch_gpus={choices.server_gpus > 0}",
-        *_agents_options(),
-        *_registry_options(facts),
-        *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
-        *choices.service_options,
-    ]
     return Draft(
         role="service",
         image=facts.images.hub,
-        args=("run", "service", *options),
+        args=("run", "service", *_service_options(choices, facts)),
         environment={
             "JUPYTERHUB_SERVICE_NAME": "minicluster",
             "JUPYTERHUB_SERVICE_PREFIX": SERVICE_PREFIX,
@@ -201,7 +185,41 @@ def service(choices: Choices, facts: Facts) -> Draft:
         ),
         data_dir=DATA_DIR,
         ports={AGENTS_PORT: AGENTS_PORT, FORMER_PORT: _FORMER_INSIDE},
+        configs=policy_container.files(choices.policies),
         socket=True,
+        policy_socket=choices.policies is not None,
+        each_manager=bool(facts.shared_data),
+    )
+
+
+def _service_options(choices: Choices, facts: Facts) -> list[str]:
+    return [
+        "--engine=swarm",
+        f"--data-dir={DATA_DIR}",
+        f"--SwarmEngine.image={facts.images.notebook}",
+        *([f"--SwarmEngine.images={facts.former_notebook}"] if facts.former_notebook else []),
+        f"--MiniclusterHub.server_gpus={choices.server_gpus}",
+        *(["--SwarmEngine.dedicated_managers=True"] if choices.dedicated_managers else []),
+        f"--SwarmEngine.data_cache_bytes={choices.data_cache_bytes}",
+        f"--SwarmEngine.watch_gpus={choices.server_gpus > 0}",
+        *_agents_options(),
+        *_registry_options(facts),
+        *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
+        *policy_container.service_options(choices.policies),
+        *choices.service_options,
+    ]
+
+
+def policy(choices: Choices, facts: Facts) -> Draft:
+    """What runs the lab's own policies, beside each job service: it has nothing but their files."""
+    return Draft(
+        role=policy_container.ROLE,
+        image=facts.images.hub,
+        args=("run", "policy"),
+        configs=policy_container.files(choices.policies),
+        user=policy_container.USER,
+        sealed_off=True,
+        policy_socket=True,
         each_manager=bool(facts.shared_data),
     )
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from minicluster_hub.cluster import policy_container
+
 SECRETS = Path("/run/secrets")
 _HUB_CONFIG = Path("/etc/minicluster/jupyterhub_config.py")
 _BUILT_IN_CONFIG = Path(__file__).with_name("hub_config.py")
@@ -19,6 +21,7 @@ def run(words: Sequence[str]) -> int:
         "hub": _hub,
         "proxy": _proxy,
         "service": _service,
+        "policy": _policy,
         "relay": _relay,
         "account": _account,
         "ready": _ready,
@@ -78,6 +81,12 @@ def _service(words: list[str]) -> int:
     more.append(f"--MiniclusterHub.bind_url=http://{address}:8082")
     more.append(f"--MiniclusterHub.keeper_token_file={SECRETS / 'keeper_token'}")
     _become([sys.executable, "-P", "-m", "minicluster_hub", *words, *more])
+    return 0
+
+
+def _policy(words: list[str]) -> int:
+    where = [policy_container.SOCKET, policy_container.FOLDER]
+    _become([sys.executable, "-P", "-m", "minicluster_hub.rules.sandbox_server", *where])
     return 0
 
 

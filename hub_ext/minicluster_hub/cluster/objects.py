@@ -9,7 +9,7 @@ from typing import Any
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.drafts import Kept
-from minicluster_hub.cluster.plan import PLATFORM, network
+from minicluster_hub.cluster.plan import PLATFORM
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
@@ -25,9 +25,8 @@ MADE, CHANGED, SAME = "made", "changed", "unchanged"
 _ROLE = "config"
 
 
-def ensure_network(daemon: Daemon) -> str:
-    """Make the overlay network that the platform and notebooks share."""
-    spec = network()
+def ensure_network(daemon: Daemon, spec: Mapping[str, Any]) -> str:
+    """Make an overlay network."""
     if daemon.call("networks", names=[f"^{spec['name']}$"]):
         return SAME
     with suppress(DockerConflict):

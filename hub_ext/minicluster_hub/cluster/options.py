@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minicluster_hub.cluster.firewall_rules import Endpoint
+from minicluster_hub.cluster.policy_container import policies
 
 _IMAGE = "docker run --rm -v /var/run/docker.sock:/var/run/docker.sock IMAGE"
 _EPILOG = f"""The first machine of a new cluster: {_IMAGE} up
@@ -52,6 +53,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     _door(parser)
     _images(parser)
     _data_sets(parser)
+    _policies(parser)
     _managers(parser)
     _network(parser)
     add = parser.add_argument
@@ -122,6 +124,15 @@ def _managers(parser: argparse.ArgumentParser) -> None:
         "--dedicated-managers",
         action=argparse.BooleanOptionalAction,
         help="managers run the cluster's own services only, no jobs and no notebook servers",
+    )
+
+
+def _policies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--policies",
+        type=policies,
+        metavar="DIR",
+        help="folder of the lab's own scheduling policies, NAME.py each, for a container of their own",
     )
 
 

@@ -6,14 +6,14 @@ import hashlib
 import json
 from typing import Any
 
-from minicluster_hub.cluster import drafts
+from minicluster_hub.cluster import drafts, policy_container
 from minicluster_hub.cluster.choices import Choices
 from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.sweep import VOLUMES
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
-PLATFORM = ("registry", "cache", "relay", "firewall", "images", "service", "hub", "proxy")
+PLATFORM = ("registry", "cache", "relay", "firewall", "images", "policy", "service", "hub", "proxy")
 """The roles of the platform's services, in the order in which they start."""
 LATE = ("images", DATA_ROLE)
 """Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are.
@@ -31,6 +31,11 @@ def network() -> dict[str, Any]:
     return {"name": CLUSTER, "driver": "overlay", "attachable": True, "labels": labels("network")}
 
 
+def networks(choices: Choices) -> list[dict[str, Any]]:
+    """Return the arguments of create_network for each network of the platform."""
+    return [network(), *([policy_container.network()] if choices.policies is not None else [])]
+
+
 def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     """Return the arguments of create_service for each service, in the order in which they start.
 
@@ -41,6 +46,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
         found += [
             drafts.firewall(choices, facts),
             drafts.images(facts),
+            *([drafts.policy(choices, facts)] if choices.policies is not None else []),
             drafts.service(choices, facts),
             drafts.hub(choices, facts),
             drafts.proxy(choices, facts),
@@ -90,6 +96,7 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
             "RestartPolicy": _restart(draft),
             "Placement": _placement(draft, facts),
             "Networks": _networks(draft),
+            **_resources(draft),
             "LogDriver": {"Name": "json-file", "Options": {"max-size": "10m", "max-file": "3"}},
         },
     }
@@ -97,6 +104,13 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
     spec["labels"] = labels(draft.role, name=name, spec=digest)
     spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
     return spec
+
+
+def _resources(draft: Draft) -> dict[str, Any]:
+    if not draft.sealed_off:
+        return {}
+    limits = {"MemoryBytes": policy_container.MEMORY_BYTES, "Pids": policy_container.PIDS}
+    return {"Resources": {"Limits": limits}}
 
 
 def _mode(draft: Draft) -> dict[str, Any]:
@@ -119,6 +133,9 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
         "Secrets": [_secret(name, facts.sealed[name], draft.user) for name in draft.secrets],
         "Configs": [_config(facts.configs[name], path, draft.user) for name, path in draft.configs.items()],
     }
+    if draft.sealed_off:
+        # Docker's own resolver would ask the outside on its behalf.
+        container |= {"ReadOnly": True, "DNSConfig": {"Nameservers": ["127.0.0.1"]}}
     if draft.command:
         container["Command"] = list(draft.command)
     if draft.args:
@@ -143,6 +160,8 @@ def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
                 "VolumeOptions": {"Labels": labels(draft.role)},
             }
         )
+    if draft.policy_socket:
+        mounts.append(policy_container.mount(read_only=not draft.sealed_off))
     if draft.socket:
         mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": _SOCKET})
     return mounts
@@ -179,6 +198,8 @@ def _placement(draft: Draft, facts: Facts) -> dict[str, Any]:
 def _networks(draft: Draft) -> list[dict[str, Any]]:
     if draft.everywhere:
         return [{"Target": "host"}]
+    if draft.sealed_off:
+        return [{"Target": policy_container.NETWORK}]
     return [{"Target": CLUSTER, "Aliases": [draft.role]}]
 
 

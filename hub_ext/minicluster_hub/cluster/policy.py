@@ -1,4 +1,4 @@
-"""`minicluster policy`: what orders the jobs, since when and by whom; with a name or a file, another policy.
+"""`minicluster policy`: what orders the jobs, since when and by whom; with a name, another policy.
 
 It speaks to the job service's REST interface, so that it works on any machine, with an administrator's token.
 """
@@ -43,11 +43,11 @@ def run(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="minicluster policy",
-        description="Show the policy in force and all there is; with a name or FILE.py, change it.",
+        description="Show the policy in force and all there is; with a name, change it.",
         epilog="An administrator's token has to be in MINICLUSTER_TOKEN: the hub's page Token makes one.",
     )
     add = parser.add_argument
-    add("policy", nargs="?", metavar="NAME or FILE.py", help="the policy to put in force; without: show")
+    add("policy", nargs="?", metavar="NAME", help="the policy to put in force; without: show")
     add("--url", required=True, help="the hub's, as in a browser, like https://lab.example.org")
     add("--ca", type=Path, metavar="FILE", help="the hub's certificate, where it made its own (PEM)")
     add("--placement", help="another placement than the one in force")
@@ -63,6 +63,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if not given.url.startswith(("https://", "http://")):
         parser.error(f"--url {given.url}: it begins with https://, as in a browser")
+    if (given.policy or "").endswith(".py"):
+        parser.error(
+            f"{given.policy}: no file is sent. Put it into the cluster's folder of policies (up --policies;"
+            " with ./run: DATA/policies), then name it without .py"
+        )
     return given
 
 
@@ -79,19 +84,9 @@ def _option(text: str) -> tuple[str, OptionValue]:
 
 
 def _choice(given: argparse.Namespace, hub: _Hub) -> PolicyChoice:
-    """Return what is wanted. Raises OSError, ValueError."""
+    """Return what is wanted. Raises PolicyRefused."""
     placement = given.placement or hub.ask().in_force.choice.placement
-    source, name = None, given.policy
-    if name.endswith(".py"):
-        source, name = _source(Path(name)), Path(name).stem
-    return PolicyChoice(policy=name, placement=placement, options=dict(given.options), source=source)
-
-
-def _source(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not in UTF-8") from error
+    return PolicyChoice(policy=given.policy, placement=placement, options=dict(given.options))
 
 
 def _trusting(path: Path) -> ssl.SSLContext:

@@ -13,6 +13,7 @@ from minicluster_hub.cluster import (
     images,
     objects,
     plan,
+    policy_container,
     publisher,
     record,
     sealed,
@@ -201,8 +202,11 @@ class Up:
             texts["cache_config"] = registry_config(upstream)
         if choices.config:
             texts["hub_config"] = choices.config
+        for name, text in (choices.policies or {}).items():
+            texts[policy_container.config_name(name)] = text
         self.configs = objects.ensure_configs(self.daemon, texts)
-        self.steps.done("network", plan.network()["name"], objects.ensure_network(self.daemon))
+        for network in plan.networks(choices):
+            self.steps.done("network", network["name"], objects.ensure_network(self.daemon, network))
 
     def _specs(self) -> list[dict[str, Any]]:
         socket_path, socket_gid = socket_on_host(self.own)

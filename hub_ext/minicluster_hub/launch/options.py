@@ -27,6 +27,8 @@ class Options:
     add_user: str | None
     reset_password: str | None
     remove_user: str | None
+    policies: Path | None = None
+    """The folder of the lab's own policies, None: `policies` in the data folder."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -38,6 +40,8 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error(f"--nodes {given.nodes}: take 1 to 64 virtual nodes")
     if given.port is not None and not 1 <= given.port <= 65535:
         parser.error(f"--port {given.port}: a port is a number from 1 to 65535")
+    if given.policies is not None and not given.policies.is_dir():
+        parser.error(f"--policies {given.policies}: there is no such folder")
     return Options(
         data_dir=(given.data or default_data).expanduser().absolute(),
         host=given.host,
@@ -48,6 +52,7 @@ def parse(arguments: Sequence[str]) -> Options:
         add_user=given.add_user,
         reset_password=given.reset_password,
         remove_user=given.remove_user,
+        policies=given.policies and given.policies.expanduser().absolute(),
     )
 
 
@@ -68,6 +73,7 @@ def _parser(default_data: Path) -> argparse.ArgumentParser:
     add("--port", type=int, help="port for browsers (8000)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     add("--nodes", type=int, default=3, metavar="N", help="virtual nodes of this machine (3)")
+    add("--policies", type=Path, metavar="DIR", help="folder of your own scheduling policies (DATA/policies)")
     add("--torch", metavar="SPEC", help="what pip installs as torch (a CPU build where no NVIDIA GPU is)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--demo", action="store_true", help="run the quickstart without a person, then end")

@@ -80,7 +80,8 @@ def prepared(options: Options, port: int) -> Iterator[HubProcess]:
         end_left_over(options.data_dir)
         ports.check_public(options.host, port)
         loopback = ports.choose(options.data_dir / "hub" / "ports.json")
-        settings = Settings(options.data_dir, options.host, port, options.nodes, loopback)
+        where = options.data_dir, options.host, port, options.nodes, loopback
+        settings = Settings(*where, policies_dir=options.policies)
         yield HubProcess(settings, tree() / "jupyterhub_config.py")
 
 

@@ -1,39 +1,33 @@
 """The process of a lab's own policy: it loads a file or an entry point, then answers snapshots.
 
-What the file may hold: see scheduling.own. What it prints goes into the service's log. It may start no
-processes and has so much memory; what takes too long is interrupted, so that the answer names the line.
+What the file may hold: see scheduling.own. What takes too long is interrupted, so that the answer names the
+line. What it prints goes along with the answers.
 """
 
 from __future__ import annotations
 
-import json
+import io
 import linecache
 import os
-import resource
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint
-from multiprocessing.connection import Connection
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from minicluster_hub.processes import die_with_parent
+from minicluster_hub.rules.confine import confine
+from minicluster_hub.rules.link import LinkLost, receive, send
+from minicluster_hub.rules.messages import plan_to_json, snapshot_from_json
+from minicluster_hub.rules.policy_files import ENTRY_POINTS, path_of
 from minicluster_hub.scheduling.own import OwnPlan, PolicyFailed, policy_in
 
-MEMORY_BYTES = 2 << 30
-GROUP = "minicluster.policies"
-_PROCESSES = {
-    "os.exec",
-    "os.fork",
-    "os.forkpty",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.system",
-    "subprocess.Popen",
-}
+PRINTED_CHARS = 4000
+"""What is passed on of what a policy prints at a time."""
 _MOST_LINES = 3
 
 
@@ -41,70 +35,104 @@ class Overdue(BaseException):
     """The question took too long. No Exception, so that few policies catch it."""
 
 
+class Printed(io.TextIOBase):
+    """Takes the place of standard output, and keeps the beginning of what it is given."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+
+    def write(self, text: str, /) -> int:
+        self._kept += text[: PRINTED_CHARS - len(self._kept)]
+        return len(text)
+
+    def take(self) -> str:
+        kept, self._kept = self._kept, ""
+        return kept
+
+
+class PolicyProcess:
+    """link: to who asks. folder: of the lab's policies."""
+
+    def __init__(self, link: socket.socket, folder: Path | None) -> None:
+        self._link = link
+        self._folder = folder
+        self._printed = Printed()
+        sys.stdout = sys.stderr = self._printed
+
+    def run(self) -> None:
+        """Answer until nobody asks any more."""
+        try:
+            if loaded := self._answer(lambda asked: self._load(asked["load"])):
+                while True:
+                    self._answer(
+                        lambda asked: (None, plan_to_json(loaded.plan(snapshot_from_json(asked["plan"]))))
+                    )
+        except (LinkLost, OSError):
+            return
+
+    def _load(self, asked: Mapping[str, Any]) -> tuple[OwnPlan, dict[str, Any]]:
+        name = asked["name"]
+        path = path_of(self._folder, name) if self._folder else None
+        found = module_of(name, path.read_text("utf-8")) if path else _installed(name)
+        policy = policy_in(found, asked["options"])
+        return policy, {"moves_running": policy.moves_running, "elastic": policy.elastic}
+
+    def _answer(self, make: Callable[[Any], tuple[OwnPlan | None, dict[str, Any]]]) -> OwnPlan | None:
+        """Send what `make` makes of the next question, or its error with the lines where it was raised."""
+        asked = receive(self._link)
+        made, limit_s = None, asked["limit_s"]
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
+            made, told = make(asked)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except PolicyFailed as error:
+            told = {"error": str(error)}
+        except Overdue as error:
+            told = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        send(self._link, {**told, "number": asked["number"], "printed": self._printed.take()})
+        return made
+
+
 def main() -> None:
-    die_with_parent(int(sys.argv[2]))
-    sys.stdout = sys.stderr
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    sys.addaudithook(_start_nothing)
+    folder = Path(sys.argv[3]) if sys.argv[3] else None
+    process = PolicyProcess(socket.socket(fileno=int(sys.argv[1])), folder)
     signal.signal(signal.SIGALRM, _interrupt)
-    link, loaded = Connection(int(sys.argv[1])), list[OwnPlan]()
-    try:
-        _answer(link, lambda asked: _load(asked, loaded))
-        while loaded:
-            _answer(link, lambda snapshot: _as_json(loaded[0].plan(snapshot)))
-    except (EOFError, OSError):
-        return
+    _throw_away_output()
+    confine(folder)
+    die_with_parent(int(sys.argv[2]))
+    process.run()
 
 
-def _start_nothing(event: str, _arguments: object) -> None:
-    if event in _PROCESSES:
-        raise PermissionError("a policy may start no process")
+def _throw_away_output() -> None:
+    """What goes round sys.stdout would fill the service's log."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise Overdue
 
 
-def _load(asked: Mapping[str, Any], loaded: list[OwnPlan]) -> dict[str, Any]:
-    sys.path[:] = asked["path"]
-    name = asked["name"]
-    if asked["source"] is None:
-        found = EntryPoint(name, asked["entry"], GROUP).load()
-    else:
-        found = module_of(name, asked["source"])
-    loaded.append(policy_in(found, asked["options"]))
-    return {"moves_running": loaded[0].moves_running, "elastic": loaded[0].elastic}
+def _installed(name: str) -> object:
+    """Return what an installed package brings by that name. Raises PolicyFailed, and what its import does."""
+    found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not found:
+        raise PolicyFailed(f"there is no {name}.py in the policies' folder, and no package brings {name}")
+    return found[0].load()
 
 
 def module_of(name: str, source: str) -> ModuleType:
     module, path = ModuleType(name), f"<policy {name}>"
     linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
     sys.modules[name] = module
-    exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 - that is what the child is for
+    exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 - that is what this process is for
     return module
-
-
-def _as_json(plan: Any) -> dict[str, Any]:
-    grants = [[grant.job_id, grant.chunks] for grant in plan.grants]
-    return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.in_turn, "kept": plan.kept}
-
-
-def _answer(link: Connection, make: Callable[[Any], dict[str, Any]]) -> None:
-    """Send what `make` makes of the next question, or its error with the lines where it was raised."""
-    number, limit_s, question = link.recv()
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        told = make(question)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except PolicyFailed as error:
-        told = {"error": str(error)}
-    except Overdue as error:
-        told = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
-    except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    link.send_bytes(json.dumps({**told, "number": number}).encode())
 
 
 def _where(error: BaseException) -> str:

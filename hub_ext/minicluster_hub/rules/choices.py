@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from minicluster.wire import OfferedOption, OfferedPolicy, OptionValue, PolicyChoice
 from minicluster_hub.rules.errors import ChoiceRefused
-from minicluster_hub.rules.installed import installed, offered_installed
-from minicluster_hub.rules.own import OwnPolicy
+from minicluster_hub.rules.own import OwnPolicies
+from minicluster_hub.rules.policy_files import KINDS
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
 
-_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str}
+_NONE = OwnPolicies()
+_NO_FILE = ": none that is built in, and no {}.py in the folder of policies"
 
 
-def build(choice: PolicyChoice) -> tuple[Policy, Placement]:
+def build(choice: PolicyChoice, own: OwnPolicies = _NONE) -> tuple[Policy, Placement]:
     """Return what a choice means; a lab's own policy is yet to be loaded. Raises ChoiceRefused."""
     placement = _named(PLACEMENTS, choice.placement, "placement")()
-    if choice.source is not None:
-        return OwnPolicy(choice.policy, choice.options, choice.source), placement
-    if choice.policy not in POLICIES and choice.policy in (brought := installed()):
-        return OwnPolicy(choice.policy, choice.options, None, brought[choice.policy]), placement
-    made = _named(POLICIES, choice.policy, "policy")
-    return made(**_checked(choice.policy, _options(made), choice.options)), placement
+    if choice.policy in POLICIES:
+        made = _named(POLICIES, choice.policy, "policy")
+        return made(**_checked(choice.policy, _options(made), choice.options)), placement
+    if choice.policy in own.names():
+        return own.policy(choice.policy, choice.options), placement
+    raise _unknown("policy", choice.policy, sorted([*POLICIES, *own.names()]), _NO_FILE)
 
 
-def offered_policies() -> tuple[OfferedPolicy, ...]:
-    """Return the built-in ones, then those of installed packages."""
+def offered_policies(own: OwnPolicies = _NONE) -> tuple[OfferedPolicy, ...]:
+    """Return the built-in ones, then the lab's own."""
     built_in = (_offered(name, _named(POLICIES, name, "policy")) for name in sorted(POLICIES))
-    return (*built_in, *offered_installed())
+    return (*built_in, *own.offered())
 
 
 def offered_placements() -> tuple[OfferedPolicy, ...]:
@@ -42,10 +43,14 @@ def offered_placements() -> tuple[OfferedPolicy, ...]:
 def _named(table: Mapping[str, str], name: str, what: str) -> Any:
     """Return the class behind a name."""
     if name not in table:
-        there = ", ".join(sorted({*table, *(installed() if table is POLICIES else ())}))
-        raise ChoiceRefused("unknown_name", f"there is no {what} {name!r}", f"There are: {there}.")
+        raise _unknown(what, name, sorted(table))
     module, _, attribute = table[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def _unknown(what: str, name: str, there: Sequence[str], more: str = "") -> ChoiceRefused:
+    message = f"there is no {what} {name!r}{more.format(name)}"
+    return ChoiceRefused("unknown_name", message, f"There are: {', '.join(there)}.")
 
 
 def _options(made: Any) -> tuple[OfferedOption, ...]:
@@ -54,7 +59,7 @@ def _options(made: Any) -> tuple[OfferedOption, ...]:
     return tuple(
         OfferedOption(name=field.name, kind=str(field.type), default=field.default)
         for field in fields
-        if field.init and str(field.type) in _KINDS and isinstance(field.default, (bool, int, float, str))
+        if field.init and str(field.type) in KINDS and isinstance(field.default, (bool, int, float, str))
     )
 
 
@@ -72,7 +77,7 @@ def _checked(
         if name not in kinds:
             there = ", ".join(sorted(kinds)) or "none"
             raise ChoiceRefused("unknown_option", f"{policy} has no option {name!r}", f"It has: {there}.")
-        wanted = _KINDS[kinds[name]]
+        wanted = KINDS[kinds[name]]
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             message = f"{policy}'s option {name} is of the kind {kinds[name]}, and {value!r} is not"
             raise ChoiceRefused("bad_option", message)

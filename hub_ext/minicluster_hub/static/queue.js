@@ -7,7 +7,6 @@ import { queueChanged } from "./queue_me.js";
 const card = document.getElementById("policy");
 const isAdmin = Boolean(card.dataset.admin);
 const form = document.getElementById("choose");
-const ownFile = document.getElementById("own-policy");
 const table = document.getElementById("waiting");
 const waiting = new Map();
 let report = null;
@@ -59,21 +58,13 @@ function chosenOptions() {
   return Object.fromEntries(fields.map((field) => [field.name, (readers[field.dataset.kind] ?? number)(field)]));
 }
 
-async function chosenPolicy() {
-  const [file] = ownFile.files;
-  if (file) {
-    return { policy: file.name.replace(/\.py$/, ""), source: await file.text() };
-  }
-  return { policy: document.getElementById("policies").value, options: chosenOptions() };
-}
-
 async function choose(event) {
   event.preventDefault();
-  event.submitter.disabled = true; // A policy of one's own is tried out first, which takes a moment.
+  event.submitter.disabled = true; // A policy of the lab's own is tried out first, which takes a moment.
   try {
-    const choice = { placement: document.getElementById("placements").value, ...(await chosenPolicy()) };
+    const [policy, placement] = ["policies", "placements"].map((id) => document.getElementById(id).value);
+    const choice = { policy, placement, options: chosenOptions() };
     showPolicy(await ask("api/policy", { method: "PUT", json: choice }));
-    ownFile.value = "";
     tell("policy", null);
   } catch (error) {
     tell("policy", error);
@@ -125,9 +116,6 @@ async function load(query) {
 }
 
 form?.addEventListener("submit", choose);
-document.getElementById("policies")?.addEventListener("change", () => {
-  ownFile.value = "";
-  showOptions();
-});
+document.getElementById("policies")?.addEventListener("change", () => showOptions());
 const query = isAdmin ? { owner: "all" } : {};
 listen("api/events", { query, open: () => load(query), on: { job: show } });

@@ -12,6 +12,7 @@ from minicluster_hub.store.rows import AnyRow, add_row, clean
 from minicluster_hub.store.scheduling_tables import POLICIES
 
 _NEWEST = select(POLICIES).order_by(POLICIES.c.id.desc()).limit(1)
+_STANDING = select(POLICIES).where(POLICIES.c.ended == "").order_by(POLICIES.c.id.desc()).limit(100)
 _IN_FORCE = _NEWEST.where(POLICIES.c.ended == "")
 
 
@@ -34,6 +35,11 @@ class Policies:
         with self._database.read() as connection:
             row = connection.execute(_IN_FORCE).one_or_none()
         return None if row is None else _chosen(row)
+
+    def standing(self) -> list[Chosen]:
+        """Return the choices that were not taken back, the newest first."""
+        with self._database.read() as connection:
+            return [_chosen(row) for row in connection.execute(_STANDING)]
 
     def trouble(self) -> str:
         """Return why the last choice was taken back, "" if it was not."""

@@ -15,15 +15,11 @@ OptionValue = (
 
 
 class PolicyChoice(Message):
-    """PUT api/policy. options: of the policy, by name, what is left out has its default.
-
-    source: the text of a Python file with a policy of the lab's own, which goes by the name `policy`.
-    """
+    """PUT api/policy. options: of the policy, by name, what is left out has its default."""
 
     policy: str = Field(min_length=1, max_length=64)
     placement: str = Field(default="pack", min_length=1, max_length=64)
     options: dict[Name, OptionValue] = Field(default_factory=dict, max_length=32)
-    source: str | None = Field(default=None, max_length=256 * 1024)
 
 
 class OfferedOption(Message):
@@ -37,7 +33,8 @@ class OfferedOption(Message):
 class OfferedPolicy(Message):
     """A policy or a placement that can be chosen. summary: what it does, in a line.
 
-    distribution: the installed package that brings it, with its version; "": it is built in.
+    distribution: the installed package that brings it, with its version; "": it is built in, or a file of the
+    lab's own.
     """
 
     name: str

@@ -27,6 +27,8 @@ from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.post import Post
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.reconciler import Reconciler
+from minicluster_hub.rules.in_force import BUILT_IN, Rules
+from minicluster_hub.rules.own import OwnPolicies
 from minicluster_hub.scenes import Limits
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
@@ -147,8 +149,16 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         cache_max_age=45,
     )
     accounts = Accounts(store, WEEK_S, {}, Quotas.read(quotas))
-    reconciler = Reconciler(store, engine, service_url=url, accounts=accounts, limits=_SILENCE_IS_NO_LOSS)
     log = logging.getLogger("minicluster-test")
+    own = OwnPolicies.in_processes(folder / "policies")
+    reconciler = Reconciler(
+        store,
+        engine,
+        service_url=url,
+        accounts=accounts,
+        limits=_SILENCE_IS_NO_LOSS,
+        rules=Rules(store, BUILT_IN, time.time, log, own),
+    )
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     storage = Storage(store.storage, lambda owner: 1 << 50, Room(folder))
     metrics = Metrics()

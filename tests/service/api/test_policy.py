@@ -20,6 +20,24 @@ def plan(snapshot):
     return Plan(tuple(Grant(job.job_id, job.chunks or job.min_chunks) for job in snapshot.jobs))
 """
 
+AT_NIGHT = '''
+"""Large gangs start at night.
+
+More of that.
+"""
+from dataclasses import dataclass
+from minicluster_hub.scheduling.base import Grant, Plan
+
+@dataclass
+class Policy:
+    large_slots: int = 4
+    from_h: float = -2.5
+    names: tuple = ()
+
+    def plan(self, snapshot):
+        return Plan(tuple(Grant(job.job_id, job.chunks or job.min_chunks) for job in snapshot.jobs))
+'''
+
 
 async def report(api, token="ada-token"):
     answer = await api.ask("GET", "api/policy", token)
@@ -29,6 +47,17 @@ async def report(api, token="ada-token"):
 
 async def choose(api, token="root-token", **choice):
     return await api.ask("PUT", "api/policy", token, json=choice)
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """Put a lab's own policy into the folder of policies."""
+
+    def put(source=OURS, name="ours"):
+        (tmp_path / "policies").mkdir(exist_ok=True)
+        (tmp_path / "policies" / f"{name}.py").write_text(source)
+
+    return put
 
 
 async def test_what_there_is_to_choose_is_told_with_its_options(api):
@@ -60,12 +89,37 @@ async def test_an_admin_changes_it_and_everybody_sees_that(api):
     assert (told.in_force.choice.options, told.in_force.by) == ({"quantum_s": 60}, "root")
 
 
-async def test_users_change_nothing_and_do_not_see_the_labs_own_file(api):
+async def test_users_change_nothing(api):
     answer = await choose(api, token="ada-token", policy="srtf")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "scope_missing")
-    assert (await choose(api, policy="ours", source=OURS)).status_code == 200
-    assert (await report(api)).in_force.choice.source is None
-    assert (await report(api, "root-token")).in_force.choice.source == OURS
+
+
+async def test_files_of_the_lab_are_offered_with_what_they_say_of_themselves(api, ours):
+    ours(OURS)
+    ours(AT_NIGHT, "at_night")
+    ours("def plan(", "broken")
+    ours(OURS, "fifo")
+    offered = {policy.name: policy for policy in (await report(api)).policies}
+    assert offered["ours"].summary == "This lab's own policy." and offered["ours"].options == ()
+    assert offered["at_night"].summary == "Large gangs start at night."
+    told = {option.name: (option.kind, option.default) for option in offered["at_night"].options}
+    assert told == {"large_slots": ("int", 4), "from_h": ("float", -2.5)}
+    assert offered["broken"].summary.startswith("broken.py cannot be read: '(' was never closed")
+    assert not offered["fifo"].summary.startswith("This lab's"), "the built-in ones keep their names"
+
+
+async def test_a_file_that_is_gone_gives_way_and_says_so(start_api, ours, tmp_path):
+    ours()
+    async with start_api() as api:
+        assert (await choose(api, policy="ours")).status_code == 200
+    (tmp_path / "policies" / "ours.py").unlink()
+    async with start_api() as api:
+        job = await api.submit()
+        assert await api.agents(job.id)
+        told = await report(api)
+        assert told.in_force.choice == BUILT_IN
+        assert told.trouble.startswith("ours was taken back: there is no policy 'ours'")
+        assert "no ours.py in the folder of policies" in told.trouble
 
 
 @pytest.mark.parametrize(
@@ -74,9 +128,9 @@ async def test_users_change_nothing_and_do_not_see_the_labs_own_file(api):
         ({"policy": "lottery"}, "unknown_name"),
         ({"policy": "fifo", "options": {"speed": 1}}, "unknown_option"),
         ({"policy": "time_slice", "options": {"quantum_s": "soon"}}, "bad_option"),
-        ({"policy": "ours", "source": "def plan("}, "bad_policy"),
+        ({"policy": "ours"}, "unknown_name"),
         ({"policy": "fifo", "colour": "red"}, "unknown_field"),
-        ({"policy": "ours", "source": "#" * 300_000}, "invalid"),
+        ({"policy": "ours", "source": "def plan(snapshot): ..."}, "unknown_field"),
     ],
 )
 async def test_what_is_wrong_is_told_and_changes_nothing(api, choice, code):
@@ -101,10 +155,10 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
     assert (await waits(large))["state"] == "queued"
 
 
-async def test_others_are_answered_while_a_policy_is_tried_out(api):
-    source = f"import time; time.sleep(3)\n{OURS}"
+async def test_others_are_answered_while_a_policy_is_tried_out(api, ours):
+    ours(f"import time; time.sleep(3)\n{OURS}")
     admin, client, answered = api.client("root-token"), api.client("ada-token"), 0
-    choice = {"policy": "ours", "source": source}
+    choice = {"policy": "ours"}
     choosing = asyncio.create_task(admin.put("api/policy", json=choice, timeout=60))
     while not choosing.done():
         assert (await client.get("api/jobs")).status_code == 200
@@ -115,11 +169,11 @@ async def test_others_are_answered_while_a_policy_is_tried_out(api):
     assert (await report(api)).in_force.choice.policy == "ours"
 
 
-async def test_a_policy_that_is_taken_back_says_why_to_everybody(api):
-    source = OURS.replace(
-        "    return", "    assert all(job.owner != 'ada' for job in snapshot.jobs)\n    return"
+async def test_a_policy_that_is_taken_back_says_why_to_everybody(api, ours):
+    ours(
+        OURS.replace("    return", "    assert all(job.owner != 'ada' for job in snapshot.jobs)\n    return")
     )
-    assert (await choose(api, policy="ours", source=source)).status_code == 200
+    assert (await choose(api, policy="ours")).status_code == 200
     job = await api.submit()
     assert await api.agents(job.id), "the policy before it goes on at once"
     told = await report(api, "bob-token")
@@ -191,7 +245,7 @@ async def command(api, *words, token="root-token", url=""):
     return ran.returncode, (printed + errors).decode()
 
 
-async def test_the_command_shows_the_policy_and_changes_it(api, tmp_path):
+async def test_the_command_shows_the_policy_and_changes_it(api, ours):
     code, told = await command(api)
     assert code == 0 and told.startswith(
         "policy     backfill\nplacement  pack\nsince      the cluster's settings"
@@ -200,15 +254,15 @@ async def test_the_command_shows_the_policy_and_changes_it(api, tmp_path):
     code, told = await command(api, *words)
     assert code == 0 and told.startswith("policy     time_slice quantum_s=60\nplacement  spread\n"), told
     assert ", by root\n" in told
-    (tmp_path / "ours.py").write_text(OURS)
-    code, told = await command(api, str(tmp_path / "ours.py"))
+    ours()
+    code, told = await command(api, "ours")
     assert code == 0 and told.startswith("policy     ours\nplacement  spread\n"), told
     assert (await report(api)).in_force.choice.policy == "ours"
 
 
-async def test_the_command_says_what_is_wrong(api, tmp_path):
-    (tmp_path / "bad.py").write_text("def plan(")
-    code, told = await command(api, str(tmp_path / "bad.py"))
+async def test_the_command_says_what_is_wrong(api, ours):
+    ours("def plan(", "bad")
+    code, told = await command(api, "bad")
     assert code == 1 and "bad cannot be put in force: SyntaxError" in told and "Traceback" not in told
     code, told = await command(api, "fifo", token="ada-token")
     assert code == 1 and "custom:minicluster:admin" in told, told
@@ -230,9 +284,8 @@ async def test_hours_are_counted_and_each_sees_their_own(api):
 
 
 async def test_the_command_says_what_is_wrong_on_its_way(api, tmp_path):
-    (tmp_path / "latin.py").write_bytes(b"# \xe4\n")
-    code, told = await command(api, str(tmp_path / "latin.py"))
-    assert code == 1 and "latin.py is not in UTF-8" in told and "Traceback" not in told
+    code, told = await command(api, "latin.py")
+    assert code == 2 and "latin.py: no file is sent. Put it into the cluster's folder of policies" in told
     code, told = await command(api, "--ca", str(tmp_path / "none.pem"))
     assert code == 1 and "none.pem: No such file or directory" in told and "Traceback" not in told
     code, told = await command(api, "fifo", url="lab.example.org")

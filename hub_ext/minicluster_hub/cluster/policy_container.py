@@ -1,0 +1,91 @@
+"""The container of a lab's own policies: the folder that `up --policies` reads, and what is planned of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minicluster_hub.engines.swarm.names import CLUSTER, labels
+
+ROLE = "policy"
+NETWORK = f"{CLUSTER}_{ROLE}"
+FOLDER = "/etc/minicluster/policies"
+SOCKET_DIR = "/run/minicluster-policy"
+SOCKET = f"{SOCKET_DIR}/socket"
+USER = "1001"
+"""Nobody else's: not that of the platform's data, nor that of tasks and notebook servers."""
+MEMORY_BYTES, PIDS = 5 << 29, 64
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
+_MOST_BYTES = 400_000
+"""Of all files: the record of what was chosen is a Docker config, which has 1,000,000 bytes at the most."""
+
+
+def policies(path: str) -> dict[str, str]:
+    """Return the policies of a folder: their texts by their names."""
+    folder = Path(path)
+    try:
+        found = {
+            file.stem: file.read_text("utf-8") for file in sorted(folder.iterdir()) if file.suffix == ".py"
+        }
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{path} cannot be read ({error.strerror}); inside the container it has to be mounted, like"
+            " -v $PWD/policies:/policies:ro and --policies /policies"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{path} has a file that is not in UTF-8") from error
+    _check(path, found)
+    return found
+
+
+def _check(path: str, found: Mapping[str, str]) -> None:
+    for name in found:
+        if not _NAME.fullmatch(name):
+            raise argparse.ArgumentTypeError(
+                f"{path}/{name}.py: a policy's name has letters, digits, - and _ only, 32 at the most"
+            )
+    size = sum(len(text.encode()) for text in found.values())
+    if size > _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{path}: its policies have {size} bytes; {_MOST_BYTES} is the most")
+
+
+def config_name(name: str) -> str:
+    """Return what a policy's file is called among the cluster's configs."""
+    return f"{ROLE}_{name}"
+
+
+def files(texts: Mapping[str, str] | None) -> dict[str, str]:
+    """Return where each policy's file lies: the job service reads what they say of themselves."""
+    return {config_name(name): f"{FOLDER}/{name}.py" for name in texts or {}}
+
+
+def service_options(texts: Mapping[str, str] | None) -> list[str]:
+    """Return where the job service has the lab's own policies run: never in its own container."""
+    if texts is None:
+        return ["--MiniclusterHub.policy_sandbox=none"]
+    return [f"--MiniclusterHub.policy_sandbox={SOCKET}", f"--MiniclusterHub.policies_dir={FOLDER}"]
+
+
+def network() -> dict[str, Any]:
+    """Return the arguments of create_network for one that leads nowhere: a service without any has Docker's
+    bridge."""
+    return {"name": NETWORK, "driver": "overlay", "internal": True, "labels": labels(ROLE)}
+
+
+def mount(*, read_only: bool) -> dict[str, Any]:
+    """Return the socket's folder: in the node's memory, the policies' own, open to the platform's user."""
+    options = {"type": "tmpfs", "device": "tmpfs", "o": f"size=64k,uid={USER},gid=1000,mode=2750"}
+    return {
+        "Type": "volume",
+        "Source": NETWORK,
+        "Target": SOCKET_DIR,
+        "ReadOnly": read_only,
+        "VolumeOptions": {
+            "NoCopy": True,
+            "Labels": labels(ROLE),
+            "DriverConfig": {"Name": "local", "Options": options},
+        },
+    }

@@ -1,0 +1,37 @@
+"""The two forms of a sandbox of policies: processes of the service, the server of the policy container."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from minicluster_hub.rules.own import OwnPolicies
+from minicluster_hub.rules.sandbox import ContainerSandbox, ProcessSandbox
+
+from ..patience import until
+
+
+@contextmanager
+def served(folder, path):
+    """Run the server of the policy container, here without its container."""
+    program = [sys.executable, "-P", "-m", "minicluster_hub.rules.sandbox_server", str(path), str(folder)]
+    server = subprocess.Popen(program, env={**os.environ, "JUPYTERHUB_API_TOKEN": "not in the container"})
+    try:
+        until(path.exists)
+        yield server
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextmanager
+def own_policies(form, folder):
+    """Yield the policies of a folder, as they run in one of the two forms."""
+    folder.mkdir(exist_ok=True)
+    if form == "process":
+        yield OwnPolicies(folder, ProcessSandbox(folder))
+    else:
+        path = Path(folder.parent, "socket")
+        with served(folder, path):
+            yield OwnPolicies(folder, ContainerSandbox(path))
