@@ -48,7 +48,9 @@ def main() -> None:
 async def measure(cluster: Cluster, rounds: int) -> tuple[float, float, float]:
     """Return the seconds of a swap to an own and to a built-in policy, and of a submission."""
     found = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    own = {"policy": "fewest", "source": found.group(1) if found else ""}
+    own, folder = {"policy": "fewest"}, cluster.hub.settings.data_dir / "policies"
+    folder.mkdir()
+    (folder / "fewest.py").write_text(found.group(1) if found else "")
     async with Visitor(cluster.hub.settings.url, FIRST_USER) as visitor:
         await visitor.log_in(cluster.password)
         await visitor.http.get(SERVICE_PATH)

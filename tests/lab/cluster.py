@@ -79,6 +79,10 @@ class LabCluster:
         if options != self._options:
             self.up(*options)
 
+    def forget_options(self) -> None:
+        """Have the next module's options set anew: somebody ran `up` with others."""
+        self._options = None
+
     def join(self) -> None:
         """Type the join command that `up` printed at the other machines."""
         for node in self.lab.nodes[1:]:

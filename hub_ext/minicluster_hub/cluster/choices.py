@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 TLS_SELF_MADE, TLS_OWN, TLS_NONE = "self-made", "own", "none"
@@ -22,7 +22,7 @@ class Choices:
     them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
     tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
     networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
-    policies: the texts of the lab's own, by their names; None: no folder was ever given, nothing runs them.
+    policies: the texts of the lab's own, by their names; with none of them, nothing would run one.
     tls_mark, db_mark: which of several that were given in the course of time.
     """
 
@@ -45,7 +45,7 @@ class Choices:
     tenants_reach: tuple[str, ...] = ()
     tenants_deny: tuple[str, ...] = ()
     service_options: tuple[str, ...] = ()
-    policies: Mapping[str, str] | None = None
+    policies: Mapping[str, str] = field(default_factory=dict)
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:
         """Return these choices with what was given now (None: not given) in their place."""

@@ -187,7 +187,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         ports={AGENTS_PORT: AGENTS_PORT, FORMER_PORT: _FORMER_INSIDE},
         configs=policy_container.files(choices.policies),
         socket=True,
-        policy_socket=choices.policies is not None,
+        policy_socket=bool(choices.policies),
         each_manager=bool(facts.shared_data),
     )
 

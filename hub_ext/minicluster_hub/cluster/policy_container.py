@@ -57,14 +57,14 @@ def config_name(name: str) -> str:
     return f"{ROLE}_{name}"
 
 
-def files(texts: Mapping[str, str] | None) -> dict[str, str]:
+def files(texts: Mapping[str, str]) -> dict[str, str]:
     """Return where each policy's file lies: the job service reads what they say of themselves."""
-    return {config_name(name): f"{FOLDER}/{name}.py" for name in texts or {}}
+    return {config_name(name): f"{FOLDER}/{name}.py" for name in texts}
 
 
-def service_options(texts: Mapping[str, str] | None) -> list[str]:
+def service_options(texts: Mapping[str, str]) -> list[str]:
     """Return where the job service has the lab's own policies run: never in its own container."""
-    if texts is None:
+    if not texts:
         return ["--MiniclusterHub.policy_sandbox=none"]
     return [f"--MiniclusterHub.policy_sandbox={SOCKET}", f"--MiniclusterHub.policies_dir={FOLDER}"]
 

@@ -202,7 +202,7 @@ class Up:
             texts["cache_config"] = registry_config(upstream)
         if choices.config:
             texts["hub_config"] = choices.config
-        for name, text in (choices.policies or {}).items():
+        for name, text in choices.policies.items():
             texts[policy_container.config_name(name)] = text
         self.configs = objects.ensure_configs(self.daemon, texts)
         for network in plan.networks(choices):

@@ -53,8 +53,9 @@ async def test_an_admin_changes_the_policy_and_a_user_does_not(api, tmp_path):
 
 
 async def test_an_admin_puts_the_guides_own_policy_in_force(api, tmp_path):
-    (tmp_path / "our_policy.py").write_text(FEWEST)
-    code, printed = await run(api, by_word("our_policy.py"), tmp_path)
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "fewest.py").write_text(FEWEST)
+    code, printed = await run(api, by_word("fewest"), tmp_path)
     assert code == 0, printed
     in_force = json.loads(printed)["in_force"]
     assert (in_force["choice"]["policy"], in_force["by"]) == ("fewest", "root")
