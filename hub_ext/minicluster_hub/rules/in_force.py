@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from minicluster.wire import PolicyChoice, PolicyInForce, PolicyReport
 from minicluster_hub.rules.choices import build, offered_placements, offered_policies
 from minicluster_hub.rules.errors import ChoiceRefused, PlanFailed
-from minicluster_hub.rules.own import Answer, OwnPolicies, OwnPolicy, PolicyGone
+from minicluster_hub.rules.own import Answer, OwnPolicies, OwnPolicy, PolicyGone, close
 from minicluster_hub.rules.sandbox import SandboxAway
 from minicluster_hub.rules.trial import in_words, try_out
 from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
@@ -27,7 +27,6 @@ BUILT_IN = PolicyChoice(policy="backfill", placement="pack")
 LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
 """In force while what the cluster's settings say cannot be."""
 _HINT = "nothing was changed; try the file with `simulate --policy FILE.py`, mend it, and choose it again"
-_AWAY_HINT = "nothing was changed; `status` tells whether the service policy runs"
 AWAY_S = 5.0
 """How long a built-in policy decides before the sandbox of a lab's own is looked for again."""
 _NOTHING: Mapping[int, Places] = {}
@@ -153,14 +152,14 @@ class Rules:
                 await asyncio.to_thread(try_out, policy, placement, snapshot)
                 chosen = self._store.policies.choose(choice, by, self._clock())
             except PolicyFailed as failed:
-                _close(policy)
+                close(policy)
                 message = f"{choice.policy} cannot be put in force: {failed}"
                 raise ChoiceRefused("bad_policy", message, _HINT) from failed
             except SandboxAway as away:
                 message = f"{choice.policy} cannot be put in force: {away}"
-                raise ChoiceRefused("sandbox_away", message, _AWAY_HINT) from away
+                raise ChoiceRefused("sandbox_away", message, "see `status`") from away
             except BaseException:
-                _close(policy)
+                close(policy)
                 raise
             finally:
                 self._tried = None
@@ -202,7 +201,7 @@ class Rules:
             if work is not None:
                 work.cancel()
         for policy in (self._policy, self._tried, self._loading):
-            _close(policy)
+            close(policy)
 
     def _wanted(self) -> Chosen:
         return self._store.policies.in_force() or self._default
@@ -228,7 +227,7 @@ class Rules:
                     self._take_back(wanted, str(refused))
             else:
                 if self._loaded:
-                    _close(policy)
+                    close(policy)
                 else:
                     self._put(wanted, policy, placement)
 
@@ -242,7 +241,7 @@ class Rules:
             if isinstance(policy, OwnPolicy):
                 await asyncio.to_thread(policy.load)
         except BaseException:
-            _close(policy)
+            close(policy)
             raise
         finally:
             self._loading = None
@@ -252,7 +251,7 @@ class Rules:
         before = self._policy
         self._chosen, self._policy, self._placement, self._loaded = chosen, policy, placement, True
         self._answer, self._away = None, ""
-        _close(before)
+        close(before)
 
     def _take_back(self, failed: Chosen, why: str) -> None:
         """Have the one before it loaded; of the settings' there is none, and LAST_RESORT takes its place."""
@@ -267,14 +266,22 @@ class Rules:
 
     def _stand_in(self, wanted: Chosen, away: SandboxAway) -> None:
         """Have the newest choice that needs no sandbox decide until there is one."""
-        last = Chosen(None, PolicyInForce(choice=LAST_RESORT))
-        others = (*self._store.policies.standing(), self._default, last)
-        chosen = next(one for one in others if one.told.choice.policy in POLICIES)
-        self._put(chosen, *build(chosen.told.choice))
+        before = self._away
+        chosen = self._put_built_in((*self._store.policies.standing(), self._default))
         name, instead = wanted.told.choice.policy, chosen.told.choice.policy
         self._away = f"{name} does not decide: {away}. Until it does, {instead} decides"
-        self._log.warning("%s", self._away)
+        if self._away != before:
+            self._log.warning("%s", self._away)
         self._looking = asyncio.get_running_loop().call_later(AWAY_S, self._look_again)
+
+    def _put_built_in(self, choices: Sequence[Chosen]) -> Chosen:
+        """Put in force the first of these that is built in and can be, LAST_RESORT if none can; return it."""
+        for chosen in (*choices, Chosen(None, PolicyInForce(choice=LAST_RESORT))):
+            if chosen.told.choice.policy in POLICIES:
+                with contextlib.suppress(ChoiceRefused):
+                    self._put(chosen, *build(chosen.told.choice))
+                    break
+        return self._chosen
 
     def _look_again(self) -> None:
         if self._away:
@@ -283,11 +290,5 @@ class Rules:
 
     def _told_trouble(self) -> str:
         """Return why not the newest choice, and not what the settings say, is in force."""
-        of_settings = self._trouble if self._chosen.id is None else ""
-        return "; ".join(filter(None, (self._store.policies.trouble(), of_settings, self._away)))
-
-
-def _close(policy: Policy | None) -> None:
-    if isinstance(policy, OwnPolicy):
-        with contextlib.suppress(OSError):
-            policy.close()
+        why = self._store.policies.trouble(), self._trouble if self._chosen.id is None else "", self._away
+        return "; ".join(filter(None, why))

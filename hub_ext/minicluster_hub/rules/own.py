@@ -19,7 +19,7 @@ from minicluster_hub.rules import policy_files
 from minicluster_hub.rules.link import LinkLost, is_quiet, receive, send
 from minicluster_hub.rules.messages import plan_from_json, snapshot_to_json
 from minicluster_hub.rules.sandbox import Connection, ProcessSandbox, Sandbox
-from minicluster_hub.scheduling.base import Plan, Snapshot
+from minicluster_hub.scheduling.base import Plan, Policy, Snapshot
 from minicluster_hub.scheduling.own import PolicyFailed, fitted, sound
 from minicluster_hub.scheduling.policies import POLICIES
 
@@ -211,6 +211,12 @@ class Answer:
         except PolicyFailed:
             return False
         return True
+
+
+def close(policy: Policy | None) -> None:
+    """End the process of a policy that has one."""
+    if isinstance(policy, OwnPolicy):
+        policy.close()
 
 
 def _short(told: object) -> str:
