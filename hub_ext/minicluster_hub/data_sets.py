@@ -9,18 +9,20 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
 from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
-from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
+from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST
 from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.models import DataSetRecord
 from minicluster_hub.storage import Storage, cost
 from minicluster_hub.store import Store, StoreError
 
 _SWEEP_EACH_S = 600.0
+_SWEPT_AT_ONCE = 200
 
 
 class DataSetRefused(Exception):
@@ -36,7 +38,8 @@ class DataSetFiles:
     """files: of the pieces. storage: who counts them.
 
     grace_s: how long a piece stays that no data set has, since a push last asked for it.
-    reading: held while a manifest is read, which takes memory.
+    reading: held while a manifest is looked through, which takes memory. keeping: for whom one is, or waits.
+    removed: set when a sweep has something to do.
     """
 
     store: Store
@@ -46,20 +49,25 @@ class DataSetFiles:
     storage: Storage
     grace_s: float = 86_400.0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    removed: asyncio.Event = field(default_factory=asyncio.Event)
+    keeping: set[str] = field(default_factory=set[str])
 
     # --- pushed -------------------------------------------------------------------------------
 
-    def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
+    async def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
         """Return those that are to be sent. Raises OverQuota where they are too much for the owner."""
+        missing = await asyncio.to_thread(self._lacking, owner, pieces)
+        if missing:
+            self.storage.check(owner, StorageKind.DATA, sum(cost(piece.size_bytes) for piece in missing))
+        return missing
+
+    def _lacking(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
         lacking = {piece.sha256 for piece in self.store.datasets.lacking(owner, pieces, self.clock())}
-        missing = tuple(
+        return tuple(
             piece
             for piece in dict.fromkeys(pieces)
             if piece.sha256 in lacking or self.files.size(piece.sha256) != piece.size_bytes
         )
-        if missing:
-            self.storage.check(owner, StorageKind.DATA, sum(cost(piece.size_bytes) for piece in missing))
-        return missing
 
     async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
@@ -68,11 +76,23 @@ class DataSetFiles:
             owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()
         ):
             raise _manifest_missing()
-        async with self.reading:
-            manifest = await asyncio.to_thread(self._read, manifest_sha256)
+        if owner in self.keeping:
+            hint = "Push again in a moment, one data set after the other."
+            raise DataSetRefused(429, "push_under_way", "another push of yours is being looked through", hint)
+        self.keeping.add(owner)
+        try:
+            async with self.reading:
+                manifest = await asyncio.to_thread(self._read, manifest_sha256)
+                return await self._keep(owner, name, manifest_sha256, manifest, shared)
+        finally:
+            self.keeping.remove(owner)
+
+    async def _keep(
+        self, owner: str, name: str, manifest_sha256: str, manifest: DataManifest, shared: bool | None
+    ) -> DataSetRecord:
         info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
         pieces = (info, *manifest.pieces)
-        if missing := self.missing(owner, pieces):
+        if missing := await self.missing(owner, pieces):
             message = f"{len(missing)} pieces of {name} are not here"
             raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
         before = self.store.datasets.find(owner, name)
@@ -88,7 +108,7 @@ class DataSetFiles:
             shared=(before is not None and before.shared) if shared is None else shared,
             created_at=self.clock(),
         )
-        self.store.datasets.keep(record, (piece.sha256 for piece in pieces))
+        await asyncio.to_thread(self.store.datasets.keep, record, [piece.sha256 for piece in pieces])
         self.storage.forget(owner)
         self.log.info("%s pushed %s: %s files, %s bytes", owner, name, record.files, record.size_bytes)
         return record
@@ -98,7 +118,10 @@ class DataSetFiles:
             raise _manifest_too_large(f"{size:,} bytes, and {MANIFEST_BYTES:,} are the most")
         try:
             text = self.files.path(sha256).read_bytes()
-            if max(text.count(b"{"), text.count(b"[") // 2) > FILES_MOST:  # names may have some, too
+            # Names may have some of these, too.
+            if text.count(b"{") > PIECES_MOST:
+                raise _manifest_too_large(f"more than {PIECES_MOST:,} pieces")
+            if text.count(b"[") // 2 > FILES_MOST:
                 raise _manifest_too_large(f"more than {FILES_MOST:,} entries")
             return DataManifest.model_validate_json(text)
         except FileNotFoundError:
@@ -145,30 +168,46 @@ class DataSetFiles:
     # --- swept --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Remove what nobody has any more, until cancelled."""
+        """Remove what nobody has any more, until cancelled: from time to time, and when one was removed."""
         while True:
+            self.removed.clear()
             try:
-                self.sweep()
+                await self._sweep_all()
             except (StoreError, OSError) as error:
                 self.log.warning("pieces of removed data sets stay for now: %s", error)
-            await asyncio.sleep(min(_SWEEP_EACH_S, max(1.0, self.grace_s)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(_SWEEP_EACH_S, max(1.0, self.grace_s))):
+                    await self.removed.wait()
+
+    def remove(self, owner: str, name: str) -> bool:
+        """Forget a data set; return whether it was there. Its room is free in a moment."""
+        found = self.store.datasets.remove(owner, name)
+        self.storage.forget(owner)
+        self.removed.set()
+        return found
+
+    async def _sweep_all(self) -> None:
+        swept = _SWEPT_AT_ONCE
+        while swept == _SWEPT_AT_ONCE:
+            swept = self.sweep()
+            await asyncio.sleep(0)  # others wait
 
     def sweep(self) -> int:
-        """Remove files of pieces that nobody has; return how many.
+        """Remove some pieces that no data set has, and their files if nobody has them; return how many.
 
         In one go with the rows: a piece that comes meanwhile would lose its file.
         """
-        gone = self.store.datasets.sweep(self.clock() - self.grace_s)
-        for sha256 in gone:
+        swept = self.store.datasets.sweep(self.clock() - self.grace_s, _SWEPT_AT_ONCE)
+        for sha256 in swept.gone:
             self.files.remove(sha256)
-        if gone:
-            self.log.info("removed %s pieces that no data set has", len(gone))
-        return len(gone)
+        if swept.rows:
+            self.log.info("removed %s pieces that no data set has", swept.rows)
+        return swept.rows
 
 
 def _entries(files: int, size_bytes: int) -> int:
-    """Return what the files count above their bytes: a piece holds many, but each is one on every node."""
-    return max(0, files * FILE_BYTES - size_bytes)
+    """Return what a data set counts above its pieces: one holds many files, each one on the nodes."""
+    return max(FILE_BYTES, files * FILE_BYTES - size_bytes)
 
 
 def _manifest_missing() -> DataSetRefused:

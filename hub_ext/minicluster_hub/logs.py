@@ -12,11 +12,14 @@ import shutil
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from minicluster.wire import FILE_BYTES
 from minicluster_hub.bell import Bell, Listener
 from minicluster_hub.full_disk import NotKept
 
 _STREAM = re.compile(r"(?:rank|display|agent)-\d{1,5}|records")
 _SUFFIX = ".log"
+_CUT_SUFFIX = ".cut"
+_REMEMBERED = 10_000
 NO_LIMIT = 1 << 62
 _RECORDS_BYTES = 1 << 16
 
@@ -41,13 +44,16 @@ class JobLogs:
 
     `changes` rings with the job's id for each append. For the service's one event loop.
     limit_bytes: of one stream. What comes after it is taken and not kept: the file grows by a hole,
-    so that its size stays the truth about what need not be sent again.
+    so that its size stays the truth about what need not be sent again. A stream that is cut has its own,
+    lower limit, in a file beside it.
     """
 
     def __init__(self, root: Path, limit_bytes: int = NO_LIMIT) -> None:
         self.changes = Bell()
         self.limit_bytes = limit_bytes
         self._root = root
+        self._limits: dict[Path, int] = {}
+        self._costs: dict[int, int] = {}
 
     def append(self, job_id: int, attempt: int, stream: str, offset: int, data: bytes) -> int:
         """Keep what is new of `data`, whose first byte is the stream's byte `offset`; return the size.
@@ -55,18 +61,47 @@ class JobLogs:
         Data beyond the end would leave a gap: nothing of it is kept. Raises LogNotKept.
         """
         path = self._path(job_id, attempt, stream)
+        limit, cost = self._limit(path), self.cost_bytes(job_id)
         try:
-            size, grown = _append(path, offset, data, self.limit_bytes)
+            before, size = _append(path, offset, data, limit)
         except OSError as error:
             raise LogNotKept(f"output of job {job_id} was not kept in {path}", error) from error
-        if grown:
+        if size > before:
+            self._costs[job_id] = (
+                cost + _cost(min(size, limit)) - (_cost(min(before, limit)) if before else 0)
+            )
             self.changes.ring(job_id)
         return size
 
+    def cut(self, job_id: int, attempt: int, stream: str) -> None:
+        """Keep no more of a stream than there is. Raises LogNotKept."""
+        path = self._path(job_id, attempt, stream)
+        try:
+            size = path.stat().st_size if path.exists() else 0
+            if size < self._limit(path):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.with_suffix(_CUT_SUFFIX).write_text(str(size))
+                self._limits[path] = size
+        except OSError as error:
+            raise LogNotKept(f"output of job {job_id} was not cut in {path}", error) from error
+
+    def is_cut(self, job_id: int, attempt: int, stream: str) -> bool:
+        return self._limit(self._path(job_id, attempt, stream)) < self.limit_bytes
+
+    def cost_bytes(self, job_id: int) -> int:
+        """Return what a job's output counts on the disk, each file with 4 KB at least."""
+        if job_id not in self._costs:
+            if len(self._costs) >= _REMEMBERED:
+                self._costs.clear()
+            files = self._root.glob(f"{int(job_id)}/*/*{_SUFFIX}")
+            self._costs[job_id] = sum(_cost(min(path.stat().st_size, self._limit(path))) for path in files)
+        return self._costs[job_id]
+
     def size(self, job_id: int, attempt: int, stream: str) -> int:
         """Return how many bytes of a stream can be read; 0 when it has none yet."""
+        path = self._path(job_id, attempt, stream)
         try:
-            return min(self.limit_bytes, self._path(job_id, attempt, stream).stat().st_size)
+            return min(self._limit(path), path.stat().st_size)
         except FileNotFoundError:
             return 0
 
@@ -74,20 +109,23 @@ class JobLogs:
         """Return how many bytes of each stream of an attempt were taken, by name."""
         try:
             with os.scandir(self._folder(job_id, attempt)) as entries:
-                found = {entry.name.removesuffix(_SUFFIX): entry.stat().st_size for entry in entries}
+                logs = (entry for entry in entries if entry.name.endswith(_SUFFIX))
+                found = {entry.name.removesuffix(_SUFFIX): entry.stat().st_size for entry in logs}
         except FileNotFoundError:
             return {}
         return dict(sorted(found.items()))
 
     def readable(self, job_id: int, attempt: int) -> dict[str, int]:
         """Return how many bytes of each stream of an attempt can be read, by name."""
-        return {name: min(self.limit_bytes, size) for name, size in self.sizes(job_id, attempt).items()}
+        sizes, folder = self.sizes(job_id, attempt), self._folder(job_id, attempt)
+        return {name: min(self._limit(folder / f"{name}{_SUFFIX}"), size) for name, size in sizes.items()}
 
     def read(self, job_id: int, attempt: int, stream: str, offset: int, limit: int) -> bytes:
         """Return at most `limit` bytes from `offset` on; empty at the end."""
-        limit = max(0, min(limit, self.limit_bytes - offset))
+        path = self._path(job_id, attempt, stream)
+        limit = max(0, min(limit, self._limit(path) - offset))
         try:
-            with self._path(job_id, attempt, stream).open("rb", buffering=0) as file:
+            with path.open("rb", buffering=0) as file:
                 return os.pread(file.fileno(), limit, offset)
         except FileNotFoundError:
             return b""
@@ -112,6 +150,18 @@ class JobLogs:
     def remove(self, job_id: int) -> None:
         """Delete all output of a job."""
         shutil.rmtree(self._root / str(int(job_id)), ignore_errors=True)
+        self._costs.pop(job_id, None)
+
+    def _limit(self, path: Path) -> int:
+        """Return how much of a stream is kept at most."""
+        if path not in self._limits:
+            if len(self._limits) >= _REMEMBERED:
+                self._limits.clear()
+            cut = path.with_suffix(_CUT_SUFFIX)
+            self._limits[path] = min(
+                self.limit_bytes, int(cut.read_text() or 0) if cut.exists() else NO_LIMIT
+            )
+        return self._limits[path]
 
     def _folder(self, job_id: int, attempt: int) -> Path:
         return self._root / str(int(job_id)) / str(int(attempt))
@@ -122,8 +172,12 @@ class JobLogs:
         return self._folder(job_id, attempt) / f"{stream}{_SUFFIX}"
 
 
-def _append(path: Path, offset: int, data: bytes, limit_bytes: int) -> tuple[int, bool]:
-    """Return the file's size after it took what it can, and whether it grew."""
+def _cost(size_bytes: int) -> int:
+    return max(FILE_BYTES, size_bytes)
+
+
+def _append(path: Path, offset: int, data: bytes, limit_bytes: int) -> tuple[int, int]:
+    """Return the file's size before it took what it can, and after."""
     file = _open(path)
     try:
         size = os.fstat(file).st_size
@@ -137,7 +191,7 @@ def _append(path: Path, offset: int, data: bytes, limit_bytes: int) -> tuple[int
             new = new[written:]
         if end > size_now:
             os.ftruncate(file, end)
-        return end, end > size
+        return size, end
     finally:
         os.close(file)
 

@@ -116,7 +116,7 @@ def _quotas(owner: str, held: Mapping[str, int], known: Known) -> Iterator[Quota
         "memory_gb": held.get(owner, 0) * known.quotas.slot_share.memory_gb,
     }
     for kind, limit in known.quotas.of(owner).told().items():
-        if kind != "slots_together":
+        if kind not in ("slots_together", "storage_gb"):
             yield QuotaUse(kind=kind, limit=limit, used=used.get(kind), summary=KINDS[kind])
     for group, limit in known.quotas.together().items():
         if group in known.quotas.groups_of(owner):

@@ -75,6 +75,8 @@ class Shift:
     def _sweep(self) -> None:
         self.context.blobs.sweep()
         self.context.data_sets.files.sweep()
+        logs = self.context.logs
+        self.context.storage.measure_outputs(logs.jobs(), logs.cost_bytes)
 
 
 async def _while_all_run(*works: Any) -> None:

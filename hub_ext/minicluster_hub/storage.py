@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from minicluster_hub.store.storage import StorageRows
 _LOOK_BYTES = 16 << 20
 _READING_SHARE = 20
 """A sum is read again after so many times as long as reading it took: a twentieth of the time at most."""
+_REMEMBERED = 10_000
 _HINT = (
     "`%distribute storage` shows what is largest; `%distribute storage rm JOB` removes what a job that is "
     "over keeps, `%distribute data rm NAME` a data set; or ask an admin for a larger quota (storage_gb)"
@@ -55,6 +56,7 @@ class Storage:
         self._known: dict[str, _Known] = {}
         self._coming: dict[str, Counter[StorageKind]] = {}
         self._files: Counter[str] = Counter()
+        self._outputs: dict[int, int] = {}
         self.unwritten_bytes = 0
         """Of all files on their way, what is not on the disk yet; for reservations."""
 
@@ -85,6 +87,31 @@ class Storage:
             self.forget(owner)
         if code := self._over(owner, kind, more_bytes):
             raise OverQuota(code, self._told(code, owner, kind, more_bytes))
+
+    def counts_output(self, job_id: int, size_bytes: int) -> bool:
+        """Tell whether a job's output counts for so much already. Raises DiskReserved."""
+        self.room.check(self.unwritten_bytes, small=True)
+        if job_id not in self._outputs:
+            if len(self._outputs) >= _REMEMBERED:
+                self._outputs.clear()
+            self._outputs[job_id] = self._rows.output_bytes(job_id)
+        return size_bytes <= self._outputs[job_id]
+
+    def keep_output(self, owner: str, job_id: int, size_bytes: int) -> None:
+        """Count a job's output for so much. Raises OverQuota.
+
+        In steps of an eighth: a line that is printed costs no transaction.
+        """
+        counted, rounded = self._rows.output_bytes(job_id), _rounded_up(size_bytes)
+        self.check(owner, StorageKind.OUTPUT, rounded - counted)
+        self._rows.set_output(owner, job_id, rounded)
+        self.came(owner, StorageKind.OUTPUT, rounded - counted)
+        self._outputs[job_id] = rounded
+
+    def measure_outputs(self, job_ids: Sequence[int], measure: Callable[[int], int]) -> None:
+        """Count the output of those of these jobs of which it was never counted: of an earlier release."""
+        for job_id, owner in self._rows.uncounted_outputs(job_ids).items():
+            self._rows.set_output(owner, job_id, measure(job_id))
 
     def coming_bytes(self, owner: str) -> int:
         """Return how much of an owner's is on its way."""
@@ -200,6 +227,11 @@ class Reservation:
 def cost(size_bytes: int) -> int:
     """Return what a file of this size counts."""
     return max(FILE_BYTES, size_bytes)
+
+
+def _rounded_up(size_bytes: int) -> int:
+    step = max(FILE_BYTES, 1 << max(0, size_bytes.bit_length() - 4))
+    return -(-size_bytes // step) * step
 
 
 def told_size(size_bytes: int) -> str:

@@ -97,6 +97,14 @@ _ROWS = (
         (_word("NAME", "a data set", offers="data"),),
     ),
     Command(
+        "storage", "storage:show", "what you keep with the job service, and what is largest",
+        (Argument("--all", "everyone's (admins)", dest="all"),),
+    ),
+    Command(
+        "storage rm", "storage:remove", "remove for good what ended jobs keep; their story stays",
+        (Argument("ID", "the numbers of jobs", str, dest="jobs", offers="jobs", rest=True),), "ID ...",
+    ),
+    Command(
         "connect", "connect:connect", "connect a Jupyter outside of the hub",
         (_word("URL", "the hub's address, as in a browser", needed=False), _CA, _TRUST),
     ),
@@ -129,7 +137,7 @@ def commands_help() -> str:
     width = max(map(len, rows))
     lines = [f"  {usage.ljust(width)}  {help}" for usage, help in rows.items()]
     end = "%distribute COMMAND --help explains what it takes. %%distribute? shows the options of a cell."
-    return "\n".join(["Look after jobs, nodes, data sets and images:", "", *lines, "", end])
+    return "\n".join(["Look after jobs, nodes, data sets, images and storage:", "", *lines, "", end])
 
 
 def _has_more(word: str) -> bool:

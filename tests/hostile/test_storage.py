@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from minicluster.wire import ArtifactReport, BlobInfo, SnapshotReport, TaskReport
+from minicluster.wire import ArtifactReport, BlobInfo, SnapshotReport, StorageKind, StreamChunk, TaskReport
 from minicluster_hub.disk_room import Room
 
 from ..patience import eventually
@@ -24,7 +24,9 @@ def quota(api, size_bytes):
 def on_disk(api):
     """Return the bytes of all files, with 4 KB for each at least, as they are on the disk."""
     roots = (api.context.blobs._root, api.context.data_sets.files._root, api.context.logs._root)
-    return sum(max(4096, path.stat().st_size) for root in roots for path in root.rglob("*") if path.is_file())
+    found = [path.stat() for root in roots for path in root.rglob("*") if path.is_file()]
+    # Output that is not kept leaves a hole.
+    return sum(max(4096, min(one.st_size, one.st_blocks * 512)) for one in found)
 
 
 def used(api, owner="ada"):
@@ -166,6 +168,97 @@ async def test_many_small_files_of_a_job_at_once_count_4_kb_each(api):
         answers.append(answer.status_code)
     assert answers == [204, 204, 204, 413, 413]
     assert used(api) == on_disk(api) <= 101 * 4096
+
+
+async def say(agent, run, stream, offset, data):
+    chunk = StreamChunk.model_construct(stream=stream, offset=offset, data=data)
+    return await agent.report(attempt=run.attempt, chunks=(chunk,))
+
+
+async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api):
+    job, (agent,), (run,) = await api.running()
+    quota(api, MB)
+    line, offset = b"x" * 50_000, 0
+    for _ in range(40):
+        sizes = (await say(agent, run, "rank-0", offset, line)).sizes
+        offset += len(line)
+        assert sizes["rank-0"] == offset  # taken, so that its agent does not send it again and again
+    kept = (await api.ask("GET", f"api/jobs/{job.id}/log")).content
+    assert 700 * KB < len(kept) <= MB and set(kept) == {ord("x")}
+    assert used(api) <= MB
+    assert "is not kept" in (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
+    story = (await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]
+    (told,) = [line["text"] for line in story if line["kind"] == "note"]
+    assert "storage quota of 1 MB" in told and "%distribute storage" in told
+    _, (his,), (bobs,) = await api.running("bob", payload=b"bob's cell")
+    await say(his, bobs, "rank-0", 0, line)
+    assert (await api.ask("GET", f"api/jobs/{bobs.job_id}/log", "bob-token")).content == line
+    await agent.finish(run)
+    await api.until(job.id, "succeeded")
+
+
+async def test_a_new_stream_does_not_slip_under_the_quota(api):
+    _, (agent,), (run,) = await api.running()
+    quota(api, 200 * KB)
+    for stream in ("rank-0", "display-0", "records"):
+        await say(agent, run, stream, 0, b"x" * 150_000)
+    assert on_disk(api) <= 200 * KB + 3 * 4096  # where each was cut is a file, too
+    assert used(api) <= 200 * KB
+
+
+async def test_output_counts_right_after_a_restart(start_api):
+    async with start_api() as first:
+        job, (agent,), (run,) = await first.running()
+        await say(agent, run, "rank-0", 0, b"x" * 300_000)
+        before = used(first)
+    async with start_api() as second:
+        assert used(second) == before >= 300 * KB
+        rows = second.context.store.storage
+        rows.remove(job.id, StorageKind.OUTPUT, [""])  # as of a release that did not count it
+        second.context.storage.measure_outputs(second.context.logs.jobs(), second.context.logs.cost_bytes)
+        assert rows.output_bytes(job.id) == 300_000
+
+
+async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
+    """One small file under ever more names: it costs 4 KB, its rows lie in the database."""
+    job, (agent,), (run,) = await api.running()
+    data = b"one"
+    blob = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=3)
+    for kind in ("files", "snapshots"):
+        assert await put(agent.http, f"api/tasks/{kind}", data) == (200, "")
+    for start in range(0, 12_000, 500):
+        numbers = range(start, start + 500)
+        artifacts = tuple(
+            ArtifactReport(path=f"{number}", part=number % 10_000, blob=blob) for number in numbers
+        )
+        snapshots = tuple(
+            SnapshotReport(step=number, part=0, parts=2, attempt=run.attempt, blob=blob) for number in numbers
+        )
+        await agent.report(attempt=run.attempt, artifacts=artifacts, snapshots=snapshots)
+    again = await agent.report(
+        attempt=run.attempt, artifacts=(artifacts[0], ArtifactReport(path="0", part=0, blob=blob))
+    )
+    assert again.missing == ()
+    assert len((await api.ask("GET", f"api/jobs/{job.id}/files")).json()["artifacts"]) == run.output.files
+    with api.context.store._database.read() as connection:
+        assert connection.exec_driver_sql("SELECT COUNT(*) FROM snapshots").scalar() == 1_000
+
+
+async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
+    """One at a time is looked through, and of each user one waits."""
+    files = ",".join(f'["{number}",0]' for number in range(20))
+    manifest = f'{{"files":[{files}],"pieces":[]}}'.encode()
+    name = {"manifest_sha256": hashlib.sha256(manifest).hexdigest()}
+    for owner in ("ada", "bob"):
+        assert await put(api.client(f"{owner}-token"), "api/data/pieces", manifest) == (200, "")
+    async with api.context.data_sets.reading:
+        first = asyncio.create_task(api.ask("PUT", "api/data/sets/one", json=name))
+        await eventually(lambda: api.context.data_sets.keeping)
+        second = await api.ask("PUT", "api/data/sets/two", json=name)
+        assert (second.status_code, second.json()["error"]["code"]) == (429, "push_under_way")
+        bobs = asyncio.create_task(api.ask("PUT", "api/data/sets/his", "bob-token", json=name))
+    assert (await first).status_code == (await bobs).status_code == 200
+    assert not api.context.data_sets.keeping
 
 
 async def test_what_a_task_says_of_its_files_changes_nothing(api):

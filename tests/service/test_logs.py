@@ -154,3 +154,25 @@ def test_a_stream_over_its_limit_is_taken_and_not_kept(tmp_path):
     (file,) = tmp_path.rglob("rank-0.log")
     assert file.stat().st_blocks * 512 < 100_000, "what is not kept takes room"
     assert logs.append(7, 1, "rank-1", 0, b"d") == 1
+
+
+def test_a_stream_that_is_cut_keeps_what_it_has_and_takes_the_rest_as_said(tmp_path):
+    logs = JobLogs(tmp_path)
+    logs.append(1, 1, "rank-0", 0, b"kept")
+    logs.append(1, 1, "rank-1", 0, b"x" * 5_000)
+    assert logs.cost_bytes(1) == 4096 + 5_000
+    logs.cut(1, 1, "rank-0")
+    assert logs.append(1, 1, "rank-0", 4, b"thrown away") == 15  # so that it is not sent again
+    logs.append(1, 1, "rank-1", 5_000, b"y")
+    for again in (logs, JobLogs(tmp_path)):
+        assert again.is_cut(1, 1, "rank-0") and not again.is_cut(1, 1, "rank-1")
+        assert again.read(1, 1, "rank-0", 0, 100) == b"kept"
+        assert again.size(1, 1, "rank-0") == 4
+        assert again.sizes(1, 1) == {"rank-0": 15, "rank-1": 5_001}
+        assert again.readable(1, 1) == {"rank-0": 4, "rank-1": 5_001}
+        assert again.cost_bytes(1) == 4096 + 5_001
+    logs.cut(1, 2, "rank-0")  # of which nothing came yet
+    assert logs.append(1, 2, "rank-0", 0, b"thrown away") == 11
+    assert logs.read(1, 2, "rank-0", 0, 100) == b""
+    logs.remove(1)
+    assert logs.cost_bytes(1) == 0 and logs.jobs() == []

@@ -51,12 +51,12 @@ def test_pieces_go_when_no_version_and_no_push_wants_them(store, given):
     use = DataUse(name="pets", owner="ada", manifest_sha256=first.manifest_sha256)
     job = given.job(data=(use,))
     store.datasets.keep(second, [B.sha256])
-    assert store.datasets.sweep(5.0) == frozenset()  # the job has A, bob has C
+    assert store.datasets.sweep(5.0).gone == frozenset()  # the job has A, bob has C
     assert store.datasets.lacking("ada", (C,), 6.0) == [C]
     store.apply(job.id, JobEvent.STOP_ASKED, 7.0)
     assert store.datasets.lacking("ada", (A,), 8.0) == []  # a push asks for it
-    assert store.datasets.sweep(7.5) == frozenset()
-    assert store.datasets.sweep(9.0) == {A.sha256}
+    assert store.datasets.sweep(7.5).gone == frozenset()
+    assert store.datasets.sweep(9.0).gone == {A.sha256}
     assert store.datasets.lacking("ada", (B,), 10.0) == []
 
 

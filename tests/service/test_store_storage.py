@@ -53,11 +53,11 @@ def test_small_files_of_a_data_set_count_although_they_are_in_few_pieces(store):
     many = DataSetRecord(name="many", manifest_sha256="a" * 64, files=1_000, size_bytes=10_000, **common)
     large = DataSetRecord(name="large", manifest_sha256="b" * 64, files=2, size_bytes=10_000, **common)
     store.datasets.keep(large, [blob(1, 0).sha256])
-    assert sizes(store) == {"data": 10_000}
+    assert sizes(store) == {"data": 10_000 + 4096}
     store.datasets.keep(many, [blob(1, 0).sha256])
-    assert sizes(store) == {"data": 1_000 * 4096}
+    assert sizes(store) == {"data": 1_000 * 4096 + 4096}
     store.datasets.remove("ada", "many")
-    assert sizes(store) == {"data": 10_000}
+    assert sizes(store) == {"data": 10_000 + 4096}
 
 
 def test_what_is_forgotten_counts_no_more(store, given):
@@ -137,3 +137,39 @@ def test_others_rows_cost_an_owners_sum_nothing(crowded):
         if any(name in plan for name in ("blobs", "pieces", "job_files")):
             assert "owner" in plan and ("SEARCH" in plan or "Index" in plan), plan
             assert "SCAN" not in plan and "Seq Scan" not in plan, plan
+
+
+def test_the_largest_things_come_first(store, given):
+    jobs = [given.job(f"key-000{number}") for number in range(4)]
+    store.blobs.add("ada", "a" * 64, 5_000, 1.0)  # which all four take along
+    for number, job in enumerate(jobs):
+        store.storage.add("ada", job.id, StorageKind.FILES, [blob(number, 10_000 * number), blob(99, 1)])
+    set_of_ada = {"owner": "ada", "name": "pets", "manifest_sha256": "b" * 64, "shared": False}
+    store.datasets.keep(DataSetRecord(**set_of_ada, files=2, size_bytes=18_000, created_at=1.0), [])
+    others = given.job("key-0001", "bob")
+    store.storage.add("bob", others.id, StorageKind.SNAPSHOTS, [blob(1, 99_000)])
+    found = store.storage.largest("ada", 3)
+    assert [(thing.job_id, thing.name) for thing in found] == [
+        (jobs[3].id, "cell"),
+        (jobs[2].id, "cell"),
+        (jobs[1].id, "cell"),
+    ]
+    assert {use.kind.value: (use.size_bytes, use.files) for use in found[0].uses} == {
+        "cells": (5_000, 1),
+        "files": (34_096, 2),
+    }
+    assert found[0].open and found[0].size_bytes == 39_096
+    assert [thing.owner for thing in store.storage.largest(None, 2)] == ["bob", "ada"]
+    assert [thing.name for thing in store.storage.largest("ada", 9)].index("pets") == 3
+
+
+def test_a_job_that_is_removed_gives_back_what_no_other_of_its_owner_names(store, given):
+    job, other = given.job(), given.job("key-0002")
+    store.blobs.add("ada", "a" * 64, 5_000, 1.0)  # both take it along
+    store.storage.add("ada", job.id, StorageKind.SNAPSHOTS, [blob(1, 7_000)])
+    assert store.storage.remove_job(job.id, "ada", 2.0) == []
+    assert sizes(store) == {"cells": 5_000}
+    assert store.job(job.id).removed_at == 2.0
+    store.blobs.add("bob", "a" * 64, 5_000, 1.0)
+    assert store.storage.remove_job(other.id, "ada", 2.0) == ["a" * 64]
+    assert (sizes(store), sizes(store, "bob")) == ({}, {"cells": 5_000})

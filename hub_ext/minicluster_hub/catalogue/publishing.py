@@ -82,6 +82,10 @@ class Publications:
             del self._shown[key]
         return shown
 
+    def knows(self, job: JobRecord, ask: PublishImage) -> bool:
+        """Tell whether this was asked for before."""
+        return (job.id, ask.name) in self._shown
+
     async def close(self) -> None:
         for work in self._work.values():
             work.cancel()

@@ -34,6 +34,7 @@ from minicluster_hub.handlers import (
     quotas,
     servers,
     snapshots,
+    storage,
     tasks,
     usage,
     why,
@@ -293,4 +294,5 @@ API_ROUTES: tuple[Route, ...] = (
     ),
     *artifacts.ROUTES,
     *data.ROUTES,
+    *storage.ROUTES,
 )

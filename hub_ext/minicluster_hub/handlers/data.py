@@ -75,7 +75,7 @@ class DataSetHandler(_DataHandler):
         owner = self.get_query_argument("owner", self.user.name)
         if owner != self.user.name:
             self.require(Scope.ADMIN)
-        if not self.context.store.datasets.remove(owner, data_name):
+        if not self.context.data_sets.remove(owner, data_name):
             message = f"there is no data set {data_name} of {'yours' if owner == self.user.name else owner}"
             raise ApiError(404, "unknown_data_set", message, "%distribute data lists those there are.")
         self.set_status(204)
@@ -84,12 +84,9 @@ class DataSetHandler(_DataHandler):
 class MissingHandler(UserHandler):
     """Says what a push has to send."""
 
-    def post(self) -> None:
+    async def post(self) -> None:
         ask = self.parse(MissingPieces)
-        try:
-            missing = self.context.data_sets.missing(self.user.name, ask.pieces)
-        except DataSetRefused as error:
-            raise refused(error) from error
+        missing = await self.context.data_sets.missing(self.user.name, ask.pieces)
         self.reply(MissingPieces(pieces=missing))
 
 

@@ -11,6 +11,7 @@ from minicluster.wire import (
     JobState,
     Publication,
     PublishImage,
+    StorageKind,
 )
 from minicluster_hub.artifacts import artifact_file
 from minicluster_hub.catalogue import catalogue
@@ -21,6 +22,7 @@ from minicluster_hub.handlers.errors import ApiError, too_many
 from minicluster_hub.handlers.route import Route, Scope, Who
 from minicluster_hub.handlers.servers import PlacesHandler
 from minicluster_hub.models import JobRecord
+from minicluster_hub.storage import cost
 from minicluster_hub.store import ImageNameTaken
 
 
@@ -42,11 +44,18 @@ class ImagesHandler(UserHandler):
         except ImageNameTaken as taken:
             raise ApiError(409, "name_taken", str(taken), "Choose another name.") from taken
         left = self._left_by(job)
+        if not self.context.publications.knows(job, ask):
+            self._check_room(job.owner, left.layer.stat().st_size)
         try:
             told = self.context.publications.ask(job, ask, left)
         except PublishingBusy as busy:
             raise too_many("publishing_busy", str(busy), "Try again when one is done.", wait_s=10.0) from busy
         self.reply(told, 202)
+
+    def _check_room(self, owner: str, layer_bytes: int) -> None:
+        """Raise OverQuota, DiskReserved: a layer counts as long as the image is not retired."""
+        self.context.storage.room.check(layer_bytes)
+        self.context.storage.check(owner, StorageKind.IMAGES, cost(layer_bytes))
 
     def _left_by(self, job: JobRecord) -> Left:
         """Return what the publishing job left. Raises ApiError (409, 422)."""

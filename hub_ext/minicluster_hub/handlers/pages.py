@@ -108,6 +108,11 @@ class ImagesPage(Page):
     title = "Images"
 
 
+class StoragePage(Page):
+    template = "minicluster_storage.html"
+    title = "Storage"
+
+
 class QueuePage(Page):
     template = "minicluster_queue.html"
     title = "Queue"

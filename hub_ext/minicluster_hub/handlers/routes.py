@@ -22,6 +22,7 @@ PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "jobs/{job_id}", pages.JobPage, "One job", **_PAGE),
     Route("GET", "nodes", pages.NodesPage, "Nodes", **_PAGE),
     Route("GET", "images", pages.ImagesPage, "Images", **_PAGE),
+    Route("GET", "storage", pages.StoragePage, "Storage", **_PAGE),
     Route("GET", "queue", pages.QueuePage, "Queue", **_PAGE),
 )
 _AGENTS = (Who.TASK, Who.KEEPER, Who.MACHINE)

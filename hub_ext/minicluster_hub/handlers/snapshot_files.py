@@ -13,7 +13,9 @@ def only_those_here(context: Context, run: RunOrder | None, report: TaskReport) 
         return report
     own, output = context.blobs.of_job(run.job_id), context.blobs.output_of(run.job_id)
     snapshots = tuple(one for one in report.snapshots if _is_here(own, one.blob))
-    artifacts = tuple(one for one in report.artifacts if _is_here(output, one.blob))
+    here = [one for one in report.artifacts if _is_here(output, one.blob)]
+    most = run.output.files * max(1, run.group_world_size)
+    artifacts = context.store.artifacts.fitting(run.job_id, here, most) if here else ()
     return report.model_copy(update={"snapshots": snapshots, "artifacts": artifacts})
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 from minicluster.wire import (
+    FILE_BYTES,
     VERSION_HEADER,
     ReportAnswer,
     RunOrder,
@@ -12,14 +14,15 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
+from minicluster_hub.full_disk import NotKept
 from minicluster_hub.handlers import snapshot_files
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.held import HeldHandler
 from minicluster_hub.handlers.rates import Rate
-from minicluster_hub.logs import LogNotKept
 from minicluster_hub.models import JobRecord, TaskRecord
 from minicluster_hub.orders import TaskOver
+from minicluster_hub.storage import OverQuota
 from minicluster_hub.store import StoreUnavailable
 
 _OUTPUT = "output"
@@ -136,7 +139,7 @@ class ReportHandler(TaskHandler):
         board = self.context.board
         try:
             sizes = self._keep(run, report)
-        except LogNotKept as error:
+        except NotKept as error:
             board.annotate(run.job_id, _WAITS_FOR_ROOM if error.full else _WAITS, _OUTPUT)
             if self.context.store.report(
                 self.task,
@@ -146,9 +149,16 @@ class ReportHandler(TaskHandler):
                 self.context.reconciler.wake()
             raise
         if report.chunks:
-            cut = [stream for stream, size in sizes.items() if size > self.context.logs.limit_bytes]
-            board.annotate(run.job_id, _too_long(cut, self.context.logs.limit_bytes) if cut else "", _OUTPUT)
+            board.annotate(run.job_id, self._lost_output(run, sizes), _OUTPUT)
         return sizes
+
+    def _lost_output(self, run: RunOrder, sizes: Mapping[str, int]) -> str:
+        """Say which streams are kept no further, and why."""
+        logs, number = self.context.logs, run.restart_count + 1
+        cut = [stream for stream in sizes if logs.is_cut(run.job_id, number, stream)]
+        long = [stream for stream, size in sizes.items() if size > logs.limit_bytes and stream not in cut]
+        told = (_no_room(cut) if cut else "", _too_long(long, logs.limit_bytes) if long else "")
+        return " ".join(filter(None, told))
 
     def _keep(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
         """Append the report's chunks; return the sizes of all streams of this task."""
@@ -156,10 +166,26 @@ class ReportHandler(TaskHandler):
         own = _streams(run)
         for chunk in report.chunks:
             self._check_stream(chunk, own)
+        self._make_room(run, number, report.chunks)
         for chunk in report.chunks:
             logs.append(run.job_id, number, chunk.stream, chunk.offset, chunk.data)
         sizes = logs.sizes(run.job_id, number)
         return {stream: sizes.get(stream, 0) for stream in own}
+
+    def _make_room(self, run: RunOrder, number: int, chunks: Sequence[StreamChunk]) -> None:
+        """Keep no more of the output of a job whose owner may keep no more. Raises NotKept."""
+        logs, storage = self.context.logs, self.context.storage
+        streams = {chunk.stream for chunk in chunks if not logs.is_cut(run.job_id, number, chunk.stream)}
+        new = sum(FILE_BYTES + len(chunk.data) for chunk in chunks if chunk.stream in streams)
+        if not new or storage.counts_output(run.job_id, logs.cost_bytes(run.job_id) + new):
+            return
+        try:
+            storage.keep_output(self.job().owner, run.job_id, logs.cost_bytes(run.job_id) + new)
+        except OverQuota as error:
+            for stream in streams:
+                logs.cut(run.job_id, number, stream)
+            note = f"{_no_room(sorted(streams))} {error.message}. {error.hint}."
+            self.context.store.note(run.job_id, "note", note, self.context.clock())
 
     def _check_stream(self, chunk: StreamChunk, own: tuple[str, ...]) -> None:
         if chunk.stream not in own:
@@ -192,6 +218,12 @@ def _too_long(streams: list[str], limit_bytes: int) -> str:
     return (
         f"{', '.join(streams)} printed more than {limit_bytes:,} bytes: what it prints now is not kept. "
         "Print less, or write to a file."
+    )
+
+
+def _no_room(streams: Sequence[str]) -> str:
+    return (
+        f"What {', '.join(streams)} of the job print now is not kept: its owner's storage quota is used up."
     )
 
 

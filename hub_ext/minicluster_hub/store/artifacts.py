@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, delete, exists, insert, select
+from sqlalchemy import Connection, delete, exists, func, insert, select
 
 from minicluster.wire import LEFT, Artifact, ArtifactReport, StorageKind
 from minicluster_hub.store import storage
@@ -25,6 +25,19 @@ class Artifacts:
         with self._database.read() as connection:
             # Sorted here: databases differ in the order of text.
             return sorted(map(_artifact, connection.execute(query)), key=lambda one: (one.path, one.part))
+
+    def fitting(self, job_id: int, told: Sequence[ArtifactReport], most: int) -> tuple[ArtifactReport, ...]:
+        """Return those of these files with which a job has so many at most; those that it has stay."""
+        here = ARTIFACTS.c.job_id == job_id
+        with self._database.read() as connection:
+            left = most - connection.execute(select(func.count()).where(here)).scalar_one()
+            if len(told) <= left:
+                return tuple(told)
+            places = select(ARTIFACTS.c.path, ARTIFACTS.c.part).where(here)
+            known = {(row.path, row.part) for row in connection.execute(places)}
+        new = {(one.path, one.part): None for one in told if (one.path, one.part) not in known}
+        taken = {*known, *list(new)[: max(0, left)]}
+        return tuple(one for one in told if (one.path, one.part) in taken)
 
     def find(self, job_id: int, path: str, part: int | None = None) -> Artifact | None:
         """Return a job's file: of this task, or of the first task that has it."""

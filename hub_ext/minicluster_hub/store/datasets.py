@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, Delete, Select, delete, exists, insert, or_, select, update
 
@@ -15,6 +15,14 @@ from minicluster_hub.store.rows import AnyRow, to_job
 from minicluster_hub.store.tables import DATASET_PIECES, DATASETS, JOBS, PIECES
 
 _AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """rows: how many pieces of owners went. gone: of these, those that nobody has now."""
+
+    rows: int
+    gone: frozenset[str]
 
 
 class DataSets:
@@ -47,18 +55,30 @@ class DataSets:
             connection.execute(insert(DATASETS).values(asdict(record)))
 
     def remove(self, owner: str, name: str) -> bool:
-        """Forget a data set; return whether it was there. Jobs that named it keep what they need."""
+        """Forget a data set; return whether it was there. Jobs that named it keep what they need.
+
+        What no push asked for since the version was made goes with the next sweep.
+        """
         with self._database.write() as connection:
-            return connection.execute(_removal(owner, name)).rowcount > 0
+            found = _find(connection, owner, name)
+            if found is None:
+                return False
+            connection.execute(_removal(owner, name))
+            its_own = _pieces_of(owner, found.manifest_sha256)
+            quiet = (PIECES.c.owner == owner, PIECES.c.asked_at <= found.created_at)
+            unasked = update(PIECES).where(*quiet, PIECES.c.sha256.in_(its_own))
+            connection.execute(unasked.values(asked_at=0.0))
+            return True
 
     # --- pieces -------------------------------------------------------------------------------
 
     def lacking(self, owner: str, pieces: Sequence[BlobInfo], now: float) -> list[BlobInfo]:
         """Return those that the owner never brought; the others stay for some time from now on."""
-        with self._database.write() as connection:
-            known: set[str] = set()
-            for some in _portions([piece.sha256 for piece in pieces]):
-                mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(some))
+        known: set[str] = set()
+        for some in _portions([piece.sha256 for piece in pieces]):
+            mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(some))
+            # One by one: there may be very many, and others write, too.
+            with self._database.write() as connection:
                 known |= set(connection.execute(select(PIECES.c.sha256).where(*mine)).scalars())
                 connection.execute(update(PIECES).where(*mine).values(asked_at=now))
         return [piece for piece in pieces if piece.sha256 not in known]
@@ -70,8 +90,8 @@ class DataSets:
             connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
             connection.execute(insert(PIECES).values(values))
 
-    def sweep(self, asked_before: float) -> frozenset[str]:
-        """Forget pieces that no version has and no push asked for since; return those that nobody has now.
+    def sweep(self, asked_before: float, limit: int = _AT_ONCE) -> Swept:
+        """Forget pieces that no version has and no push asked for since, at most so many.
 
         A version stays while it is the newest, or a job that is not over named it.
         """
@@ -81,9 +101,15 @@ class DataSets:
                 DATASET_PIECES.c.owner == PIECES.c.owner, DATASET_PIECES.c.sha256 == PIECES.c.sha256
             )
             loose = (PIECES.c.asked_at < asked_before, ~held.exists())
-            gone = set(connection.execute(select(PIECES.c.sha256).where(*loose)).scalars())
-            connection.execute(delete(PIECES).where(*loose))
-            return frozenset(gone - _known(connection, gone))
+            rows = connection.execute(
+                select(PIECES.c.owner, PIECES.c.sha256).where(*loose).limit(limit)
+            ).all()
+            for owner in {row.owner for row in rows}:
+                theirs = [row.sha256 for row in rows if row.owner == owner]
+                mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(theirs))
+                connection.execute(delete(PIECES).where(*mine))
+            gone = {row.sha256 for row in rows}
+            return Swept(len(rows), frozenset(gone - _known(connection, gone)))
 
     def holds(self, manifests: Collection[str], sha256: str) -> bool:
         """Tell whether one of these versions stands on a piece."""

@@ -15,6 +15,8 @@ from minicluster_hub.store.jobs import OPEN_STATES
 from minicluster_hub.store.rows import AnyRow
 from minicluster_hub.store.tables import ATTEMPTS, JOBS, SNAPSHOTS
 
+_MOST_PARTS = 1_000
+"""Of one job's snapshots, complete or not: an agent keeps a few, and rows count to nobody's quota."""
 _IN_ORDER = (SNAPSHOTS.c.job_id, SNAPSHOTS.c.attempt_id, SNAPSHOTS.c.step, SNAPSHOTS.c.part)
 _OF_OPEN_JOBS = (
     select(SNAPSHOTS)
@@ -84,9 +86,8 @@ def unknown(
     if not mine:
         return ()
     known = {(row.step, row.part, row.attempt_id, row.sha256) for row in connection.execute(_rows_of(job_id))}
-    return tuple(
-        report for report in mine if (report.step, report.part, attempt_id, report.blob.sha256) not in known
-    )
+    new = [one for one in mine if (one.step, one.part, attempt_id, one.blob.sha256) not in known]
+    return tuple(new[: max(0, _MOST_PARTS - len(known))])
 
 
 def add(

@@ -13,8 +13,8 @@ from sqlalchemy import (
     Connection,
     Select,
     and_,
-    case,
     delete,
+    exists,
     func,
     insert,
     literal,
@@ -22,11 +22,12 @@ from sqlalchemy import (
     union_all,
 )
 
-from minicluster.wire import FILE_BYTES, BlobInfo, ImageState, StorageKind, StorageUse
+from minicluster.wire import FILE_BYTES, BlobInfo, ImageState, StorageKind, StorageUse, StoredThing
+from minicluster_hub.store import stored_things
 from minicluster_hub.store.blob_tables import BLOBS
 from minicluster_hub.store.database import Database
-from minicluster_hub.store.storage_tables import JOB_FILES
-from minicluster_hub.store.tables import DATASETS, IMAGES, PIECES
+from minicluster_hub.store.storage_tables import JOB_FILES, cost
+from minicluster_hub.store.tables import DATASETS, IMAGES, JOBS, PIECES
 
 Uses = dict[StorageKind, StorageUse]
 _AT_ONCE = 500
@@ -48,6 +49,16 @@ class StorageRows:
         """Return what every owner has who has anything."""
         with self._database.read() as connection:
             return sums(connection)
+
+    def largest(self, owner: str | None, limit: int) -> list[StoredThing]:
+        """Return the largest things of an owner, or of everyone."""
+        with self._database.read() as connection:
+            return stored_things.largest(connection, owner, limit)
+
+    def remove_job(self, job_id: int, by: str, now: float) -> list[str]:
+        """Forget what a job that is over keeps; return the blobs that its owner has no more."""
+        with self._database.write() as connection:
+            return stored_things.remove_job(connection, job_id, by, now)
 
     # --- files that one job alone has -----------------------------------------------------------
 
@@ -87,6 +98,17 @@ class StorageRows:
             [BlobInfo.model_construct(sha256=_NOTHING, size_bytes=size_bytes)],
         )
 
+    def uncounted_outputs(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """Return those of these jobs whose output was never counted, with their owners."""
+        found: dict[int, str] = {}
+        counted = exists().where(JOB_FILES.c.job_id == JOBS.c.id, JOB_FILES.c.kind == StorageKind.OUTPUT)
+        query = select(JOBS.c.id, JOBS.c.owner).where(JOBS.c.removed_at.is_(None), ~counted)
+        with self._database.read() as connection:
+            for start in range(0, len(job_ids), _AT_ONCE):
+                some = JOBS.c.id.in_(job_ids[start : start + _AT_ONCE])
+                found |= {row.id: row.owner for row in connection.execute(query.where(some))}
+        return found
+
 
 def forget(connection: Connection, job_ids: Collection[int], *kinds: StorageKind) -> None:
     """Count no more what jobs have of these kinds."""
@@ -119,15 +141,9 @@ def sums_queries(owner: str | None) -> Iterator[Select[Any]]:
     yield _sum(PIECES.c.owner, data, cost(PIECES.c.size_bytes), owner)
     # The files of a data set are none here, but each takes an entry and a block in the nodes' caches.
     entries = DATASETS.c.files * FILE_BYTES - DATASETS.c.size_bytes
-    no_files = literal(0)
-    yield _sum(DATASETS.c.owner, data, case((entries > 0, entries), else_=0), owner, no_files)
+    yield _sum(DATASETS.c.owner, data, cost(entries), owner, literal(0))
     of_users = and_(IMAGES.c.owner != "", IMAGES.c.state != ImageState.RETIRED)
     yield _sum(IMAGES.c.owner, images, cost(IMAGES.c.layer_bytes), owner).where(of_users)
-
-
-def cost(size_bytes: ColumnElement[int]) -> ColumnElement[int]:
-    """Return what a file of this size counts."""
-    return case((size_bytes < FILE_BYTES, FILE_BYTES), else_=size_bytes)
 
 
 def _sum(

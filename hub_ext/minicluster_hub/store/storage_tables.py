@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
+from typing import Any
 
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    case,
+)
+
+from minicluster.wire import FILE_BYTES
 from minicluster_hub.store.tables import METADATA
 
 # Files that one job alone has, from the moment they are on the disk, whether its agent told of them or not.
@@ -18,3 +32,8 @@ JOB_FILES = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Index(None, "owner", "kind", "size_bytes"),
 )
+
+
+def cost(size_bytes: ColumnElement[Any]) -> ColumnElement[int]:
+    """Return what a file of this size counts."""
+    return case((size_bytes < FILE_BYTES, FILE_BYTES), else_=size_bytes)

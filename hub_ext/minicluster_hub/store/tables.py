@@ -269,6 +269,7 @@ DATASET_PIECES = Table(
     Column("owner", Text, primary_key=True),
     Column("manifest_sha256", String(64), primary_key=True),
     Column("sha256", String(64), primary_key=True),
+    Index(None, "owner", "sha256"),
 )
 
 # A piece belongs to whoever brought its bytes: a hash alone opens nothing. One that no version has is

@@ -23,6 +23,8 @@ PIECE_BYTES = 16 << 20
 """The largest piece."""
 MANIFEST_BYTES = 128 << 20
 """The largest manifest."""
+PIECES_MOST = 200_000
+"""So many pieces a data set has at most: 1.6 TB at least, by how they are cut."""
 FILES_MOST = 2_000_000
 """So many files a data set has at most."""
 
@@ -41,7 +43,7 @@ class DataManifest(Message):
     """What a data set consists of; its own SHA-256 names a version. `pieces`: of the stream, in order."""
 
     files: Annotated[tuple[DataFile, ...], Field(max_length=FILES_MOST), FailFast()]
-    pieces: Annotated[tuple[BlobInfo, ...], FailFast()]
+    pieces: Annotated[tuple[BlobInfo, ...], Field(max_length=PIECES_MOST), FailFast()]
 
     @property
     def size_bytes(self) -> int:

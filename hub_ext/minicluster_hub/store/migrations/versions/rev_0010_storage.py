@@ -33,6 +33,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_job_files_owner_kind_size_bytes", "job_files", ["owner", "kind", "size_bytes"])
     op.create_index("ix_images_owner", "images", ["owner"])
+    op.create_index("ix_dataset_pieces_owner_sha256", "dataset_pieces", ["owner", "sha256"])
     for table, kind in (("snapshots", "snapshots"), ("artifacts", "files")):
         op.execute(_KNOWN.format(table=table, kind=kind))
     op.add_column("images", sa.Column("layer_bytes", sa.BigInteger(), nullable=False, server_default="0"))
@@ -51,5 +52,6 @@ def _measure_layers() -> None:
 
 def downgrade() -> None:
     op.drop_column("images", "layer_bytes")
+    op.drop_index("ix_dataset_pieces_owner_sha256", "dataset_pieces")
     op.drop_index("ix_images_owner", "images")
     op.drop_table("job_files")
