@@ -32,6 +32,10 @@ def test_an_admin_sees_what_users_keep_and_removes_it(page, site, shots):
     thing = page.locator("#things tr").filter(has_text="data set pets")
     expect(thing).to_contain_text("mallory")
     page.screenshot(path=shots / "storage.png", clip={"x": 0, "y": 0, "width": 1280, "height": 500})
+    page.set_viewport_size({"width": 390, "height": 900})
+    expect(thing.get_by_role("button")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.screenshot(path=shots / "storage-narrow.png")
     page.once("dialog", lambda dialog: dialog.dismiss())
     thing.get_by_role("button").click()
     expect(thing).to_have_count(1)

@@ -65,6 +65,18 @@ async def test_an_owner_publishes_one_image_at_a_time(lab):
     assert len(slow.waiting) == 2, "the others of Bob's wait for his first one"
 
 
+async def test_images_count_to_their_owners_quota(lab):
+    api, _ = lab
+    job = await job_that_left(api, layer_and_recipe())
+    bobs = await job_that_left(api, layer_and_recipe({"opt/minicluster/x": b"bob's"}), "bob")
+    used = sum(use.size_bytes for use in api.context.store.storage.used("ada").values())
+    api.context.storage.limit_of = {"ada": used, "bob": used + 1_000_000}.get
+    refused = await ask(api, job)
+    assert code(refused) == (413, "storage_quota")
+    assert "more of published images would be over your storage quota" in refused.json()["error"]["message"]
+    assert (await ask(api, bobs, owner="bob")).status_code == 202
+
+
 @pytest.fixture
 async def bobs(lab, tmp_path):
     """Have what asks to publish layers without end: pipes, of which a reader never sees the end."""

@@ -232,7 +232,8 @@ async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
             ArtifactReport(path=f"{number}", part=number % 10_000, blob=blob) for number in numbers
         )
         snapshots = tuple(
-            SnapshotReport(step=number, part=0, parts=2, attempt=run.attempt, blob=blob) for number in numbers
+            SnapshotReport(step=number, part=0, parts=2, attempt=run.attempt, blob=blob)
+            for number in numbers[:64]
         )
         await agent.report(attempt=run.attempt, artifacts=artifacts, snapshots=snapshots)
     again = await agent.report(

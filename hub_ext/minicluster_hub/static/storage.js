@@ -13,7 +13,8 @@ const names = {
 };
 
 function kinds(uses) {
-  return uses.map((use) => `${names[use.kind] ?? use.kind} ${size(use.size_bytes)}`).join(", ");
+  const told = uses.map((use) => `${names[use.kind] ?? use.kind} ${size(use.size_bytes)}`).join(", ");
+  return element("div", { className: "small text-body-secondary text-wrap" }, told);
 }
 
 function ownerLine(one) {
@@ -24,8 +25,7 @@ function ownerLine(one) {
     "tr",
     { "data-owner": one.owner },
     element("th", { scope: "row" }, one.owner),
-    element("td", { className: "text-nowrap" }, bar, ` ${size(one.used_bytes)} of ${size(one.limit_bytes)}${coming}`),
-    element("td", {}, kinds(one.uses)),
+    element("td", {}, bar, ` ${size(one.used_bytes)} of ${size(one.limit_bytes)}${coming}`, kinds(one.uses)),
   );
 }
 
@@ -62,9 +62,8 @@ function thingLine(thing) {
     { "data-thing": what },
     element("th", { scope: "row" }, link, job ? element("div", { className: "small fw-normal" }, thing.name) : ""),
     element("td", {}, thing.owner),
-    element("td", { className: "text-nowrap" }, size(thing.size_bytes)),
-    element("td", {}, kinds(thing.uses)),
-    element("td", { className: "text-nowrap" }, dayTime(thing.created_at)),
+    element("td", {}, size(thing.size_bytes), job ? kinds(thing.uses) : ""),
+    element("td", { className: "d-none d-md-table-cell text-nowrap" }, dayTime(thing.created_at)),
     element("td", {}, thing.open ? "not over yet" : remove(thing, what)),
   );
 }
@@ -76,7 +75,7 @@ function show(report) {
   document.getElementById("empty").hidden = report.things.length > 0;
   const { disk } = report;
   document.getElementById("disk").textContent = disk
-    ? `The job service's disk has ${size(disk.free_bytes)} free of ${size(disk.total_bytes)}; ${size(disk.reserve_bytes)} of that are kept for its database.`
+    ? `The job service's disk has ${size(disk.free_bytes)} free of ${size(disk.total_bytes)}; ${size(disk.reserve_bytes)} are kept for its database.`
     : "";
 }
 
