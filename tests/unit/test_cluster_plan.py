@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minicluster_hub.cluster import plan
+from minicluster_hub.cluster import plan, policy_container
 from minicluster_hub.cluster.choices import TLS_NONE, Choices
 from minicluster_hub.cluster.drafts import Facts, Kept
 from minicluster_hub.cluster.entry import service_urls
 from minicluster_hub.cluster.record import Images, Record
+from minicluster_hub.rules.policy_files import ENTRY_POINTS
 
 DIGEST = "sha256:" + "1" * 64
 IMAGES = Images(
@@ -32,7 +34,12 @@ SECRETS = (
 )
 
 
-def facts(images: Images = IMAGES, upstream: str | None = "https://registry-1.docker.io") -> Facts:
+def facts(
+    images: Images = IMAGES,
+    upstream: str | None = "https://registry-1.docker.io",
+    *,
+    own_policies: bool = False,
+) -> Facts:
     return Facts(
         manager_id="node-a",
         manager_address="10.0.0.1",
@@ -40,6 +47,7 @@ def facts(images: Images = IMAGES, upstream: str | None = "https://registry-1.do
         socket_gid=990,
         images=images,
         upstream=upstream,
+        own_policies=own_policies,
         sealed={name: Kept(f"id-{name}", f"minicluster_{name}_1a2b") for name in SECRETS},
         configs={
             name: Kept(f"id-{name}", name)
@@ -49,7 +57,8 @@ def facts(images: Images = IMAGES, upstream: str | None = "https://registry-1.do
 
 
 def by_role(choices: Choices | None = None, **more: Any) -> dict[str, dict[str, Any]]:
-    found = plan.services(choices or Choices(), facts(**more))
+    choices = choices or Choices()
+    found = plan.services(choices, facts(**{"own_policies": bool(choices.policies), **more}))
     return {spec["name"].removeprefix("minicluster_"): spec for spec in found}
 
 
@@ -116,7 +125,7 @@ def test_the_container_of_a_labs_own_policies_has_their_files_and_nothing_else()
     assert (inside["Secrets"], inside["ReadOnly"], spec["endpoint_spec"]["Ports"]) == ([], True, [])
     assert [one["File"]["Name"] for one in inside["Configs"]] == ["/etc/minicluster/policies/ours.py"]
     assert spec["task_template"]["Networks"] == [{"Target": "minicluster_policy"}]
-    (network,) = [one for one in plan.networks(WITH_POLICIES) if one["name"] == "minicluster_policy"]
+    (network,) = [one for one in plan.networks(own_policies=True) if one["name"] == "minicluster_policy"]
     assert network["internal"] and not network.get("attachable")
     limits = spec["task_template"]["Resources"]["Limits"]
     assert limits["Pids"] <= 64 and limits["MemoryBytes"] <= 3 << 30
@@ -129,7 +138,26 @@ def test_the_job_service_reaches_policies_by_their_socket_alone_and_runs_none_it
     assert mount["ReadOnly"]
     assert "--MiniclusterHub.policy_sandbox=/run/minicluster-policy/socket" in inside["Args"]
     assert "--MiniclusterHub.policy_sandbox=none" in container(by_role()["service"])["Args"]
-    assert [one["name"] for one in plan.networks(Choices())] == ["minicluster"]
+    assert [one["name"] for one in plan.networks(own_policies=False)] == ["minicluster"]
+
+
+def test_policies_of_the_hub_images_packages_have_their_container_without_any_file() -> None:
+    specs = by_role(own_policies=True)
+    assert container(specs["policy"])["Configs"] == []
+    told = "--MiniclusterHub.policy_sandbox=/run/minicluster-policy/socket"
+    assert told in container(specs["service"])["Args"]
+
+
+def test_up_looks_for_packages_where_the_job_service_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not policy_container.are_installed()
+    about = tmp_path / "our_policies-1.2.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: our-policies\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nlatest = our_policies:Latest\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert policy_container.are_installed()
 
 
 def test_the_job_service_publishes_with_the_registrys_password_as_a_file() -> None:

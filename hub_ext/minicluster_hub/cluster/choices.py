@@ -22,7 +22,7 @@ class Choices:
     them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
     tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
     networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
-    policies: the texts of the lab's own, by their names; with none of them, nothing would run one.
+    policies: the texts of the lab's own, by their names.
     tls_mark, db_mark: which of several that were given in the course of time.
     """
 

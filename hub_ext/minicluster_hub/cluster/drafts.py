@@ -43,6 +43,7 @@ class Facts:
 
     former_notebook: the image before the last upgrade: servers that run it still send jobs.
     managers: the addresses of the nodes that the platform may run on, by their ids.
+    own_policies: whether the lab has policies of its own, as files or in packages of the hub image.
     """
 
     manager_id: str
@@ -56,6 +57,7 @@ class Facts:
     configs: Mapping[str, Kept] = field(default_factory=dict)
     managers: Mapping[str, str] = field(default_factory=dict)
     shared_data: str = ""
+    own_policies: bool = False
 
     @property
     def manager_addresses(self) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         ports={AGENTS_PORT: AGENTS_PORT, FORMER_PORT: _FORMER_INSIDE},
         configs=policy_container.files(choices.policies),
         socket=True,
-        policy_socket=bool(choices.policies),
+        policy_socket=facts.own_policies,
         each_manager=bool(facts.shared_data),
     )
 
@@ -205,7 +207,7 @@ def _service_options(choices: Choices, facts: Facts) -> list[str]:
         *_agents_options(),
         *_registry_options(facts),
         *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
-        *policy_container.service_options(choices.policies),
+        *policy_container.service_options(needed=facts.own_policies),
         *choices.service_options,
     ]
 

@@ -31,9 +31,9 @@ def network() -> dict[str, Any]:
     return {"name": CLUSTER, "driver": "overlay", "attachable": True, "labels": labels("network")}
 
 
-def networks(choices: Choices) -> list[dict[str, Any]]:
+def networks(*, own_policies: bool) -> list[dict[str, Any]]:
     """Return the arguments of create_network for each network of the platform."""
-    return [network(), *([policy_container.network()] if choices.policies else [])]
+    return [network(), *([policy_container.network()] if own_policies else [])]
 
 
 def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
         found += [
             drafts.firewall(choices, facts),
             drafts.images(facts),
-            *([drafts.policy(choices, facts)] if choices.policies else []),
+            *([drafts.policy(choices, facts)] if facts.own_policies else []),
             drafts.service(choices, facts),
             drafts.hub(choices, facts),
             drafts.proxy(choices, facts),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ SOCKET = f"{SOCKET_DIR}/socket"
 USER = "1001"
 """Nobody else's: not that of the platform's data, nor that of tasks and notebook servers."""
 MEMORY_BYTES, PIDS = 5 << 29, 64
+ENTRY_POINTS = "minicluster.policies"
+"""What the job service looks for in installed packages, too."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
 _MOST_BYTES = 400_000
 """Of all files: the record of what was chosen is a Docker config, which has 1,000,000 bytes at the most."""
@@ -52,6 +55,11 @@ def _check(path: str, found: Mapping[str, str]) -> None:
         raise argparse.ArgumentTypeError(f"{path}: its policies have {size} bytes; {_MOST_BYTES} is the most")
 
 
+def are_installed() -> bool:
+    """Whether packages of this image bring policies."""
+    return bool(entry_points(group=ENTRY_POINTS))
+
+
 def config_name(name: str) -> str:
     """Return what a policy's file is called among the cluster's configs."""
     return f"{ROLE}_{name}"
@@ -62,9 +70,9 @@ def files(texts: Mapping[str, str]) -> dict[str, str]:
     return {config_name(name): f"{FOLDER}/{name}.py" for name in texts}
 
 
-def service_options(texts: Mapping[str, str]) -> list[str]:
+def service_options(*, needed: bool) -> list[str]:
     """Return where the job service has the lab's own policies run: never in its own container."""
-    if not texts:
+    if not needed:
         return ["--MiniclusterHub.policy_sandbox=none"]
     return [f"--MiniclusterHub.policy_sandbox={SOCKET}", f"--MiniclusterHub.policies_dir={FOLDER}"]
 

@@ -205,7 +205,7 @@ class Up:
         for name, text in choices.policies.items():
             texts[policy_container.config_name(name)] = text
         self.configs = objects.ensure_configs(self.daemon, texts)
-        for network in plan.networks(choices):
+        for network in plan.networks(own_policies=self._own_policies()):
             self.steps.done("network", network["name"], objects.ensure_network(self.daemon, network))
 
     def _specs(self) -> list[dict[str, Any]]:
@@ -222,8 +222,12 @@ class Up:
             configs=self.configs,
             managers={node.id: node.address for node in self.managers},
             shared_data=self.record.choices.shared_data,
+            own_policies=self._own_policies(),
         )
         return plan.services(self.record.choices, facts)
+
+    def _own_policies(self) -> bool:
+        return bool(self.record.choices.policies) or policy_container.are_installed()
 
     def _former_notebook(self) -> str:
         former = self.record.former

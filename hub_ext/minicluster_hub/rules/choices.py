@@ -16,7 +16,7 @@ from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
 
 _NONE = OwnPolicies()
-_NO_FILE = ": none that is built in, and no {}.py in the folder of policies"
+_NO_FILE = ": none that is built in, no {}.py in the folder of policies, and no installed package brings it"
 
 
 def build(choice: PolicyChoice, own: OwnPolicies = _NONE) -> tuple[Policy, Placement]:

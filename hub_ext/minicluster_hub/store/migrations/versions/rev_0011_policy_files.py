@@ -26,7 +26,8 @@ def upgrade() -> None:
             name = choice["policy"]
             why = (
                 f"{name} was taken back: it came as source, which is not taken any more. Put "
-                f"{name}.py into the folder of policies (up --policies, or DATA/policies), then choose it"
+                f"{name}.py into the folder of policies (up --policies, or DATA/policies), then choose it. "
+                "Its text is still in the database: docs/administration.md, Upgrade"
             )
             connection.execute(_TABLE.update().where(_TABLE.c.id == row.id).values(ended=why))
 
