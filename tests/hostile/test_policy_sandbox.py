@@ -27,6 +27,7 @@ OVER_ITS_LINK = (
     "os.path.realpath('/proc/self/fd/' + fd)]; [os.write(int(fd), struct.pack('!I', {said}) + {data}) "
     "for fd in link]; return rest(snapshot)"
 )
+OTHER_ANSWER = 'b\'{{"number": 1, "grants": [[1, 1]], "again_at": null, "in_turn": true, "kept": []}}\''
 RAISES = {
     "reads the service's environment": (
         "print(open(f'/proc/{{os.getppid()}}/environ').read())",
@@ -54,7 +55,7 @@ RAISES = {
         "its answer is no plan",
     ),
     "answers a question that was not asked": (
-        OVER_ITS_LINK.format(said="13", data="b'{{\"number\": 1}}'"),
+        OVER_ITS_LINK.format(said=f"len({OTHER_ANSWER})", data=OTHER_ANSWER),
         "its answer is no plan",
     ),
     "ends its process": ("os._exit(0)", "its process ended"),
@@ -167,6 +168,24 @@ async def test_a_loss_is_noticed_while_a_policy_thinks_as_soon_as_under_a_built_
     policies = own(does)
     usual_s = await noticed_s(sqlite, policies, BUILT_IN, "key-usual")
     assert await noticed_s(sqlite, policies, OURS, "key-slow") < 2 * usual_s
+
+
+async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
+    machines, policies = Machines(), own("pass")
+    async with service(sqlite, machines, own=policies) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
+        job = submit(sqlite, nodes=2)
+        reconciler.wake()
+        await runs(sqlite, reconciler, job)
+    (policies.folder / "ours.py").write_text("import time; time.sleep(9)\n")
+    async with service(sqlite, machines, own=policies, heartbeat_timeout_s=0.3) as again:
+        for task in sqlite.world().tasks:
+            again.heartbeat(task.id)
+        again.wake()
+        assert await until(again, lambda: sqlite.job(job).state is not JobState.RUNNING)
+        assert not again.rules.loaded
+        again.happened(job, JobEvent.STOP_ASKED)
+        await play(sqlite, again, machines, job)
 
 
 async def noticed_s(store, own, choice, key):
