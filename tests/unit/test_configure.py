@@ -19,7 +19,8 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings as `./run` tells them, through the environment."""
-    told = Settings(tmp_path / "data", host="0.0.0.0", port=8123, nodes=5, ports=Ports(1001, 1002, 1003))
+    where = {"host": "0.0.0.0", "port": 8123, "nodes": 5, "ports": Ports(1001, 1002, 1003)}
+    told = Settings(tmp_path / "data", **where, policies_dir=tmp_path / "policies")
     for name, value in told.environment().items():
         monkeypatch.setenv(name, value)
     return told
@@ -46,6 +47,7 @@ def test_the_hub_starts_the_service_with_what_run_said(settings: Settings) -> No
     assert service["url"] == "http://127.0.0.1:1003"
     assert f"--data-dir={settings.data_dir}" in service["command"]
     assert "--LocalEngine.node_count=5" in service["command"]
+    assert f"--MiniclusterHub.policies_dir={settings.policies_dir}" in service["command"]
     assert service["environment"]["MINICLUSTER_DATA"] == str(settings.data_dir)
 
 
