@@ -179,6 +179,15 @@ class ServiceHandler(RequestHandler, ABC):
             where = f"{self.request.method} {self.request.path}"
             self.context.log.error("%s failed", where, exc_info=(typ, value, tb))
 
+    def finish(self, chunk: Any = None) -> Any:
+        """End the answer. One that comes before the whole body ends the connection, and says so.
+
+        The proxy has few connections for all users: it would send another's request on one that is ended.
+        """
+        if not self.request._body_future.done() and not self._headers_written:
+            self.set_header("Connection", "close")
+        return super().finish(chunk)
+
     def on_finish(self) -> None:
         route = self.route
         self.context.metrics.request_done(
