@@ -61,6 +61,9 @@ def configure(
             service_url, service_token = swarm.service_url, swarm.service_token
         spawner_token = spawner_token or swarm.spawner_token
     direct_url = service_url or f"http://127.0.0.1:{settings.ports.service}"
+    if settings.domain:
+        hub_url = swarm.public_url if swarm else settings.browsers_url
+        server_addresses.use_subdomains(c, hub_url, direct_url)
     c.Spawner.environment = server_addresses.environment(SERVICE, settings.url, direct_url)
     external = {"url": service_url, "api_token": service_token}
     c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]

@@ -11,6 +11,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
+def use_subdomains(c: Any, hub_url: str, direct_url: str) -> None:
+    """Give users' servers and services names below the hub's: then they share no origin.
+
+    hub_url: as browsers type it, without a path. direct_url: of the job service, as the proxy reaches it.
+    Notebooks outside of the hub know the hub's name alone: the service is there, too, for who shows a token.
+    """
+    c.JupyterHub.subdomain_host = hub_url
+    # A page below a name can set cookies for that name, and so put its own login in another's place. Browsers
+    # refuse that for names that begin with `__Host-`, which TLS alone may have.
+    c.JupyterHub.cookie_host_prefix_enabled = hub_url.startswith("https:")
+    c.Proxy.extra_routes = {f"{urlsplit(hub_url).hostname}/services/minicluster/": direct_url}
+
+
 def environment(service: str, proxy_url: str, direct_url: str) -> dict[str, Callable[[Any], str]]:
     """Return variables as Spawner.environment takes them: functions of a spawner, called at each start.
 

@@ -23,7 +23,8 @@ class Ports:
 class Settings:
     """What `configure` needs to know of the place where it runs.
 
-    host, port: where browsers come in. nodes: virtual nodes of the engine `local`.
+    host, port: where browsers come in. domain: by what name, with names below it for users; "": all share
+    one address. nodes: virtual nodes of the engine `local`.
     policies_dir: of the lab's own policies; None: in the data folder.
     """
 
@@ -33,6 +34,12 @@ class Settings:
     nodes: int = 3
     ports: Ports = Ports()
     policies_dir: Path | None = None
+    domain: str = ""
+
+    @property
+    def browsers_url(self) -> str:
+        """The hub's URL as browsers type it."""
+        return f"http://{self.domain}:{self.port}" if self.domain else self.url
 
     @property
     def url(self) -> str:
@@ -54,6 +61,7 @@ class Settings:
             DATA_LABEL: str(self.data_dir),
             "MINICLUSTER_HOST": self.host,
             "MINICLUSTER_PORT": str(self.port),
+            "MINICLUSTER_DOMAIN": self.domain,
             "MINICLUSTER_NODES": str(self.nodes),
             "MINICLUSTER_HUB_PORT": str(self.ports.hub),
             "MINICLUSTER_PROXY_PORT": str(self.ports.proxy),
@@ -70,6 +78,7 @@ class Settings:
             host=env.get("MINICLUSTER_HOST", plain.host),
             port=int(env.get("MINICLUSTER_PORT", plain.port)),
             nodes=int(env.get("MINICLUSTER_NODES", plain.nodes)),
+            domain=env.get("MINICLUSTER_DOMAIN", plain.domain),
             ports=Ports(
                 hub=int(env.get("MINICLUSTER_HUB_PORT", ports.hub)),
                 proxy=int(env.get("MINICLUSTER_PROXY_PORT", ports.proxy)),

@@ -26,9 +26,9 @@ def program() -> str | None:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
-    """Run the browser. While it runs, no other event loop can run in this thread."""
+def browser(*arguments: str) -> Iterator[Browser]:
+    """Run the browser, with further arguments. While it runs, no other event loop can run in this thread."""
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program(), args=list(QUIET))
+        running = playwright.chromium.launch(executable_path=program(), args=[*QUIET, *arguments])
         yield running
         running.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 from traitlets.config import Config
 
 from minicluster_hub.cluster import accounts, images, sealed
-from minicluster_hub.cluster.certificates import make_ca_and_cert
+from minicluster_hub.cluster.certificates import check_pair, make_ca_and_cert
 from minicluster_hub.cluster.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
-from minicluster_hub.cluster.choosing import chosen
+from minicluster_hub.cluster.choosing import chosen, secret_groups
 from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
 from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.cluster.options import parse
@@ -177,9 +178,39 @@ def test_the_labs_certificate_has_to_fit_its_names(tmp_path: Path) -> None:
         chosen(Choices(), parse([*words, "other.example.org"]))
 
 
+def test_a_certificate_has_to_hold_a_domain_and_all_names_below_it(tmp_path: Path) -> None:
+    words = ["up", "--domain", "Hub.example.org"]
+
+    def files(*names: str) -> list[str]:
+        made = make_ca_and_cert(names)
+        (tmp_path / "cert").write_text(made.cert_pem)
+        (tmp_path / "key").write_text(made.key_pem)
+        return ["--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key")]
+
+    for names in (["hub.example.org"], ["*.hub.example.org"], ["hub.example.org", "*.example.org"]):
+        with pytest.raises(OptionUnusable, match=r"not for .*hub\.example\.org"):
+            chosen(Choices(), parse([*words, *files(*names)]))
+    now = chosen(Choices(), parse([*words, *files("hub.example.org", "*.hub.example.org")]))
+    assert (now.domain, now.tls) == ("hub.example.org", TLS_OWN)
+    assert chosen(now, parse(["up"])) == chosen(now, parse(words)) == now
+    with pytest.raises(OptionUnusable, match="certificate again"):
+        chosen(now, parse(["up", "--domain", "other.example.org"]))
+    assert chosen(now, parse(["up", "--domain", "none"])).domain == ""
+
+
+def test_the_certificate_of_our_own_making_holds_a_domain_and_all_names_below_it() -> None:
+    choices = Choices(domain="hub.example.org", names=("lab",))
+    (group,) = [group for group in secret_groups(choices, parse(["up"]), []) if group.name == "tls"]
+    made = group.make()
+    check_pair(made["tls_cert"], made["tls_key"], ["hub.example.org", "ada.hub.example.org", "lab"])
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ["up", "--domain", "10.0.0.1"],
+        ["up", "--domain", "*.example.org"],
+        ["up", "--domain", "https://hub.example.org"],
         ["up", "--port", "0"],
         ["up", "--tls-cert", "/etc/hostname"],
         ["up", "--config", "/no/file"],
@@ -258,6 +289,27 @@ def test_a_hub_on_a_swarm_finds_its_neighbours(tmp_path: Path, monkeypatch: pyte
     assert service["url"] == "http://service:8082"
     assert service["api_token"].startswith("service_token-")
     assert spawner["api_token"].startswith("spawner_token-")
+
+
+def test_a_hub_on_a_swarm_takes_the_domain_that_up_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("proxy_token", "service_token", "spawner_token"):
+        (tmp_path / name).write_text("0123456789abcdef0123456789abcdef")
+    monkeypatch.setattr(SwarmPlace.told.__func__, "__defaults__", (os.environ, tmp_path))
+    env = {
+        "ENGINE": "swarm",
+        "IMAGE": "n@sha256:1",
+        "DOMAIN": "lab.org",
+        "PUBLIC_URL": "https://lab.org:8443",
+    }
+    for name, value in env.items():
+        monkeypatch.setenv(f"MINICLUSTER_{name}", value)
+    c = Config()
+    configure(c, data_dir=tmp_path / "data")
+    assert c.JupyterHub.subdomain_host == "https://lab.org:8443"
+    assert c.JupyterHub.cookie_host_prefix_enabled
+    assert c.Proxy.extra_routes == {"lab.org/services/minicluster/": "http://service:8082"}
 
 
 def test_shared_homes_become_options_of_dockers_volume_driver() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyterhub.utils import subdomain_hook_idna
 
 from minicluster_hub.cluster import plan, policy_container
 from minicluster_hub.cluster.choices import TLS_NONE, Choices
@@ -210,6 +211,7 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(tenants_reach=("10.0.0.5:5432",)), {"firewall"}),
         (Choices(tls=TLS_NONE), {"proxy", "hub"}),
         (Choices(names=("lab.example.org",)), {"hub"}),
+        (Choices(domain="lab.example.org"), {"hub", "proxy", "service"}),
         (Choices(server_gpus=1), {"service", "hub"}),
         (Choices(config="c.x = 1"), {"hub"}),
         (Choices(has_db_url=True), {"service"}),
@@ -246,10 +248,22 @@ def test_a_new_secret_changes_who_holds_it() -> None:
         (Choices(port=8443), "https://10.0.0.1:8443"),
         (Choices(port=80, tls=TLS_NONE), "http://10.0.0.1"),
         (Choices(names=("lab.org", "lab")), "https://lab.org"),
+        (Choices(names=("other.org",), domain="lab.org", port=8443), "https://lab.org:8443"),
     ],
 )
 def test_the_url_is_what_a_browser_types(choices: Choices, url: str) -> None:
     assert choices.url("10.0.0.1") == url
+
+
+def test_below_a_domain_a_login_comes_back_to_the_job_services_own_name() -> None:
+    found = by_role(Choices(domain="lab.org", port=8443))
+    told = dict(pair.split("=", 1) for pair in container(found["service"])["Env"])
+    own = f"https://{subdomain_hook_idna('minicluster', 'lab.org', 'service')}:8443"
+    assert told["JUPYTERHUB_HOST"] == "https://lab.org:8443"
+    assert told["JUPYTERHUB_OAUTH_CALLBACK_URL"] == f"{own}/services/minicluster/oauth_callback"
+    assert told["JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED"] == "1"
+    assert "--host-routing" in container(found["proxy"])["Args"]
+    assert "--host-routing" not in container(by_role()["proxy"])["Args"]
 
 
 def test_a_record_comes_back_as_it_was_written() -> None:

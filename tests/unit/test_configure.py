@@ -77,6 +77,16 @@ def test_servers_and_browsers_find_the_service(
     assert told == {"MINICLUSTER_URL": url, "MINICLUSTER_PAGES": pages}
 
 
+def test_a_domain_is_the_hubs_and_leads_to_the_service_as_well(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINICLUSTER_DOMAIN", "lab.org")
+    c = Config()
+    assert configure(c).browsers_url == c.JupyterHub.subdomain_host == "http://lab.org:8123"
+    assert not c.JupyterHub.cookie_host_prefix_enabled
+    assert c.Proxy.extra_routes == {"lab.org/services/minicluster/": "http://127.0.0.1:1003"}
+
+
 def test_arguments_win_over_the_environment(settings: Settings, tmp_path: Path) -> None:
     c = Config()
     used = configure(c, data_dir=tmp_path / "other", nodes=2, service_args=("--policy=fifo",))

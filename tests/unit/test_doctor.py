@@ -137,6 +137,12 @@ def test_engines_before_23_0_2_fail(version: str, good: bool) -> None:
     assert [finding.check for finding in troubles(facts)] == ([] if good else ["engine"])
 
 
+def test_where_users_share_the_hubs_address_it_says_what_that_means() -> None:
+    finding = only(replace(healthy(), one_origin=True))
+    assert finding.level == "warning" and "can act as whoever opens it" in finding.what
+    assert "up --domain" in finding.remedy
+
+
 def test_a_service_that_does_not_run_is_told_with_its_reason() -> None:
     facts = replace(healthy(), services=(ServiceFacts("hub", 1, 0, "task: non-zero exit (1)"),))
     assert "hub does not run: task: non-zero exit (1)" in only(facts).what

@@ -9,12 +9,16 @@ from typing import Any
 
 TLS_SELF_MADE, TLS_OWN, TLS_NONE = "self-made", "own", "none"
 NO_UPSTREAM = "none"
+SERVICE_PREFIX = "/services/minicluster/"
+SERVICE_LABEL = "minicluster--service"
+"""What JupyterHub calls the job service below the domain (`JupyterHub.subdomain_hook`)."""
 
 
 @dataclass(frozen=True)
 class Choices:
     """One field per option of `up`. Nothing in it is secret: it is kept as a Docker config.
 
+    domain: the hub's name, below which each user's server has a name of its own; "": all share one address.
     tls: a certificate of our own making, the lab's, or plain HTTP. upstream: the registry that the cache
     fetches from; "": the one that the notebook image comes from; "none": no cache.
     config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
@@ -28,6 +32,7 @@ class Choices:
 
     port: int = 443
     names: tuple[str, ...] = ()
+    domain: str = ""
     tls: str = TLS_SELF_MADE
     tls_mark: str = ""
     hub_image: str = ""
@@ -65,9 +70,21 @@ class Choices:
         return cls().with_given(document)
 
     def url(self, address: str) -> str:
-        """Return what a browser types: the first name, or the manager's address."""
+        """Return what a browser types: the domain, the first name, or the manager's address."""
+        return self._url_of(self.domain or next(iter(self.names), address))
+
+    @property
+    def service_url(self) -> str:
+        """Where browsers find the job service; "" where it shares the hub's address."""
+        return self._url_of(f"{SERVICE_LABEL}.{self.domain}") if self.domain else ""
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names that a certificate has to hold."""
+        return (*((self.domain, f"*.{self.domain}") if self.domain else ()), *self.names)
+
+    def _url_of(self, host: str) -> str:
         scheme, usual = ("http", 80) if self.tls == TLS_NONE else ("https", 443)
-        host = self.names[0] if self.names else address
         host = f"[{host}]" if ":" in host else host
         return f"{scheme}://{host}" + ("" if self.port == usual else f":{self.port}")
 

@@ -26,12 +26,23 @@ def chosen(before: Choices, given: argparse.Namespace) -> Choices:
         now = now.with_given({"tls": TLS_SELF_MADE, "tls_mark": ""})
     elif getattr(given, "tls_cert", None):
         now = now.with_given({"tls": TLS_OWN, "tls_mark": _checked_mark(given, now)})
+    _check_domain(before, now, given)
     if getattr(given, "port", None) is None and before.port == _USUAL_PORTS[before.tls]:
         now = now.with_given({"port": _USUAL_PORTS[now.tls]})
     if getattr(given, "db_url", None):
         now = now.with_given({"has_db_url": True, "db_mark": f"{time.time():.0f}"})
     _check_shared(now)
     return now
+
+
+def _check_domain(before: Choices, now: Choices, given: argparse.Namespace) -> None:
+    """The lab's certificate was looked at when it was given, and is no more to be read."""
+    known = now.domain in ("", before.domain) or getattr(given, "tls_cert", None)
+    if now.tls == TLS_OWN and not known:
+        raise OptionUnusable(
+            f"--domain {now.domain}: give the certificate again, by --tls-cert and --tls-key: it has to hold"
+            f" {now.domain} and *.{now.domain}."
+        )
 
 
 def _check_shared(now: Choices) -> None:
@@ -48,7 +59,7 @@ def _check_shared(now: Choices) -> None:
 
 def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
     try:
-        check_pair(given.tls_cert, given.tls_key, list(now.names))
+        check_pair(given.tls_cert, given.tls_key, now.served_names)
     except CertificateUnusable as error:
         raise OptionUnusable(str(error)) from error
     return hashlib.sha256(given.tls_cert.encode()).hexdigest()[:16]
@@ -72,7 +83,11 @@ def secret_groups(
         yield sealed.given("tls", content, choices.tls_mark)
     elif choices.tls == TLS_SELF_MADE:
         yield sealed.self_made_certificate(
-            [*choices.names, *(name for node in managers for name in (node.address, node.name)), *_LOCAL]
+            [
+                *choices.served_names,
+                *(name for node in managers for name in (node.address, node.name)),
+                *_LOCAL,
+            ]
         )
     if choices.has_db_url:
         yield sealed.given("db_url", {"db_url": getattr(given, "db_url", None) or ""}, choices.db_mark)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from minicluster_hub.cluster import policy_container
-from minicluster_hub.cluster.choices import TLS_NONE, Choices
+from minicluster_hub.cluster.choices import SERVICE_PREFIX, TLS_NONE, Choices
 from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
+from minicluster_hub.cluster.login_addresses import login_environment
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.relay_doors import (
     CACHE_ENV,
@@ -23,7 +24,6 @@ USERS_PORT = 8082
 """Of the job service, on the platform's network alone."""
 FORMER_PORT, _FORMER_INSIDE = 8082, 8085
 """Where agents of releases before TLS report; published, and answered only while one of their tasks lives."""
-SERVICE_PREFIX = "/services/minicluster/"
 USER, ROOT = "1000", "0"
 _REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
 _TLS_SECRETS = {"tls_ca_file": "service_ca", "tls_cert_file": "service_cert", "tls_key_file": "service_key"}
@@ -176,6 +176,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
             "JUPYTERHUB_CLIENT_ID": "service-minicluster",
             "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
             "JUPYTERHUB_BASE_URL": "/",
+            **login_environment(choices),
             **(_managers(facts) if facts.shared_data else {}),
         },
         secrets=(
@@ -235,6 +236,7 @@ def hub(choices: Choices, facts: Facts) -> Draft:
             "MINICLUSTER_ENGINE": "swarm",
             "MINICLUSTER_DATA": DATA_DIR,
             "MINICLUSTER_PUBLIC_URL": _public_url(choices, facts),
+            "MINICLUSTER_DOMAIN": choices.domain,
             "MINICLUSTER_IMAGE": facts.images.notebook,
             "MINICLUSTER_SERVER_GPUS": str(choices.server_gpus),
             "MINICLUSTER_SHARED_HOMES": choices.shared_homes,
@@ -251,7 +253,7 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
     return Draft(
         role="proxy",
         image=facts.images.hub,
-        args=("run", "proxy"),
+        args=("run", "proxy", *(("--host-routing",) if choices.domain else ())),
         secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
         ports={choices.port: 8000},
     )
@@ -259,7 +261,7 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
 
 def _public_url(choices: Choices, facts: Facts) -> str:
     """Return what the hub calls itself; "": as the browser does, where the proxy may run on any manager."""
-    return "" if facts.shared_data and not choices.names else choices.url(facts.manager_address)
+    return "" if facts.shared_data and not choices.served_names else choices.url(facts.manager_address)
 
 
 def _agents_options() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -12,6 +13,7 @@ from minicluster_hub.cluster.firewall_rules import Endpoint
 from minicluster_hub.cluster.policy_container import policies
 
 _IMAGE = "docker run --rm -v /var/run/docker.sock:/var/run/docker.sock IMAGE"
+_DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z](?:[a-z0-9-]*[a-z0-9])?", re.IGNORECASE)
 _EPILOG = f"""The first machine of a new cluster: {_IMAGE} up
 It prints the URL, the first admin's password, and the command that makes another machine a node."""
 
@@ -140,6 +142,13 @@ def _door(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--port", type=_port, help="where browsers come in on the first machine (443)")
     add("--name", dest="names", action="append", metavar="HOST", help="how browsers call it; can be repeated")
+    add(
+        "--domain",
+        type=_domain,
+        metavar="HOST",
+        help="the hub's name; each user's server gets one below it, so that no user's page acts as another "
+        "user (needs DNS and a certificate for HOST and *.HOST); none: all share one address",
+    )
     tls = parser.add_mutually_exclusive_group()
     tls.add_argument(
         "--tls-cert", type=_text, metavar="FILE", help="the lab's certificate with its chain (PEM)"
@@ -218,6 +227,14 @@ def _network_of(text: str) -> str:
         return str(ip_network(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: want a network, like 10.0.0.0/8 ({error})") from error
+
+
+def _domain(text: str) -> str:
+    if text == "none":
+        return ""
+    if not _DOMAIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text}: a domain is a name like hub.example.org, without a port")
+    return text.lower()
 
 
 def _size(text: str) -> int:

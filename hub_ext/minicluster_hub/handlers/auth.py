@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler, HubOAuthenticated
 from tornado.web import HTTPError
@@ -77,6 +78,8 @@ class HubHandler(HubOAuthenticated, ServiceHandler):
 
     def refuse_unknown(self) -> None:
         """Answer a caller that the hub does not know."""
+        if self.led_home():
+            return
         if not self.hub_auth.get_token(self, in_cookie=False) and self.hub_auth.get_token(self):
             self.check_xsrf()
         raise ApiError(
@@ -85,6 +88,18 @@ class HubHandler(HubOAuthenticated, ServiceHandler):
             "the hub does not know this token or login",
             "log in at the hub, or send the header `Authorization: token <a hub token>`",
         )
+
+    def led_home(self) -> bool:
+        """Send a person who came by the hub's name to the service's own, where a login is kept.
+
+        It has one where users have names of their own; links in notebooks outside of the hub lead here.
+        """
+        home = urlsplit(self.context.hub_auth.oauth_redirect_uri)
+        visit = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if home.netloc in ("", self.request.host) or not visit:
+            return False
+        self.redirect(f"{home.scheme}://{home.netloc}{self.request.uri}")
+        return True
 
     def check_xsrf(self) -> None:
         """Raise ApiError if a cookie alone, without its page's XSRF token, would let someone in."""

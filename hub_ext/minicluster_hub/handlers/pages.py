@@ -31,7 +31,8 @@ class Page(UserHandler):
 
     def refuse_unknown(self) -> None:
         # The hub sends the browser back to this very path; nothing of it comes from a parameter.
-        self.redirect(self.get_login_url())
+        if not self.led_home():
+            self.redirect(self.get_login_url())
 
     def get(self, **path: str) -> None:
         self.show(self.template, **path)

@@ -26,7 +26,7 @@ def welcome(settings: Settings, password: str | None) -> str:
     """The lines after a start; the password only when it was made just now."""
     known = "as before; a new one: ./run --reset-password"
     lines = [
-        f"Minicluster is ready: {settings.url}",
+        f"Minicluster is ready: {settings.browsers_url}",
         "",
         f"  user      {FIRST_USER}",
         f"  password  {password + '   (shown only now)' if password else known}",

@@ -21,6 +21,7 @@ class Options:
     data_dir: Path
     host: str
     port: int | None
+    domain: str
     nodes: int
     demo: bool
     own_data: bool
@@ -42,10 +43,13 @@ def parse(arguments: Sequence[str]) -> Options:
         parser.error(f"--port {given.port}: a port is a number from 1 to 65535")
     if given.policies is not None and not given.policies.is_dir():
         parser.error(f"--policies {given.policies}: there is no such folder")
+    if given.domain and given.demo:
+        parser.error("--domain is for browsers; the demo uses none")
     return Options(
         data_dir=(given.data or default_data).expanduser().absolute(),
         host=given.host,
         port=given.port,
+        domain=given.domain,
         nodes=given.nodes,
         demo=given.demo,
         own_data=given.data is not None,
@@ -72,6 +76,12 @@ def _parser(default_data: Path) -> argparse.ArgumentParser:
     add("--data", type=Path, metavar="DIR", help=f"folder for everything that is kept ({default_data})")
     add("--port", type=int, help="port for browsers (8000)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
+    add(
+        "--domain",
+        default="",
+        metavar="NAME",
+        help="name of this machine, below which each user's server has its own (localhost: for a trial)",
+    )
     add("--nodes", type=int, default=3, metavar="N", help="virtual nodes of this machine (3)")
     add("--policies", type=Path, metavar="DIR", help="folder of your own scheduling policies (DATA/policies)")
     add("--torch", metavar="SPEC", help="what pip installs as torch (a CPU build where no NVIDIA GPU is)")

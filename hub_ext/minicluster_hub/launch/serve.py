@@ -81,7 +81,7 @@ def prepared(options: Options, port: int) -> Iterator[HubProcess]:
         ports.check_public(options.host, port)
         loopback = ports.choose(options.data_dir / "hub" / "ports.json")
         where = options.data_dir, options.host, port, options.nodes, loopback
-        settings = Settings(*where, policies_dir=options.policies)
+        settings = Settings(*where, domain=options.domain, policies_dir=options.policies)
         yield HubProcess(settings, tree() / "jupyterhub_config.py")
 
 

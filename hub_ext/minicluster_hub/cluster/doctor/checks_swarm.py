@@ -105,6 +105,14 @@ def check_services(facts: ClusterFacts) -> Iterator[Finding]:
             yield _not_running(service)
 
 
+def check_origins(facts: ClusterFacts) -> Iterator[Finding]:
+    """Say what it means that browsers cannot tell users' pages from the hub's."""
+    if facts.one_origin:
+        words = "all notebook servers share the hub's address: a page in one can act as whoever opens it"
+        remedy = "Give users names of their own by `up --domain HOST`; until then open no other user's pages."
+        yield warning("domain", EVERYWHERE, words, remedy)
+
+
 def _not_running(service: ServiceFacts) -> Finding:
     reason = f": {service.error}" if service.error else ""
     words = f"{service.role} runs on {service.running} of {service.wanted} nodes{reason}"

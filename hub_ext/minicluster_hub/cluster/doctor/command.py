@@ -38,7 +38,10 @@ def gather_all(daemon: Daemon) -> ClusterFacts:
     doors = _platform_doors(facts, record) if record else []
     networks = daemon.call("networks", names=[f"^{CLUSTER}$"])
     facts = gather.examine_nodes(daemon, facts, image, doors, overlay=bool(networks))
-    return replace(facts, image_bytes=_size(daemon, record.images.notebook) if record else 0)
+    if record is None:
+        return facts
+    size_bytes = _size(daemon, record.images.notebook)
+    return replace(facts, image_bytes=size_bytes, one_origin=not record.choices.domain)
 
 
 def _platform_doors(facts: ClusterFacts, record: records.Record) -> list[Door]:

@@ -14,6 +14,7 @@ def examine(facts: ClusterFacts) -> list[Finding]:
         checks_swarm.check_nodes,
         checks_swarm.check_engines,
         checks_swarm.check_services,
+        checks_swarm.check_origins,
         checks_node.check_answers,
         checks_links.check_clocks,
         checks_links.check_ports,

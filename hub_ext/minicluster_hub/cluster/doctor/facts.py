@@ -34,7 +34,10 @@ class ServiceFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """silent: nodes that are up and did not report, with the reason in Docker's words where it has one."""
+    """silent: nodes that are up and did not report, with the reason in Docker's words where it has one.
+
+    one_origin: all notebook servers share the hub's address.
+    """
 
     swarm: SwarmFacts
     nodes: tuple[SwarmNode, ...] = ()
@@ -43,6 +46,7 @@ class ClusterFacts:
     overlay: Mapping[str, OverlayReport] = field(default_factory=dict)
     overlay_tried: bool = False
     silent: Mapping[str, str] = field(default_factory=dict)
+    one_origin: bool = False
     image_bytes: int = 0
     shm_bytes: int = 0
 
