@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from minicluster_hub.cluster import policy_container
+from minicluster_hub.cluster.browser_addresses import login_environment, public_url
 from minicluster_hub.cluster.choices import SERVICE_PREFIX, TLS_NONE, Choices
 from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
-from minicluster_hub.cluster.login_addresses import login_environment
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.relay_doors import (
     CACHE_ENV,
@@ -228,6 +228,7 @@ def policy(choices: Choices, facts: Facts) -> Draft:
 
 
 def hub(choices: Choices, facts: Facts) -> Draft:
+    url = public_url(choices, facts.manager_address, anywhere=bool(facts.shared_data))
     return Draft(
         role="hub",
         image=facts.images.hub,
@@ -235,7 +236,7 @@ def hub(choices: Choices, facts: Facts) -> Draft:
         environment={
             "MINICLUSTER_ENGINE": "swarm",
             "MINICLUSTER_DATA": DATA_DIR,
-            "MINICLUSTER_PUBLIC_URL": _public_url(choices, facts),
+            "MINICLUSTER_PUBLIC_URL": url,
             "MINICLUSTER_DOMAIN": choices.domain,
             "MINICLUSTER_IMAGE": facts.images.notebook,
             "MINICLUSTER_SERVER_GPUS": str(choices.server_gpus),
@@ -257,11 +258,6 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
         secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
         ports={choices.port: 8000},
     )
-
-
-def _public_url(choices: Choices, facts: Facts) -> str:
-    """Return what the hub calls itself; "": as the browser does, where the proxy may run on any manager."""
-    return "" if facts.shared_data and not choices.served_names else choices.url(facts.manager_address)
 
 
 def _agents_options() -> list[str]:
