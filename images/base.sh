@@ -8,7 +8,7 @@ user=$1 home=$2 packages=${3:-}
 python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || packages="$packages python3 python3-venv"
 if [ -n "${packages# }" ]; then
     command -v apt-get >/dev/null || {
-        echo "The base image has no Python 3.11 or newer with venv, and no apt-get to install it." >&2
+        echo "The base image lacks $packages (of python3: 3.11 or newer, with venv), and has no apt-get to install it." >&2
         exit 1
     }
     apt-get update

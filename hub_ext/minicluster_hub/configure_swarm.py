@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minicluster_hub.engines.swarm.shared_homes import volume_options
 from minicluster_hub.fresh_dns import client_options
 
 _SECRETS = Path("/run/secrets")
@@ -70,13 +71,4 @@ def set_up(c: Any, place: SwarmPlace) -> None:
     c.MiniclusterSpawner.image = place.image
     c.MiniclusterSpawner.max_gpus = place.server_gpus
     if place.shared_homes:
-        c.MiniclusterSpawner.shared_homes = nfs(place.shared_homes)
-
-
-def nfs(told: str) -> dict[str, str]:
-    """Return SERVER:/PATH[,OPTION...] as options of Docker's volume driver; each user has a folder there."""
-    where, _, options = told.partition(",")
-    server, _, path = where.partition(":/")
-    if not server or not path:
-        raise ValueError(f"{told!r} is no NFS folder: it has to be SERVER:/PATH, with options after commas.")
-    return {"device": f":/{path.rstrip('/')}/%s", "o": f"addr={server},{options or 'rw'}"}
+        c.MiniclusterSpawner.shared_homes = volume_options(place.shared_homes)

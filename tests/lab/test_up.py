@@ -106,6 +106,7 @@ async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
     left = everything(fresh, *fresh.lab.nodes)
     first, *others = (set(left.pop(f"volume on {node.name}")) for node in fresh.lab.nodes)
     assert {"minicluster_hub", "minicluster_service", DATA_VOLUME} <= first
+    assert not [name for name in first if "docker" in name]
     assert others == [{DATA_VOLUME}] * 2
     assert not [name for names in left.values() for name in names if "record" not in name]
     assert not [rule for node in fresh.lab.nodes for rule in filter_rules(node) if CHAIN in rule]

@@ -11,7 +11,7 @@ from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
 
 @pytest.fixture(scope="module")
 def certificates() -> Certificates:
-    return make_ca_and_cert(["127.0.0.1"])
+    return make_ca_and_cert(["127.0.0.1", "registry"])
 
 
 @pytest.fixture

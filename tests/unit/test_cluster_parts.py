@@ -18,8 +18,9 @@ from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.cluster.options import parse
 from minicluster_hub.cluster.published import notebook_of_this_release
 from minicluster_hub.configure import configure
-from minicluster_hub.configure_swarm import SwarmPlace, nfs
+from minicluster_hub.configure_swarm import SwarmPlace
 from minicluster_hub.engines.swarm.docker import DockerMissing
+from minicluster_hub.engines.swarm.shared_homes import volume_options
 from minicluster_hub.passwords import PasswordFile
 
 DIGEST = "sha256:" + "a" * 64
@@ -313,7 +314,10 @@ def test_a_hub_on_a_swarm_takes_the_domain_that_up_was_told(
 
 
 def test_shared_homes_become_options_of_dockers_volume_driver() -> None:
-    assert nfs("10.0.0.5:/export/homes") == {"device": ":/export/homes/%s", "o": "addr=10.0.0.5,rw"}
-    assert nfs("nas:/h,nfsvers=4,rw")["o"] == "addr=nas,nfsvers=4,rw"
+    assert volume_options("10.0.0.5:/export/homes") == {
+        "device": ":/export/homes/%s",
+        "o": "addr=10.0.0.5,rw",
+    }
+    assert volume_options("nas:/h,nfsvers=4,rw")["o"] == "addr=nas,nfsvers=4,rw"
     with pytest.raises(ValueError, match="SERVER:/PATH"):
-        nfs("/local/path")
+        volume_options("/local/path")

@@ -105,14 +105,34 @@ def test_secrets_are_files_for_one_user_and_nowhere_else() -> None:
         assert "token" not in text and "password" not in text
 
 
-def test_only_hub_and_job_service_hold_the_engines_socket() -> None:
-    holders = {
+def holders(found: dict[str, dict[str, Any]]) -> set[str]:
+    """Return who can reach the engine's socket: by a mount of it or of what it lies in, or by its group."""
+    return {
         role
-        for role, spec in by_role().items()
-        if any(mount["Target"] == "/var/run/docker.sock" for mount in container(spec)["Mounts"])
+        for role, spec in found.items()
+        if "Groups" in container(spec)
+        or any(mount.get("Source", "-") in "/var/run/docker.sock" for mount in container(spec)["Mounts"])
     }
-    assert holders == {"hub", "service"}
-    assert container(by_role()["hub"])["Groups"] == ["990"]
+
+
+def test_only_the_docker_proxy_holds_the_engines_socket() -> None:
+    assert holders(by_role()) == holders(shared()) == {"docker-proxy"}
+    inside = container(by_role()["docker-proxy"])
+    assert inside["Groups"] == ["990"] and inside["ReadOnly"]
+    assert by_role()["docker-proxy"]["task_template"]["Networks"] == [{"Target": "minicluster_docker-proxy"}]
+    swept = plan.sweep("hub@sha256:1", "node-a", "/var/run/docker.sock", volumes=True)
+    assert holders({"sweep": swept}) == {"sweep"}
+
+
+@pytest.mark.parametrize("role", ["hub", "service"])
+def test_hub_and_job_service_each_have_their_own_socket_of_the_docker_proxy(role: str) -> None:
+    for found in (by_role(), shared()):
+        mounts = container(found[role])["Mounts"]
+        theirs = [mount for mount in mounts if "docker" in mount["Source"]]
+        assert [mount["Source"] for mount in theirs] == [f"minicluster_docker-{role}"]
+        told = dict(pair.split("=", 1) for pair in container(found[role])["Env"])
+        assert told["DOCKER_HOST"] == f"unix://{theirs[0]['Target']}/docker.sock"
+        assert theirs[0] in container(found["docker-proxy"])["Mounts"]
 
 
 def test_the_container_of_a_labs_own_policies_has_their_files_and_nothing_else() -> None:
@@ -139,7 +159,10 @@ def test_the_job_service_reaches_policies_by_their_socket_alone_and_runs_none_it
     assert mount["ReadOnly"]
     assert "--MiniclusterHub.policy_sandbox=/run/minicluster-policy/socket" in inside["Args"]
     assert "--MiniclusterHub.policy_sandbox=none" in container(by_role()["service"])["Args"]
-    assert [one["name"] for one in plan.networks(own_policies=False)] == ["minicluster"]
+    assert [one["name"] for one in plan.networks(own_policies=False)] == [
+        "minicluster",
+        "minicluster_docker-proxy",
+    ]
 
 
 def test_policies_of_the_hub_images_packages_have_their_container_without_any_file() -> None:
@@ -216,7 +239,8 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(config="c.x = 1"), {"hub"}),
         (Choices(has_db_url=True), {"service"}),
         (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),
-        (Choices(shared_homes="nfs:/homes"), {"hub"}),
+        (Choices(shared_homes="nfs:/homes"), {"hub", "docker-proxy"}),
+        (Choices(server_mounts=("/srv/data:ro",)), {"docker-proxy"}),
         (Choices(data_cache_bytes=10**9), {"service"}),
     ],
 )
@@ -226,7 +250,8 @@ def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[st
 
 def test_a_new_hub_image_leaves_the_registry_running() -> None:
     newer = Images(IMAGES.hub.replace("1", "2"), IMAGES.registry, IMAGES.notebook)
-    assert changed(by_role(), by_role(images=newer)) == {"relay", "firewall", "service", "hub", "proxy"}
+    after = changed(by_role(), by_role(images=newer))
+    assert after == {"relay", "firewall", "docker-proxy", "service", "hub", "proxy"}
 
 
 def test_a_new_secret_changes_who_holds_it() -> None:

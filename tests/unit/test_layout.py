@@ -69,7 +69,7 @@ BESIDE = {
     "cluster": {"cluster", "configure", "engines", "launch", "passwords", "simulate"},
     "simulate": {"simulate", "scheduling"},
     "configure": {"configure_swarm", "passwords", "processes", "server_addresses", "settings"},
-    "configure_swarm": {"fresh_dns"},
+    "configure_swarm": {"engines", "fresh_dns"},
     "server_addresses": set(),
     "authenticator": {"login", "passwords"},
     "login": {"login", "passwords"},

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 import socket
 import ssl
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,9 +21,9 @@ import pytest
 
 from minicluster_hub.cluster import registry as settings
 from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
-from minicluster_hub.cluster.relay import Relay
-from minicluster_hub.cluster.relay_doors import Door, doors, trust
+from minicluster_hub.cluster.relay import command, doors
 from tests.conftest import Needs
+from tests.patience import until
 
 PUBLISHER = ("publisher", "publisher's word")
 LAYER = bytes(range(256)) * 40_000
@@ -84,21 +86,58 @@ def registry(program: None, tmp_path: Path, certificates: Certificates) -> Itera
     made.stop()
 
 
-@dataclass
-class Doors:
-    """The URLs of an open relay."""
+class Relay:
+    """The relay's process, its doors at free ports."""
 
-    reading: str
-    publishing: str
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        found = [replace(door, port=free_port()) for door in doors(environ)]
+        folder.mkdir()
+        words, environment = command(found, environ, folder)
+        self.urls = {door.name: f"http://127.0.0.1:{door.port}" for door in found}
+        self._process = subprocess.Popen(words, env={**os.environ, **environment})
+        for door in found:
+            until(partial(listens, door.port))
+
+    @property
+    def reading(self) -> str:
+        return self.urls["registry"]
+
+    @property
+    def publishing(self) -> str:
+        return self.urls["publish"]
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
-async def relay(registry: Registry, environ: dict[str, str]) -> AsyncIterator[Doors]:
-    environ["MINICLUSTER_RELAY_REGISTRY"] = f"127.0.0.1:{registry.port}"
-    served = Relay([replace(door, port=0) for door in doors(environ)], trust(environ), patience_s=1.0)
-    reading, publishing = await served.open()
-    yield Doors(f"http://127.0.0.1:{reading}", f"http://127.0.0.1:{publishing}")
-    served.close()
+def start(needs: Needs, environ: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Relay]]:
+    """Start relays; what their environment says beside that of all."""
+    needs(shutil.which("haproxy"), "no haproxy (Debian: apt-get install haproxy)")
+    made: list[Relay] = []
+
+    def one(**more: str) -> Relay:
+        told = {f"MINICLUSTER_RELAY_{name}": value for name, value in more.items()}
+        made.append(Relay(environ | told, tmp_path / f"relay{len(made)}"))
+        return made[-1]
+
+    yield one
+    for relay in made:
+        relay.stop()
+
+
+@pytest.fixture
+def relay(registry: Registry, start: Callable[..., Relay]) -> Relay:
+    return start(REGISTRY=f"127.0.0.1:{registry.port}")
 
 
 @pytest.fixture
@@ -128,7 +167,7 @@ async def publish(client: httpx.AsyncClient, url: str, layer: bytes = LAYER) -> 
 
 
 async def test_what_is_published_at_one_door_is_read_at_the_other(
-    relay: Doors, client: httpx.AsyncClient
+    relay: Relay, client: httpx.AsyncClient
 ) -> None:
     digest = await publish(client, relay.publishing)
     blob = f"{relay.reading}/v2/some/image/blobs/{digest}"
@@ -139,37 +178,43 @@ async def test_what_is_published_at_one_door_is_read_at_the_other(
     assert (part.status_code, part.content) == (206, LAYER[1000:2000])
 
 
-async def test_the_reading_door_refuses_every_other_method(relay: Doors, client: httpx.AsyncClient) -> None:
+async def test_the_reading_door_refuses_every_other_method(relay: Relay, client: httpx.AsyncClient) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"):
         answer = await client.request(method, f"{relay.reading}/v2/some/image/blobs/uploads/", auth=PUBLISHER)
         assert answer.status_code == 405
         assert "publish at 127.0.0.1:5102" in answer.json()["errors"][0]["message"]
 
 
-async def test_nothing_gets_in_behind_a_first_request(relay: Doors) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(relay.reading).port)
-    second = b"POST /v2/some/image/blobs/uploads/ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    first = b"GET /v2/ HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n"
-    writer.write(first + second)
-    text = await asyncio.wait_for(reader.read(), 10)
-    assert text.startswith(b"HTTP/1.1 200") and text.count(b"HTTP/1.1") == 1
-    writer.close()
+async def test_nothing_gets_in_behind_a_first_request(relay: Relay) -> None:
+    """The reader's password would let it write."""
+    for head in (
+        b"GET /v2/ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+        b"GET /v2/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /v2/ HTTP/1.1\r\nHost: x\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(relay.reading).port)
+        second = b"POST /v2/some/image/blobs/uploads/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        writer.write(head + second + b"Content-Length: 0\r\n\r\n")
+        text = await asyncio.wait_for(reader.read(), 10)
+        told = [line.split()[1] for line in text.splitlines() if line.startswith(b"HTTP/")]
+        assert told[0] == b"200" and set(told[1:]) <= {b"405"}
+        writer.close()
 
 
-async def test_the_publishing_door_adds_no_credentials(relay: Doors, client: httpx.AsyncClient) -> None:
+async def test_the_publishing_door_adds_no_credentials(relay: Relay, client: httpx.AsyncClient) -> None:
     answer = await client.get(f"{relay.publishing}/v2/")
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Basic ")
 
 
 async def test_a_registry_that_is_away_is_told_and_found_again(
-    relay: Doors, registry: Registry, client: httpx.AsyncClient
+    relay: Relay, registry: Registry, client: httpx.AsyncClient
 ) -> None:
     digest = await publish(client, relay.publishing)
     registry.stop()
     answer = await client.get(f"{relay.reading}/v2/some/image/blobs/{digest}")
     assert answer.status_code == 503
-    words = f"the cluster's registry at 127.0.0.1:{registry.port} cannot be reached (Connection refused)"
+    words = f"the cluster's registry at 127.0.0.1:{registry.port} cannot be reached (connection refused, "
     assert words in answer.reason_phrase and words in answer.json()["errors"][0]["message"]
     waiting = asyncio.create_task(client.get(f"{relay.reading}/v2/some/image/blobs/{digest}"))
     await asyncio.to_thread(registry.start)
@@ -177,7 +222,7 @@ async def test_a_registry_that_is_away_is_told_and_found_again(
 
 
 async def test_a_registry_that_dies_in_a_transfer_is_no_end_of_the_layer(
-    relay: Doors, registry: Registry, client: httpx.AsyncClient
+    relay: Relay, registry: Registry, client: httpx.AsyncClient
 ) -> None:
     digest = await publish(client, relay.publishing, LAYER * 5)
     with pytest.raises(httpx.TransportError):
@@ -187,21 +232,28 @@ async def test_a_registry_that_dies_in_a_transfer_is_no_end_of_the_layer(
 
 
 async def test_a_foreign_registry_is_not_talked_to(
-    program: None, tmp_path: Path, environ: dict[str, str], client: httpx.AsyncClient
+    program: None, tmp_path: Path, start: Callable[..., Relay], client: httpx.AsyncClient
 ) -> None:
-    foreign = Registry(tmp_path / "foreign", free_port(), make_ca_and_cert(["127.0.0.1"]))
+    """Not even with an authority's certificate for the same names: it is not ours."""
+    foreign = Registry(tmp_path / "foreign", free_port(), make_ca_and_cert(["127.0.0.1", "registry"]))
     foreign.write()
     foreign.start()
-    served = Relay([Door(0, "registry", "127.0.0.1", foreign.port, b"Basic x")], trust(environ))
-    [port] = await served.open()
-    answer = await client.get(f"http://127.0.0.1:{port}/v2/")
-    served.close()
+    answer = await client.get(f"{start(REGISTRY=f'127.0.0.1:{foreign.port}').reading}/v2/")
     foreign.stop()
     assert answer.status_code == 503
-    assert "certificate that is not this cluster's" in answer.reason_phrase
+    assert "not its certificate" in answer.reason_phrase
 
 
-async def test_the_engines_first_try_by_tls_is_answered_in_plain_http(relay: Doors) -> None:
+async def test_where_the_registry_moved_to_is_found(
+    registry: Registry, start: Callable[..., Relay], client: httpx.AsyncClient
+) -> None:
+    """It runs on one of several managers; the others refuse the connection."""
+    relay = start(REGISTRY=f"127.0.0.1:{free_port()},127.0.0.1:{registry.port},127.0.0.1:{free_port()}")
+    answers = [await client.get(f"{relay.reading}/v2/") for _ in range(12)]
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_the_engines_first_try_by_tls_is_answered_in_plain_http(relay: Relay) -> None:
     """Docker falls back to plain HTTP at once when it sees such an answer."""
     port = httpx.URL(relay.reading).port
     with pytest.raises(ssl.SSLError):
@@ -212,22 +264,23 @@ async def test_the_engines_first_try_by_tls_is_answered_in_plain_http(relay: Doo
     writer.close()
 
 
-async def test_a_slow_reader_slows_the_registry_instead_of_filling_memory(environ: dict[str, str]) -> None:
+async def test_a_slow_reader_slows_the_registry_instead_of_filling_memory(
+    start: Callable[..., Relay], certificates: Certificates, tmp_path: Path
+) -> None:
     sent = 0
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
         with suppress(OSError):
             while True:
                 writer.write(bytes(1 << 16))
                 await writer.drain()
                 sent += 1 << 16
 
-    upstream = await asyncio.start_server(pour, "127.0.0.1", 0)
-    port = upstream.sockets[0].getsockname()[1]
-    served = Relay([Door(0, "registry", "127.0.0.1", port, b"Basic x")], None)
-    [door] = await served.open()
-    reader, writer = await asyncio.open_connection("127.0.0.1", door, limit=1 << 16)
+    upstream = await asyncio.start_server(pour, "127.0.0.1", 0, ssl=shown_by_a_server(certificates, tmp_path))
+    relay = start(REGISTRY=f"127.0.0.1:{upstream.sockets[0].getsockname()[1]}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(relay.reading).port, limit=1 << 16)
     writer.write(b"GET /v2/ HTTP/1.1\r\nHost: x\r\n\r\n")
     await reader.readexactly(1 << 20)
     await asyncio.sleep(0.5)
@@ -237,22 +290,32 @@ async def test_a_slow_reader_slows_the_registry_instead_of_filling_memory(enviro
     await reader.readexactly(held)
     assert sent > held
     writer.close()
-    served.close()
     upstream.close()
 
 
+def shown_by_a_server(certificates: Certificates, folder: Path) -> ssl.SSLContext:
+    (folder / "cert").write_text(certificates.cert_pem)
+    (folder / "key").write_text(certificates.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    return context
+
+
 async def test_a_cache_fetches_from_outside_only_once(
-    registry: Registry, relay: Doors, tmp_path: Path, client: httpx.AsyncClient, environ: dict[str, str]
+    registry: Registry,
+    relay: Relay,
+    start: Callable[..., Relay],
+    tmp_path: Path,
+    client: httpx.AsyncClient,
+    certificates: Certificates,
 ) -> None:
     """Proxy mode works together with TLS and passwords; here the outside is our own reading door."""
     digest = await publish(client, relay.publishing)
     cache = Registry(tmp_path / "cache", free_port(), registry.certificates, relay.reading)
     cache.write()
     await asyncio.to_thread(cache.start)  # it asks the outside before it listens
-    environ["MINICLUSTER_RELAY_CACHE"] = f"127.0.0.1:{cache.port}"
-    served = Relay([replace(door, port=0) for door in doors(environ) if door.what == "cache"], trust(environ))
-    [port] = await served.open()
-    blob = f"http://127.0.0.1:{port}/v2/some/image/blobs/{digest}"
+    caching = start(REGISTRY=f"127.0.0.1:{registry.port}", CACHE=f"127.0.0.1:{cache.port}")
+    blob = f"{caching.urls['cache']}/v2/some/image/blobs/{digest}"
     assert (await client.get(blob)).content == LAYER
     link = cache.folder / f"data/docker/registry/v2/repositories/some/image/_layers/sha256/{digest[7:]}/link"
     async with asyncio.timeout(10):  # 2.8 keeps it only after it has answered
@@ -260,7 +323,7 @@ async def test_a_cache_fetches_from_outside_only_once(
             await asyncio.sleep(0.05)
     registry.stop()
     assert (await client.get(blob)).content == LAYER
-    async with httpx.AsyncClient(verify=trust(environ), trust_env=False) as direct:
+    trust = ssl.create_default_context(cadata=certificates.ca_pem)
+    async with httpx.AsyncClient(verify=trust, trust_env=False) as direct:
         assert (await direct.get(f"https://127.0.0.1:{cache.port}/v2/")).status_code == 401
-    served.close()
     cache.stop()

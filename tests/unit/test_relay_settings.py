@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
-import socket
-from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from minicluster_hub.cluster import registry as settings
-from minicluster_hub.cluster.relay import Relay
-from minicluster_hub.cluster.relay_doors import Door, RelayError, doors, trust
-from minicluster_hub.cluster.relay_http import HeadReader, RequestBroken, reading_head
+from minicluster_hub.cluster.relay import RelayError, away, command, doors
 
 
 def test_doors_by_the_environment(environ: dict[str, str]) -> None:
     environ |= {"MINICLUSTER_RELAY_REGISTRY": "10.0.0.1:5443", "MINICLUSTER_RELAY_CACHE": "10.0.0.1:5444"}
-    assert [(door.port, door.upstream) for door in doors(environ)] == [
+    assert [(door.port, *door.places) for door in doors(environ)] == [
         (5100, "10.0.0.1:5443"),
         (5101, "10.0.0.1:5444"),
         (5102, "10.0.0.1:5443"),
@@ -24,14 +22,14 @@ def test_doors_by_the_environment(environ: dict[str, str]) -> None:
     environ["MINICLUSTER_NODE_ID"] = "node-b"
     del environ["MINICLUSTER_RELAY_CACHE"]
     assert [door.port for door in doors(environ)] == [5100]
-    assert doors(environ)[0].authorization is not None
+    assert doors(environ)[0].only_reads
 
 
 def test_a_registry_on_any_of_several_managers(environ: dict[str, str]) -> None:
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443,10.0.0.2:5443"
     environ["MINICLUSTER_RELAY_PUBLISH_NODE"] = "node-b,node-a"
     reading, publishing = doors(environ)
-    assert reading.places == publishing.places == (("10.0.0.1", 5443), ("10.0.0.2", 5443))
+    assert reading.places == publishing.places == ("10.0.0.1:5443", "10.0.0.2:5443")
 
 
 @pytest.mark.parametrize(
@@ -42,37 +40,32 @@ def test_a_registry_on_any_of_several_managers(environ: dict[str, str]) -> None:
         ("MINICLUSTER_RELAY_READER_FILE", "/nowhere", "lacks that secret"),
     ],
 )
-def test_wrong_settings_are_told(environ: dict[str, str], name: str, value: str, words: str) -> None:
+def test_wrong_settings_are_told(
+    environ: dict[str, str], tmp_path: Path, name: str, value: str, words: str
+) -> None:
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
     with pytest.raises(RelayError, match=words):
-        doors(environ | {name: value})
+        told = environ | {name: value}
+        command(doors(told), told, tmp_path)
 
 
-async def test_a_taken_port_is_told(environ: dict[str, str]) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port = listener.getsockname()[1]
-        with pytest.raises(RelayError, match=f"Port {port} on 127.0.0.1"):
-            await Relay([Door(port, "registry", "10.0.0.1", 1, None)], trust(environ)).open()
+def test_no_file_and_no_word_of_the_command_holds_the_password(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
+    folder = tmp_path / "relay"
+    folder.mkdir()
+    words, environment = command(doors(environ), environ, folder)
+    secret = environment["MINICLUSTER_RELAY_AUTHORIZATION"]
+    assert base64.b64decode(secret) == b"reader:reader's word"
+    written = [file.read_text() for file in folder.iterdir()]
+    assert not [text for text in (*words, *written) if secret in text or "reader's word" in text]
 
 
-def test_a_reading_head_holds_our_credentials_only() -> None:
-    text = b"GET /v2/ HTTP/1.1\r\nHost: 127.0.0.1:5100\r\nAuthorization: Basic mine\r\n"
-    more = b"Accept: a\r\naccept: b\r\nTransfer-Encoding: chunked\r\nConnection: x\r\n\r\n"
-    head = HeadReader()
-    assert head.feed(text) is None
-    request = head.feed(more)
-    assert request is not None
-    assert reading_head(request, "reg:5443", b"Basic ours") == (
-        b"GET /v2/ HTTP/1.1\r\nhost: reg:5443\r\naccept: a\r\naccept: b\r\n"
-        b"authorization: Basic ours\r\nconnection: close\r\n\r\n"
-    )
-
-
-def test_an_endless_head_is_refused() -> None:
-    head = HeadReader()
-    with pytest.raises(RequestBroken):
-        for _ in range(200):
-            head.feed(b"GET / HTTP/1.1\r\nX: " + b"x" * 1000)
+def test_a_registry_that_is_away_is_told_in_the_line_that_docker_shows(environ: dict[str, str]) -> None:
+    environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
+    line = away(doors(environ)[0]).splitlines()[0]
+    assert line.startswith("HTTP/1.1 503 ") and "10.0.0.1:5443" in line and "doctor" in line
 
 
 def test_the_config_is_json_that_yaml_readers_take() -> None:

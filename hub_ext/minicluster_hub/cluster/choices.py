@@ -26,6 +26,7 @@ class Choices:
     them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
     tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
     networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
+    server_mounts: folders and volumes that notebook servers may mount beside their homes.
     policies: the texts of the lab's own, by their names.
     tls_mark, db_mark: which of several that were given in the course of time.
     """
@@ -49,6 +50,7 @@ class Choices:
     dedicated_managers: bool = False
     tenants_reach: tuple[str, ...] = ()
     tenants_deny: tuple[str, ...] = ()
+    server_mounts: tuple[str, ...] = ()
     service_options: tuple[str, ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict)
 

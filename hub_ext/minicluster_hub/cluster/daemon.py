@@ -122,8 +122,8 @@ def socket_on_host(own: Mapping[str, Any] | None) -> tuple[str, int]:
         return source, Path(here).stat().st_gid
     except OSError as error:
         raise EngineUnusable(
-            f"{here} is not there ({error.strerror}). Start the container with -v {SOCKET}:{SOCKET}: the hub"
-            " and the job service need the engine's socket, and its group."
+            f"{here} is not there ({error.strerror}). Start the container with -v {SOCKET}:{SOCKET}: the"
+            " cluster's Docker proxy needs the engine's socket, and its group."
         ) from error
 
 

@@ -14,7 +14,7 @@ from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
 from minicluster_hub.cluster.errors import ClusterError, OptionUnusable
 from minicluster_hub.cluster.steps import Steps
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing, DockerRefused
-from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
+from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL, label_filter
 from minicluster_hub.launch.messages import say
 
 _LOOK_S, _LIMIT_S = 0.5, 90.0
@@ -137,7 +137,7 @@ def _sweep(daemon: Daemon, known: record.Record | None, steps: Steps, *, volumes
     """Have each node remove the rules of its firewall, and its volumes of ours.
 
     The API of one engine reaches only its own: the node's engine is asked by a task of the hub image there.
-    Whoever may make services could do that anyway, so it gives away no more than is given already.
+    It is the one service beside the Docker proxy that has the engine's socket, and soon gone.
     """
     if known is None or not known.images.hub:
         say("  WARNING: no record of a hub image: only this machine is cleared up.")
@@ -174,9 +174,9 @@ def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], tell: Callable[[str], N
 
 
 def _remove_volumes(daemon: Daemon, *, volumes: bool) -> None:
-    if not volumes:
-        return
-    for volume in (daemon.call("volumes", filters=_OURS) or {}).get("Volumes") or ():
+    """Remove this machine's volumes: all, or only those in which nothing is kept."""
+    wanted = _OURS if volumes else label_filter(plan.SOCKETS_ROLE)
+    for volume in (daemon.call("volumes", filters=wanted) or {}).get("Volumes") or ():
         with suppress(DockerError):
             daemon.once("remove_volume", volume["Name"])
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from minicluster_hub.cluster import policy_container
 from minicluster_hub.cluster.browser_addresses import login_environment, public_url
 from minicluster_hub.cluster.choices import SERVICE_PREFIX, TLS_NONE, Choices
+from minicluster_hub.cluster.docker_proxy.settings import docker_host, docker_socket
 from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
 from minicluster_hub.cluster.record import Images
-from minicluster_hub.cluster.relay_doors import (
+from minicluster_hub.cluster.relay import (
     CACHE_ENV,
     NODE_ENV,
     PUBLISH_NODE_ENV,
@@ -74,8 +75,9 @@ class Draft:
 
     capabilities: those that it keeps; all others are dropped.
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
-    each_manager: one task on each manager, in the platform's network.
-    sealed_off: no network that leads anywhere, nothing to write to. policy_socket: it has that one's folder.
+    each_manager: one task on each manager, in the platform's network. sockets: volumes of the manager, by
+    role, where containers of that manager meet. policy_socket: it has that one's folder.
+    sealed_off: no network that leads anywhere, nothing to write to. limits: as Docker names them.
     """
 
     role: str
@@ -86,6 +88,7 @@ class Draft:
     secrets: tuple[str, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)
     data_dir: str = ""
+    sockets: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[int, int] = field(default_factory=dict)
     user: str = USER
     socket: bool = False
@@ -95,6 +98,7 @@ class Draft:
     once: bool = False
     sealed_off: bool = False
     policy_socket: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
     grace_s: int = 5
 
 
@@ -177,6 +181,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
             "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
             "JUPYTERHUB_BASE_URL": "/",
             **login_environment(choices),
+            **docker_host("service"),
             **(_managers(facts) if facts.shared_data else {}),
         },
         secrets=(
@@ -189,7 +194,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         data_dir=DATA_DIR,
         ports={AGENTS_PORT: AGENTS_PORT, FORMER_PORT: _FORMER_INSIDE},
         configs=policy_container.files(choices.policies),
-        socket=True,
+        sockets=docker_socket("service"),
         policy_socket=facts.own_policies,
         each_manager=bool(facts.shared_data),
     )
@@ -213,20 +218,6 @@ def _service_options(choices: Choices, facts: Facts) -> list[str]:
     ]
 
 
-def policy(choices: Choices, facts: Facts) -> Draft:
-    """What runs the lab's own policies, beside each job service: it has nothing but their files."""
-    return Draft(
-        role=policy_container.ROLE,
-        image=facts.images.hub,
-        args=("run", "policy"),
-        configs=policy_container.files(choices.policies),
-        user=policy_container.USER,
-        sealed_off=True,
-        policy_socket=True,
-        each_manager=bool(facts.shared_data),
-    )
-
-
 def hub(choices: Choices, facts: Facts) -> Draft:
     url = public_url(choices, facts.manager_address, anywhere=bool(facts.shared_data))
     return Draft(
@@ -241,11 +232,12 @@ def hub(choices: Choices, facts: Facts) -> Draft:
             "MINICLUSTER_IMAGE": facts.images.notebook,
             "MINICLUSTER_SERVER_GPUS": str(choices.server_gpus),
             "MINICLUSTER_SHARED_HOMES": choices.shared_homes,
+            **docker_host("hub"),
         },
         secrets=("proxy_token", "service_token", "spawner_token"),
         configs={"hub_config": HUB_CONFIG} if choices.config else {},
         data_dir=DATA_DIR,
-        socket=True,
+        sockets=docker_socket("hub"),
         grace_s=10,
     )
 

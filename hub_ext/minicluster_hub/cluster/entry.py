@@ -23,6 +23,7 @@ def run(words: Sequence[str]) -> int:
         "service": _service,
         "policy": _policy,
         "relay": _relay,
+        "docker-proxy": _docker_proxy,
         "account": _account,
         "ready": _ready,
         "firewall": _firewall,
@@ -110,6 +111,12 @@ def _relay(words: list[str]) -> int:
 
 def _firewall(words: list[str]) -> int:
     from minicluster_hub.cluster.firewall import main
+
+    return main()
+
+
+def _docker_proxy(words: list[str]) -> int:
+    from minicluster_hub.cluster.docker_proxy.__main__ import main
 
     return main()
 

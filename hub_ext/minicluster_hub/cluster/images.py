@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ImageUnusable
-from minicluster_hub.cluster.relay_doors import CACHE_DOOR, HOST, PUBLISH_DOOR, REGISTRY_DOOR
+from minicluster_hub.cluster.relay import CACHE_DOOR, HOST, PUBLISH_DOOR, REGISTRY_DOOR
 from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 
 _HUB_NAMES = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}

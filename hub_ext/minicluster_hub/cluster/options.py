@@ -54,6 +54,7 @@ def _command(commands: Any, name: str, about: str, **more: Any) -> argparse.Argu
 def _up(parser: argparse.ArgumentParser) -> None:
     _door(parser)
     _images(parser)
+    _servers(parser)
     _data_sets(parser)
     _policies(parser)
     _managers(parser)
@@ -66,10 +67,6 @@ def _up(parser: argparse.ArgumentParser) -> None:
         "--upstream",
         metavar="URL",
         help="what the cache fetches from (the notebook image's registry); or none",
-    )
-    add("--shared-homes", metavar="SERVER:/PATH[,OPTION...]", help="homes on NFS, not on each node's disk")
-    add(
-        "--server-gpus", type=int, metavar="N", help="most GPUs of one notebook server (0: they are for jobs)"
     )
     add(
         "--config",
@@ -90,6 +87,22 @@ def _up(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="OPTION",
         help="a further option of the job service, like --service-option=--MiniclusterHub.keep_warm_s=600",
+    )
+
+
+def _servers(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--shared-homes", metavar="SERVER:/PATH[,OPTION...]", help="homes on NFS, not on each node's disk")
+    add(
+        "--server-gpus", type=int, metavar="N", help="most GPUs of one notebook server (0: they are for jobs)"
+    )
+    add(
+        "--server-mount",
+        dest="server_mounts",
+        action="append",
+        metavar="SOURCE[:ro]",
+        help="a folder of the nodes, or a volume, that your --config has servers mount; {username} stands for"
+        " one part of a path; can be repeated",
     )
 
 

@@ -8,12 +8,27 @@ from typing import Any
 
 from minicluster_hub.cluster import drafts, policy_container
 from minicluster_hub.cluster.choices import Choices
+from minicluster_hub.cluster.docker_proxy.draft import docker_proxy
+from minicluster_hub.cluster.docker_proxy.settings import ROLE as DOCKER_PROXY
+from minicluster_hub.cluster.docker_proxy.settings import SOCKET
 from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
+from minicluster_hub.cluster.policy_draft import policy
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.sweep import VOLUMES
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
-PLATFORM = ("registry", "cache", "relay", "firewall", "images", "policy", "service", "hub", "proxy")
+PLATFORM = (
+    "registry",
+    "cache",
+    "relay",
+    "firewall",
+    DOCKER_PROXY,
+    "images",
+    policy_container.ROLE,
+    "service",
+    "hub",
+    "proxy",
+)
 """The roles of the platform's services, in the order in which they start."""
 LATE = ("images", DATA_ROLE)
 """Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are.
@@ -22,18 +37,21 @@ The agents of data sets are made by the job service, each with the token of its 
 """
 
 MANAGERS = "node.role==manager"
+SOCKETS_ROLE = "sockets"
+"""Of volumes in which nothing is kept."""
 _S = 1_000_000_000
-_SOCKET = "/var/run/docker.sock"
-
-
-def network() -> dict[str, Any]:
-    """Return the arguments of create_network for what hub, proxy, job service and notebooks share."""
-    return {"name": CLUSTER, "driver": "overlay", "attachable": True, "labels": labels("network")}
 
 
 def networks(*, own_policies: bool) -> list[dict[str, Any]]:
-    """Return the arguments of create_network for each network of the platform."""
-    return [network(), *([policy_container.network()] if own_policies else [])]
+    """Return the arguments of create_network: what hub, proxy, job service and notebooks share, and one that
+    leads nowhere for each service that is sealed off: without any it would have Docker's bridge.
+    """
+    common = {"driver": "overlay", "labels": labels("network")}
+    sealed_off = [DOCKER_PROXY, *([policy_container.ROLE] if own_policies else [])]
+    return [
+        {"name": CLUSTER, "attachable": True, **common},
+        *({"name": service_name(role), "internal": True, **common} for role in sealed_off),
+    ]
 
 
 def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
@@ -45,8 +63,9 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     if facts.images.notebook:
         found += [
             drafts.firewall(choices, facts),
+            docker_proxy(choices, facts),
             drafts.images(facts),
-            *([drafts.policy(choices, facts)] if facts.own_policies else []),
+            *([policy(choices, facts)] if facts.own_policies else []),
             drafts.service(choices, facts),
             drafts.hub(choices, facts),
             drafts.proxy(choices, facts),
@@ -96,7 +115,7 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
             "RestartPolicy": _restart(draft),
             "Placement": _placement(draft, facts),
             "Networks": _networks(draft),
-            **_resources(draft),
+            **({"Resources": {"Limits": dict(draft.limits)}} if draft.limits else {}),
             "LogDriver": {"Name": "json-file", "Options": {"max-size": "10m", "max-file": "3"}},
         },
     }
@@ -104,13 +123,6 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
     spec["labels"] = labels(draft.role, name=name, spec=digest)
     spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
     return spec
-
-
-def _resources(draft: Draft) -> dict[str, Any]:
-    if not draft.sealed_off:
-        return {}
-    limits = {"MemoryBytes": policy_container.MEMORY_BYTES, "Pids": policy_container.PIDS}
-    return {"Resources": {"Limits": limits}}
 
 
 def _mode(draft: Draft) -> dict[str, Any]:
@@ -152,19 +164,19 @@ def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
             {"Type": "bind", "Source": f"{facts.shared_data}/{draft.role}", "Target": draft.data_dir}
         )
     elif draft.data_dir:
-        mounts.append(
-            {
-                "Type": "volume",
-                "Source": service_name(draft.role),
-                "Target": draft.data_dir,
-                "VolumeOptions": {"Labels": labels(draft.role)},
-            }
-        )
+        mounts.append(_volume(draft.role, draft.data_dir, draft))
+    mounts += [_volume(name, target, draft) for name, target in draft.sockets.items()]
     if draft.policy_socket:
         mounts.append(policy_container.mount(read_only=not draft.sealed_off))
     if draft.socket:
-        mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": _SOCKET})
+        mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": SOCKET})
     return mounts
+
+
+def _volume(name: str, target: str, draft: Draft) -> dict[str, Any]:
+    """Return the mount of a volume of this machine."""
+    options = {"Labels": labels(SOCKETS_ROLE if name in draft.sockets else draft.role)}
+    return {"Type": "volume", "Source": service_name(name), "Target": target, "VolumeOptions": options}
 
 
 def _secret(file: str, kept: Kept, user: str) -> dict[str, Any]:
@@ -199,7 +211,7 @@ def _networks(draft: Draft) -> list[dict[str, Any]]:
     if draft.everywhere:
         return [{"Target": "host"}]
     if draft.sealed_off:
-        return [{"Target": policy_container.NETWORK}]
+        return [{"Target": service_name(draft.role)}]
     return [{"Target": CLUSTER, "Aliases": [draft.role]}]
 
 

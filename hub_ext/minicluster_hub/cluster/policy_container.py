@@ -12,13 +12,12 @@ from typing import Any
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 
 ROLE = "policy"
-NETWORK = f"{CLUSTER}_{ROLE}"
 FOLDER = "/etc/minicluster/policies"
 SOCKET_DIR = "/run/minicluster-policy"
 SOCKET = f"{SOCKET_DIR}/socket"
 USER = "1001"
 """Nobody else's: not that of the platform's data, nor that of tasks and notebook servers."""
-MEMORY_BYTES, PIDS = 5 << 29, 64
+LIMITS = {"MemoryBytes": 5 << 29, "Pids": 64}
 ENTRY_POINTS = "minicluster.policies"
 """What the job service looks for in installed packages, too."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
@@ -77,18 +76,12 @@ def service_options(*, needed: bool) -> list[str]:
     return [f"--MiniclusterHub.policy_sandbox={SOCKET}", f"--MiniclusterHub.policies_dir={FOLDER}"]
 
 
-def network() -> dict[str, Any]:
-    """Return the arguments of create_network for one that leads nowhere: a service without any has Docker's
-    bridge."""
-    return {"name": NETWORK, "driver": "overlay", "internal": True, "labels": labels(ROLE)}
-
-
 def mount(*, read_only: bool) -> dict[str, Any]:
     """Return the socket's folder: in the node's memory, the policies' own, open to the platform's user."""
     options = {"type": "tmpfs", "device": "tmpfs", "o": f"size=64k,uid={USER},gid=1000,mode=2750"}
     return {
         "Type": "volume",
-        "Source": NETWORK,
+        "Source": f"{CLUSTER}_{ROLE}",
         "Target": SOCKET_DIR,
         "ReadOnly": read_only,
         "VolumeOptions": {

@@ -1,222 +1,190 @@
-"""The relay: doors on each node's loopback that lead to the cluster's registry.
+"""The relay: doors on each node's loopback that lead to the cluster's registry; HAProxy does the work.
 
 Docker engines accept a registry on 127.0.0.0/8 without TLS and without configuration. The relay takes
 their requests there and goes to the registry with TLS, verified by our own authority, and with the
-reader's password. It runs on every node for good, so it is small: streams of asyncio, heads by h11.
+reader's password. That one may write, too, for all that the registry knows: so a door with it only reads.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
+import base64
+import json
 import os
-import signal
-import socket
-import ssl
 import sys
-from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import partial
-from http import HTTPStatus
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-from minicluster_hub.cluster import relay_http
-from minicluster_hub.cluster.relay_doors import HOST, PUBLISH_DOOR, Door, RelayError, doors, trust
+from minicluster_hub.cluster.errors import ClusterError
 
-_PIECE_BYTES = 256 * 1024
-_HEAD_PATIENCE_S, _RETRY_S, _SILENT_S = 30.0, 0.3, 1.0
-_LOG = logging.getLogger("minicluster.relay")
+HOST = "127.0.0.1"
+REGISTRY_DOOR, CACHE_DOOR, PUBLISH_DOOR = 5100, 5101, 5102
+REGISTRY_ENV, CACHE_ENV = "MINICLUSTER_RELAY_REGISTRY", "MINICLUSTER_RELAY_CACHE"
+PUBLISH_NODE_ENV, NODE_ENV = "MINICLUSTER_RELAY_PUBLISH_NODE", "MINICLUSTER_NODE_ID"
+CA_FILE_ENV, READER_FILE_ENV = "MINICLUSTER_RELAY_CA_FILE", "MINICLUSTER_RELAY_READER_FILE"
+_CA_FILE, _READER_FILE = "/run/secrets/registry_ca", "/run/secrets/registry_reader"
+_AUTHORIZATION_ENV = "MINICLUSTER_RELAY_AUTHORIZATION"
+"""HAProxy reads it from its own environment, so that no file holds it."""
 
+_COMMON = """\
+global
+    maxconn 1024
+    # One is enough for a gigabit line several times over, and costs the least.
+    nbthread 1
+    log stdout format raw local0
 
-class UpstreamAway(Exception):
-    """The registry did not take the connection; the text is for whoever pulls."""
+defaults
+    mode http
+    log global
+    option httplog
+    option dontlog-normal
+    timeout http-request 30s
+    # A cache may be silent for minutes while it fetches; a reader may be slow.
+    timeout client 1h
+    timeout server 1h
+    # Another place at once, the same place (it may just be starting) after a second.
+    retries 4
+    option redispatch 1
+    # A manager without power sends no last packet: that is found out within about 30 s.
+    option srvtcpka
+    srvtcpka-idle 10s
+    srvtcpka-intvl 5s
+    srvtcpka-cnt 4
+"""
+_DOOR = """
+frontend {name}
+    bind {host}:{port}{only_reads}
+    default_backend {name}
 
-
-class Relay:
-    """Serves doors; patience_s: how long a request waits for a registry that is just starting again."""
-
-    def __init__(self, doors: Sequence[Door], tls: ssl.SSLContext | None, patience_s: float = 4.0) -> None:
-        self._doors, self._tls, self._patience_s = doors, tls, patience_s
-        self._servers: list[asyncio.Server] = []
-        self._last: dict[int, int] = {}
-        """Which place of each door answered last."""
-
-    async def open(self) -> list[int]:
-        """Listen at all doors; return their ports."""
-        for door in self._doors:
-            try:
-                server = await asyncio.start_server(
-                    partial(self._serve, door), HOST, door.port, limit=_PIECE_BYTES
-                )
-            except OSError as error:
-                raise RelayError(
-                    f"Port {door.port} on {HOST} of {socket.gethostname()} cannot be listened on "
-                    f"({error.strerror}). Stop the program that uses it; the relay tries again by itself."
-                ) from error
-            self._servers.append(server)
-        return [server.sockets[0].getsockname()[1] for server in self._servers]
-
-    def close(self) -> None:
-        """Take no further requests."""
-        for server in self._servers:
-            server.close()
-
-    async def _serve(self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await self._serve_request(door, reader, writer)
-            writer.close()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            _LOG.info("%s: a transfer broke: %s", door.what, error or type(error).__name__)
-            writer.transport.abort()
-        except asyncio.CancelledError:  # only at the end; asyncio 3.11 would log it as an error
-            writer.transport.abort()
-
-    async def _serve_request(
-        self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        try:
-            request = await _read_request(reader)
-        except relay_http.RequestBroken as error:
-            await _answer(writer, HTTPStatus.BAD_REQUEST, "UNSUPPORTED", f"no plain HTTP request ({error})")
-            return
-        if request is None:
-            return
-        if door.authorization is not None and request.method not in relay_http.READING:
-            text = f"this door only reads; publish at {HOST}:{PUBLISH_DOOR} on the first manager"
-            await _answer(writer, HTTPStatus.METHOD_NOT_ALLOWED, "UNSUPPORTED", text)
-            return
-        try:
-            upstream = await self._connect(door)
-        except UpstreamAway as error:
-            head_only = request.method == b"HEAD"
-            _LOG.warning("%s", error)
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            await _answer(writer, status, "UNAVAILABLE", str(error), head_only=head_only)
-            return
-        await _exchange(door, request, (reader, writer), upstream)
-
-    async def _connect(self, door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        away: OSError | None = None
-        places = deque(door.places)
-        places.rotate(-self._last.get(door.port, 0))
-        try:
-            async with asyncio.timeout(self._patience_s):
-                while True:
-                    try:
-                        streams = await self._open_one(*places[0], alone=len(places) == 1)
-                    except ssl.SSLCertVerificationError as error:
-                        away = error
-                        break
-                    except OSError as error:
-                        away = error
-                        places.rotate(-1)
-                        await asyncio.sleep(_RETRY_S / len(places))
-                    else:
-                        self._last[door.port] = door.places.index(places[0])
-                        _notice_a_dead_peer(streams[1].get_extra_info("socket"))
-                        return streams
-        except TimeoutError:
-            pass
-        reason = _reason(away)
-        raise UpstreamAway(
-            f"the cluster's {door.what} at {door.upstream} {reason}; the command doctor tells more"
-        )
-
-    async def _open_one(
-        self, host: str, port: int, *, alone: bool
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to one place; where there are others, one that says nothing is soon given up."""
-        async with asyncio.timeout(None if alone else _SILENT_S):
-            return await asyncio.open_connection(host, port, ssl=self._tls, limit=_PIECE_BYTES)
+backend {name}
+    timeout connect {patience}
+    errorfile 503 {away_file}{servers}
+"""
+_ONLY_READS = """
+    http-request return status 405 {refusal} unless METH_GET
+    http-request set-header Authorization "Basic ${{{authorization}}}\""""
+_SERVER = """
+    server place{number} {address} ssl ca-file {ca_file} verify required verifyhost registry{check}"""
+_CHECK = " check inter 5s fastinter 1s"
 
 
-async def run(environ: Mapping[str, str]) -> None:
-    """Serve until a signal asks for the end."""
-    relay = Relay(doors(environ), trust(environ))
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    ports = await relay.open()
-    _LOG.info("listening on %s, ports %s", HOST, ", ".join(map(str, ports)))
-    await ended.wait()
-    relay.close()
+class RelayError(ClusterError):
+    """What keeps the relay from starting, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """One port of the loopback and where it leads: everywhere that the registry may be."""
+
+    name: str
+    port: int
+    what: str
+    places: tuple[str, ...]
+    only_reads: bool = True
+
+
+def doors(environ: Mapping[str, str]) -> list[Door]:
+    """Read from the environment which doors this node has. Raises RelayError."""
+    registry, cache = environ.get(REGISTRY_ENV, ""), environ.get(CACHE_ENV, "")
+    if not registry:
+        raise RelayError(f"The relay was not told where the registry is: set {REGISTRY_ENV}=HOST:PORT.")
+    found = [Door("registry", REGISTRY_DOOR, "registry", _places(registry))]
+    if cache:
+        found.append(Door("cache", CACHE_DOOR, "cache", _places(cache)))
+    if environ.get(NODE_ENV, "-") in environ.get(PUBLISH_NODE_ENV, "").split(","):
+        found.append(Door("publish", PUBLISH_DOOR, "registry", _places(registry), only_reads=False))
+    return found
+
+
+def config(found: list[Door], ca_file: str, folder: Path) -> str:
+    """Return haproxy.cfg. folder: where what each door says of a registry that is away is written."""
+    return _COMMON + "".join(_door(door, ca_file, folder) for door in found)
+
+
+def away(door: Door) -> str:
+    """Return the answer in place of a registry that is away; of a 5xx Docker shows the first line."""
+    where = ", ".join(door.places)
+    why = "connection refused, no answer, or not its certificate"
+    words = f"the cluster's {door.what} at {where} cannot be reached ({why}); the command doctor tells more"
+    body = _error("UNAVAILABLE", words)
+    lines = [f"HTTP/1.1 503 Service Unavailable: {words}", "Content-Type: application/json"]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body])
+
+
+def authorization(environ: Mapping[str, str]) -> str:
+    """Return what says that the relay is the registry's reader. Raises RelayError."""
+    reader = _read_secret(environ.get(READER_FILE_ENV, _READER_FILE)).strip()
+    return base64.b64encode(reader.encode()).decode()
+
+
+def command(found: list[Door], environ: Mapping[str, str], folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Write what HAProxy reads; return how it is started, and its environment. Raises RelayError."""
+    ca_file = environ.get(CA_FILE_ENV, _CA_FILE)
+    _read_secret(ca_file)
+    for door in found:
+        _away_file(door, folder).write_bytes(away(door).encode())
+    file = folder / "haproxy.cfg"
+    file.write_text(config(found, ca_file, folder))
+    return ["haproxy", "-db", "-f", str(file)], {**environ, _AUTHORIZATION_ENV: authorization(environ)}
 
 
 def main() -> int:
-    """Run the relay of this node by the environment's settings."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    """Become the relay of this node by the environment's settings; return only where that is impossible."""
     try:
-        asyncio.run(run(os.environ))
+        words, environment = command(doors(os.environ), os.environ, Path(tempfile.mkdtemp()))
     except RelayError as error:
         print(error, file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
-
-
-async def _read_request(reader: asyncio.StreamReader) -> relay_http.Request | None:
-    head = relay_http.HeadReader()
-    async with asyncio.timeout(_HEAD_PATIENCE_S):
-        while data := await reader.read(_PIECE_BYTES):
-            request = head.feed(data)
-            if request is not None:
-                return request
-    return None
-
-
-async def _answer(
-    writer: asyncio.StreamWriter, status: HTTPStatus, code: str, text: str, *, head_only: bool = False
-) -> None:
-    writer.write(relay_http.answer(status, code, text, head_only=head_only))
-    await writer.drain()
-
-
-async def _exchange(
-    door: Door,
-    request: relay_http.Request,
-    client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-) -> None:
-    """Send the request on, and pass bytes both ways until either side is done."""
-    if door.authorization is None:
-        upstream[1].write(relay_http.passing_head(request, door.upstream) + request.body_start)
-        sending = _pump(client[0], upstream[1])
     else:
-        upstream[1].write(relay_http.reading_head(request, door.upstream, door.authorization))
-        sending = _pump(client[0], None)
-    tasks = [asyncio.create_task(sending), asyncio.create_task(_pump(upstream[0], client[1]))]
+        os.execvpe(words[0], words, environment)  # noqa: S606 - a list, no shell
+    return 1
+
+
+def _door(door: Door, ca_file: str, folder: Path) -> str:
+    refusal = _error(
+        "UNSUPPORTED", f"this door only reads; publish at {HOST}:{PUBLISH_DOOR} on the first manager"
+    )
+    refusal = f"""content-type application/json hdr Allow "GET, HEAD" string '{refusal}'"""
+    only_reads = _ONLY_READS.format(refusal=refusal, authorization=_AUTHORIZATION_ENV)
+    # With one place there is nothing to choose: its state shows at the next request, and it may be slow.
+    several = len(door.places) > 1
+    return _DOOR.format(
+        name=door.name,
+        host=HOST,
+        port=door.port,
+        only_reads=only_reads if door.only_reads else "",
+        away_file=_away_file(door, folder),
+        patience="2s" if several else "5s",
+        servers="".join(
+            _SERVER.format(number=number, address=place, ca_file=ca_file, check=_CHECK if several else "")
+            for number, place in enumerate(door.places)
+        ),
+    )
+
+
+def _away_file(door: Door, folder: Path) -> Path:
+    return folder / f"{door.name}.http"
+
+
+def _error(code: str, message: str) -> str:
+    return json.dumps({"errors": [{"code": code, "message": message, "detail": None}]})
+
+
+def _places(upstreams: str) -> tuple[str, ...]:
+    return tuple(_checked(upstream) for upstream in upstreams.split(","))
+
+
+def _checked(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise RelayError(f"{address!r} is no address of a registry: it has to be HOST:PORT.")
+    return address
+
+
+def _read_secret(path: str) -> str:
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        upstream[1].transport.abort()
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter | None) -> None:
-    """Pass bytes on until the source ends, as fast as the sink takes them. None: drop them."""
-    while piece := await source.read(_PIECE_BYTES):
-        if sink is not None:
-            sink.write(piece)
-            await sink.drain()
-
-
-def _notice_a_dead_peer(sock: socket.socket) -> None:
-    """A manager without power sends no last packet: find out within about 30 s."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
-        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
-
-
-def _reason(error: OSError | None) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"shows a certificate that is not this cluster's ({error.verify_message})"
-    if error is None:
-        return "does not answer"
-    return f"cannot be reached ({os.strerror(error.errno) if error.errno else str(error) or 'no answer'})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return Path(path).read_text()
+    except OSError as error:
+        raise RelayError(
+            f"The relay cannot read {path} ({error.strerror}): its service lacks that secret. Run `up` again."
+        ) from error

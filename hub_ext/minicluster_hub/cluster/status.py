@@ -53,7 +53,7 @@ def report(
         "node                 state     address          GPUs  engine   image",
     ]
     lines += [_node_line(node, node.id in has_image, node.id in homes) for node in nodes]
-    lines += ["", "service   up      "]
+    lines += ["", "service      up      "]
     names = {node.id: node.name for node in nodes} if known.choices.shared_data else {}
     lines += [_service_line(role, now, names) for role, now in standings.items()]
     lines += [
@@ -110,7 +110,7 @@ def _service_line(role: str, now: waiting.Standing, names: Mapping[str, str]) ->
     where = "on " + ", ".join(sorted(names.get(node_id, "?") for node_id in now.reached))
     told = where if names and now.total == now.done == 1 else ""
     what = "being fetched" if now.pulling else now.trouble or told
-    return f"{role:<9} {now.done} of {now.total}  {what}".rstrip()
+    return f"{role:<12} {now.done} of {now.total}  {what}".rstrip()
 
 
 def _role(service: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from minicluster_hub.cluster.errors import ClusterMissing, OptionUnusable, Servi
 from minicluster_hub.cluster.published import notebook_of_this_release
 from minicluster_hub.cluster.record import Images, Record
 from minicluster_hub.cluster.registry import registry_config
-from minicluster_hub.cluster.relay_doors import HOST, PUBLISH_DOOR
+from minicluster_hub.cluster.relay import HOST, PUBLISH_DOOR
 from minicluster_hub.cluster.steps import Steps
 from minicluster_hub.cluster.welcome import welcome
 from minicluster_hub.engines.swarm.view import SwarmNode

@@ -21,7 +21,18 @@ from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, Do
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, DATA_ROLE, NODE_LABEL, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 
-_PLATFORM = ("proxy", "hub", "service", "policy", "registry", "cache", "relay", "firewall", "keeper")
+_PLATFORM = (
+    "proxy",
+    "hub",
+    "service",
+    "docker-proxy",
+    "policy",
+    "registry",
+    "cache",
+    "relay",
+    "firewall",
+    "keeper",
+)
 _LONGEST_S, _USUAL_S, _QUIET_S, _PAUSE_S = 16.0, 10.0, 3.0, 0.3
 _OVER = ("rejected", "failed", "complete", "shutdown", "orphaned")
 
