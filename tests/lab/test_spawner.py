@@ -46,10 +46,10 @@ def test_a_server_starts_on_the_node_that_was_chosen_small_in_rights(hub: Spawne
     assert hub.node_of(service(user)).name == "node2"
     spec = json.loads(hub.docker("service", "inspect", service(user)))[0]["Spec"]["TaskTemplate"]
     assert spec["RestartPolicy"]["Condition"] == "none"
-    assert spec["Resources"]["Limits"] == {"NanoCPUs": 500_000_000, "MemoryBytes": 3 * 2**29}
+    assert spec["Resources"]["Limits"] == {"NanoCPUs": 500_000_000, "MemoryBytes": 3 * 2**29, "Pids": 4096}
     status = hub.inside(service(user), "cat", "/proc/self/status")
     assert "CapBnd:\t0000000000000000" in status and "Uid:\t1000" in status
-    assert hub.inside(service(user), "df", "--output=size", "-B1", "/dev/shm").split()[-1] == str(2**30)
+    assert hub.inside(service(user), "df", "--output=size", "-B1", "/dev/shm").split()[-1] == str(3 * 2**28)
 
 
 def test_no_inspection_shows_a_token(hub: SpawnerHub, user: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub.cluster.firewall_rules import CHAIN
-from minicluster_hub.engines.swarm.names import DATA_VOLUME
+from minicluster_hub.engines.swarm.names import CLUSTER, DATA_VOLUME
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from .cluster import LABEL, Images, LabCluster, Person
@@ -56,7 +56,8 @@ def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
 def versions(cluster: LabCluster) -> dict[str, int]:
     """Return how often each of the platform's services has been changed."""
     found = json.loads("".join(cluster.docker("service", "inspect", *cluster.services())))
-    return {one["Spec"]["Name"]: one["Version"]["Index"] for one in found}
+    specs = {one["Spec"]["Name"]: one["Version"]["Index"] for one in found}
+    return {name: version for name, version in specs.items() if name.startswith(f"{CLUSTER}_")}
 
 
 def filter_rules(node: Node) -> list[str]:
