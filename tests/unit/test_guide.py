@@ -39,7 +39,7 @@ def test_the_guide_has_each_helper(helper: str) -> None:
 
 def test_what_is_not_run_by_a_test_says_why() -> None:
     left_out = [block for block in blocks((TREE / "docs" / "guide.md").read_text()) if block.reason]
-    assert {block.source.split()[0] for block in left_out} == {"curl", "%pip", "%load_ext"}
+    assert {block.source.split()[0] for block in left_out} == {"curl", "%distribute", "%pip", "%load_ext"}
     assert all(len(block.reason.split()) > 3 for block in left_out)
 
 
