@@ -163,6 +163,7 @@ class DataSetFiles:
             owner=found.owner,
             manifest_sha256=found.manifest_sha256,
             size_bytes=found.size_bytes,
+            files=found.files,
         )
 
     # --- swept --------------------------------------------------------------------------------

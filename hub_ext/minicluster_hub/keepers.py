@@ -103,6 +103,7 @@ class Keepers:
                             folder=self.folder(use),
                             manifest_sha256=use.manifest_sha256,
                             size_bytes=use.size_bytes,
+                            files=use.files,
                             attempt=job.attempt_id or 0,
                         ),
                     )

@@ -6,7 +6,16 @@ import os
 
 import pytest
 
-from minicluster.wire import ArtifactReport, BlobInfo, SnapshotReport, StorageKind, StreamChunk, TaskReport
+from minicluster.runtime.keeper_cache import Cache, NoRoom
+from minicluster.wire import (
+    ArtifactReport,
+    BlobInfo,
+    DataOrder,
+    SnapshotReport,
+    StorageKind,
+    StreamChunk,
+    TaskReport,
+)
 from minicluster_hub.disk_room import Room
 
 from ..patience import eventually
@@ -124,6 +133,30 @@ async def test_a_manifest_of_empty_files_counts_each_of_them(api):
     for name_of_set, status in (("x", 200), ("y", 413)):
         answer = await api.ask("PUT", f"api/data/sets/{name_of_set}", json={"manifest_sha256": name})
         assert answer.status_code == status
+
+
+def order(folder, files):
+    return DataOrder(
+        name=folder, folder=folder, manifest_sha256="a" * 64, size_bytes=0, files=files, attempt=1
+    )
+
+
+def test_empty_files_leave_a_nodes_inodes_to_others(tmp_path):
+    with small_disk(tmp_path / "node", nr_inodes=400):
+        cache = Cache(tmp_path / "node", "a token")
+        cache.open()
+        cache.make_room(order("first", 300), ())
+        cache.folder("first").mkdir()
+        for number in range(300):
+            (cache.folder("first") / f"{number}").touch()
+        for files, in_use, passing in ((300, ("first",), True), (390, (), False)):
+            with pytest.raises(NoRoom, match="more than the node's disk has inodes to spare") as full:
+                cache.make_room(order("second", files), in_use)
+            assert full.value.passing is passing
+        assert [entry.folder for entry in cache.entries()] == ["first"]
+        cache.make_room(order("second", 300), ())
+        assert [entry.folder for entry in cache.entries()] == ["second"]
+        assert cache.spare_files() > 300
 
 
 async def test_a_question_for_what_is_missing_is_refused_before_anything_is_sent(api):

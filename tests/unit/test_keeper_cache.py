@@ -25,9 +25,10 @@ MANIFEST = DataManifest(
 MANIFEST_DATA = MANIFEST.model_dump_json().encode()
 
 
-def order(folder="f1", size_bytes=15):
+def order(folder="f1", size_bytes=15, files=0):
     sha256 = hashlib.sha256(MANIFEST_DATA).hexdigest()
-    return DataOrder(name=folder, folder=folder, manifest_sha256=sha256, size_bytes=size_bytes, attempt=1)
+    named = {"name": folder, "folder": folder, "manifest_sha256": sha256}
+    return DataOrder(**named, size_bytes=size_bytes, files=files, attempt=1)
 
 
 def as_user(work):
@@ -138,3 +139,22 @@ def test_the_oldest_makes_room_and_what_is_in_use_stays(tmp_path):
     with pytest.raises(NoRoom, match=r"f5 has 41 bytes.* at most 40 bytes") as full:
         cache.make_room(order("f5", 41), ())
     assert not full.value.passing
+
+
+def test_empty_files_take_4_kb_each(tmp_path):
+    cache = opened(tmp_path, limit_bytes=10 * 4096)
+    with pytest.raises(NoRoom, match=r"f1 has 45,056 bytes in 11 files, 4 KB for each at least") as full:
+        cache.make_room(order(size_bytes=0, files=11), ())
+    assert not full.value.passing
+    cache.make_room(order(size_bytes=0, files=9), ())
+    cache.make_room(order("f2", size_bytes=0, files=2), ())
+    (entry,) = cache.entries()
+    assert (entry.folder, entry.size_bytes, entry.room_bytes) == ("f2", 0, 2 * 4096)
+
+
+def test_sizes_that_a_release_before_noted_are_read(tmp_path):
+    cache = opened(tmp_path)
+    cache.make_room(order(files=3), ())
+    next(tmp_path.glob("sets/*/f1.size")).write_text("15")
+    (entry,) = cache.entries()
+    assert (entry.size_bytes, entry.room_bytes) == (15, 15)

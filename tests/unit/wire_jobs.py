@@ -15,7 +15,7 @@ ERROR = {
     "stack": None,
 }
 BLOB = {"sha256": SHA, "size_bytes": 12}
-USE = {"name": "ada/cinic10", "owner": "ada", "manifest_sha256": SHA, "size_bytes": 12}
+USE = {"name": "ada/cinic10", "owner": "ada", "manifest_sha256": SHA, "size_bytes": 12, "files": 20}
 CELL = {"cell": "1f0c7b5e", "notebook": "lab/quickstart.ipynb", "kernel": "3f1d0b52-5d0c"}
 SPEC = {
     "name": "cell",
@@ -102,7 +102,14 @@ DATA_SET = {
     "created_at": 1.0,
     "nodes": ["node-1"],
 }
-DATA_ORDER = {"name": "cinic10", "folder": "f01d", "manifest_sha256": SHA, "size_bytes": 12, "attempt": 4}
+DATA_ORDER = {
+    "name": "cinic10",
+    "folder": "f01d",
+    "manifest_sha256": SHA,
+    "size_bytes": 12,
+    "files": 20,
+    "attempt": 4,
+}
 DATA_STANDING = {
     "folder": "f01d",
     "standing": "fetching",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
 import shutil
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire import DataManifest, DataOrder
+from minicluster.wire import FILE_BYTES, DataManifest, DataOrder
 
 from .keeper_stream import DataTree, Stat
 from .paths import write_whole
@@ -25,7 +26,7 @@ from .paths import write_whole
 SETS = "sets"
 _HIDDEN = 0o311
 _RESERVE = 0.05
-"""The part of the disk that the cache leaves free, whatever its limit."""
+"""The part of the disk, and of its inodes, that the cache leaves free, whatever its limit."""
 
 
 class NoRoom(MiniclusterError):
@@ -42,8 +43,14 @@ class Entry:
 
     folder: str
     size_bytes: int
+    files: int
     used_at: float
     complete: bool
+
+    @property
+    def room_bytes(self) -> int:
+        """What it takes, each file with 4 KB at least."""
+        return _room_bytes(self.size_bytes, self.files)
 
 
 class Cache:
@@ -85,7 +92,7 @@ class Cache:
 
     @property
     def used_bytes(self) -> int:
-        return sum(entry.size_bytes for entry in self.entries())
+        return sum(entry.room_bytes for entry in self.entries())
 
     @property
     def limit_bytes(self) -> int:
@@ -94,6 +101,12 @@ class Cache:
         room = self.used_bytes + disk.free - int(disk.total * _RESERVE)
         return min(self._limit_bytes or room, max(0, room))
 
+    def spare_files(self) -> float:
+        """Return how many files the disk takes now."""
+        disk = os.statvfs(self._sets)
+        # Some file systems have as many inodes as they like, and tell 0.
+        return disk.f_favail - disk.f_files * _RESERVE if disk.f_files else math.inf
+
     def make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
         """Remove what was not used for the longest time, and take the room. Raises NoRoom."""
         with self._lock:
@@ -101,17 +114,20 @@ class Cache:
                 self._make_room(order, in_use)
 
     def _make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
-        limit = self.limit_bytes
+        limit, needed = self.limit_bytes, _room_bytes(order.size_bytes, order.files)
         others = self.entries()
-        held = sum(entry.size_bytes for entry in others if entry.folder in in_use)
-        if held + order.size_bytes > limit:
-            raise _no_room(order, held, limit)
-        used = sum(entry.size_bytes for entry in others)
+        held = sum(entry.room_bytes for entry in others if entry.folder in in_use)
+        if held + needed > limit:
+            raise _no_room(order, needed, held, limit)
+        if order.files > self.spare_files() + sum(one.files for one in others if one.folder not in in_use):
+            raise _too_many_files(order, passing=held > 0)
+        used = sum(entry.room_bytes for entry in others)
         for entry in others:
-            if used + order.size_bytes > limit and entry.folder not in in_use:
+            too_much = used + needed > limit or order.files > self.spare_files()
+            if too_much and entry.folder not in in_use:
                 self.remove(entry.folder)
-                used -= entry.size_bytes
-        write_whole(self._size(order.folder), str(order.size_bytes).encode())
+                used -= entry.room_bytes
+        write_whole(self._size(order.folder), f"{order.size_bytes} {order.files}".encode())
 
     def remove(self, folder: str) -> None:
         """Remove a data set; what says that it is there goes last."""
@@ -160,7 +176,8 @@ class Cache:
 
     def _entry(self, path: Path) -> Entry:
         folder, stat = path.stem, path.stat()
-        return Entry(folder, int(path.read_text()), stat.st_mtime, self.folder(folder).is_dir())
+        size_bytes, files, *_ = *map(int, path.read_text().split()), 0  # before, there was no second number
+        return Entry(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
 
     def _size(self, folder: str) -> Path:
         return self._file(folder, "size")
@@ -169,11 +186,21 @@ class Cache:
         return self._index / f"{folder}.{kind}"
 
 
-def _no_room(order: DataOrder, held_bytes: int, limit_bytes: int) -> NoRoom:
-    needs = f"{order.name} has {megabytes(order.size_bytes)}"
+def _room_bytes(size_bytes: int, files: int) -> int:
+    return max(size_bytes, files * FILE_BYTES)
+
+
+def _too_many_files(order: DataOrder, passing: bool) -> NoRoom:
+    message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
+    return NoRoom(message, "Pack them: many samples in one file are read faster, too.", passing)
+
+
+def _no_room(order: DataOrder, needed_bytes: int, held_bytes: int, limit_bytes: int) -> NoRoom:
+    many = f" in {order.files:,} files, 4 KB for each at least" if needed_bytes > order.size_bytes else ""
+    needs = f"{order.name} has {megabytes(needed_bytes)}{many}"
     holds = f"the node's cache holds at most {megabytes(limit_bytes)}"
     hint = "An admin can give the cache more: `up --data-cache`, or LocalEngine.data_cache_bytes."
-    if order.size_bytes > limit_bytes:
+    if needed_bytes > limit_bytes:
         return NoRoom(f"{needs}, and {holds}", hint, passing=False)
     return NoRoom(
         f"{needs}, {holds}, and {megabytes(held_bytes)} are in use by other jobs", hint, passing=True

@@ -125,6 +125,7 @@ class DataOrder(Message):
     folder: str
     manifest_sha256: Sha256
     size_bytes: int
+    files: int = 0
     attempt: int
 
 

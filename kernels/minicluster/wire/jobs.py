@@ -85,6 +85,7 @@ class DataUse(Message):
     owner: Name = ""
     manifest_sha256: str = Field(default="", max_length=64)
     size_bytes: Count = 0
+    files: Count = 0
 
 
 class NotebookCell(Message):

@@ -155,6 +155,7 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
     await pushed(api, tmp_path, "used", {"a": 2_500_000})
     await pushed(api, tmp_path, "new", {"a": 2_400_000})
     await pushed(api, tmp_path, "huge", {"a": 6_000_000})
+    await pushed(api, tmp_path, "many", {f"{number}": 0 for number in range(2_000)})
     async with a_keeper(api, tmp_path / "node", limit_bytes=limit) as keeper:
         job = await api.submit(data=[{"name": "old"}])
         agent, first = await keeper.order(job)
@@ -166,6 +167,8 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
             "the data set huge did not come to node-2: huge has 6 MB, and the node's cache holds at most 5 MB"
         )
         assert "up --data-cache" in error.hint
+        error = await failure(api, keeper, await api.submit(data=[{"name": "many"}]))
+        assert "many has 8 MB in 2,000 files, 4 KB for each at least" in error.message
         # The oldest makes room; what a job uses stays.
         agent, run = await keeper.order(await api.submit(data=[{"name": "new"}]))
         assert keeper.folder(run, "new").is_dir()
