@@ -20,4 +20,4 @@ configure(c)
 # c.ProcessSpawner.hide_gpus = False
 
 # PostgreSQL instead of SQLite for the job service:
-# configure(c, service_args=("--db-url=postgresql://minicluster@dbhost/minicluster",))
+# configure(c, service_args=("--db-url-file=/etc/minicluster/db-url",))

@@ -59,6 +59,7 @@ class MiniclusterHub(
         "config": "MiniclusterHub.config_file",
         "data-dir": "MiniclusterHub.data_dir",
         "db-url": "MiniclusterHub.db_url",
+        "db-url-file": "MiniclusterHub.db_url_file",
         "engine": "MiniclusterHub.engine",
         "policy": "MiniclusterHub.policy",
         "placement": "MiniclusterHub.placement",
@@ -68,9 +69,14 @@ class MiniclusterHub(
 
     config_file = Unicode("", help="A traitlets configuration file (Python) to read first.").tag(config=True)
     data_dir = Unicode("data", help="Folder of everything that is kept.").tag(config=True)
-    db_url = Unicode(help="Database, as an SQLAlchemy URL; SQLite in the data folder by default.").tag(
-        config=True
-    )
+    db_url = Unicode(
+        help="Database, as an SQLAlchemy URL; SQLite in the data folder by default. One with a password "
+        "belongs into db_url_file."
+    ).tag(config=True)
+    db_url_file = Unicode(
+        help="File with the database's URL, which goes before db_url: everybody on a machine can read the "
+        "arguments of its processes."
+    ).tag(config=True)
     engine = Unicode("local", help=f"What starts tasks: {', '.join(ENGINES)}.").tag(config=True)
     keep_warm_s = Float(
         120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
@@ -183,6 +189,7 @@ class MiniclusterHub(
         from minicluster_hub.store import NotLeading, StoreBroken
 
         try:
+            self._check_arguments()
             asyncio.run(self.serve())
         except (ServiceBroken, StoreBroken, ValueError) as error:
             self.log.critical("%s", error)
@@ -190,6 +197,21 @@ class MiniclusterHub(
         except NotLeading as error:
             self.log.warning("%s; this one ends, to be started again and stand by", error)
             self.exit(LED_NO_MORE)
+
+    def database_url(self) -> str:
+        """Return the database's URL. Raises ServiceBroken."""
+        return _url_of(self.db_url_file) if self.db_url_file else self.db_url
+
+    def _check_arguments(self) -> None:
+        """Raise ServiceBroken if an argument holds a password."""
+        from minicluster_hub.database_url import has_password
+
+        given = self.cli_config.get(type(self).__name__, {}).get("db_url")
+        if given is not None and has_password(str(given)):
+            raise ServiceBroken(
+                "the database's URL has a password, and everybody on this machine can read arguments: "
+                "put the URL into a file and give --db-url-file=FILE"
+            )
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
@@ -257,6 +279,17 @@ class MiniclusterHub(
             raise ServiceBroken(
                 f"the data folder cannot be used: {path}: {error.strerror}; choose another with --data-dir"
             ) from error
+
+
+def _url_of(path: str) -> str:
+    """Return the URL that a file holds. Raises ServiceBroken."""
+    try:
+        url = Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServiceBroken(f"the file with the database's URL, {path}, cannot be read: {error}") from error
+    if not url:
+        raise ServiceBroken(f"the file with the database's URL, {path}, is empty")
+    return url
 
 
 def main(argv: list[str] | None = None) -> None:

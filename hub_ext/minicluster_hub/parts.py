@@ -65,7 +65,7 @@ class Parts:
             )
         secret = app.cookie_secret()
         registries = RegistrySettings(parent=app).registries()
-        store, clock, engine = Store.open(app.db_url), SteadyClock(), app.make_engine()
+        store, clock, engine = Store.open(app.database_url()), SteadyClock(), app.make_engine()
         catalogue = Catalogue(store, engine, registries, clock, app.log, app.publishing)  # pyright: ignore[reportArgumentType]
         rules = _rules(app, store, clock)
         reconciler = Reconciler(

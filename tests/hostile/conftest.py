@@ -10,7 +10,7 @@ from ..browser.conftest import USER, page, site
 from ..browser.lab import log_in
 from ..hub.conftest import lab, source_tree
 from ..service.api.conftest import api, listen, offer, start_api
-from ..service.conftest import postgres_server, registry, sqlite, sqlite_tables
+from ..service.conftest import postgres_server, postgres_url, registry, sqlite, sqlite_tables
 
 __all__ = [
     "api",
@@ -19,6 +19,7 @@ __all__ = [
     "offer",
     "page",
     "postgres_server",
+    "postgres_url",
     "registry",
     "site",
     "source_tree",

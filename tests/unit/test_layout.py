@@ -60,13 +60,13 @@ LAYERS = [
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states", "places"],
     ["models", "bell", "processes", "fresh_dns", "steady", "task_memory", "quick_import", "disk_room"],
-    ["full_disk", "tls", "node_tokens"],
+    ["full_disk", "tls", "node_tokens", "database_url"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 
 BESIDE = {
     "launch": {"launch", "passwords", "processes", "settings", "quick_import", "task_memory"},
-    "cluster": {"cluster", "configure", "engines", "launch", "passwords", "simulate"},
+    "cluster": {"cluster", "configure", "database_url", "engines", "launch", "passwords", "simulate"},
     "simulate": {"simulate", "scheduling"},
     "configure": {"configure_swarm", "passwords", "processes", "server_addresses", "settings"},
     "configure_swarm": {"engines", "fresh_dns"},
@@ -74,6 +74,7 @@ BESIDE = {
     "authenticator": {"login", "passwords"},
     "login": {"login", "passwords"},
     "settings": {"processes"},
+    "database_url": set(),
     "passwords": set(),
 }
 """What stands beside the job service, and all that it may import of minicluster_hub."""

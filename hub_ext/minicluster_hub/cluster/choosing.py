@@ -52,8 +52,8 @@ def _check_shared(now: Choices) -> None:
         )
     if now.shared_data and not now.has_db_url:
         raise OptionUnusable(
-            "--shared-data needs a PostgreSQL database, given by --db-url: job services on several managers"
-            " cannot share SQLite."
+            "--shared-data needs a PostgreSQL database, given by --db-url-file: job services on several"
+            " managers cannot share SQLite."
         )
 
 

@@ -75,7 +75,7 @@ def _proxy(words: list[str]) -> int:
 def _service(words: list[str]) -> int:
     os.environ["JUPYTERHUB_API_TOKEN"] = secret("service_token")
     database = SECRETS / "db_url"
-    more = [f"--db-url={secret('db_url')}"] if database.exists() else []
+    more = [f"--db-url-file={database}"] if database.exists() else []
     more += service_urls(os.environ)
     # Only there: on the machine's own networks this door would be open to whoever is on the machine.
     address = socket.gethostbyname(socket.gethostname())

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
-from ipaddress import ip_network
-from pathlib import Path
 from typing import Any
 
-from minicluster_hub.cluster.firewall_rules import Endpoint
+from minicluster_hub.cluster.option_values import (
+    domain,
+    endpoint,
+    network,
+    port,
+    service_option,
+    size,
+    text_of,
+    url_of,
+    without_password,
+)
 from minicluster_hub.cluster.policy_container import policies
 
 _IMAGE = "docker run --rm -v /var/run/docker.sock:/var/run/docker.sock IMAGE"
-_DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z](?:[a-z0-9-]*[a-z0-9])?", re.IGNORECASE)
 _EPILOG = f"""The first machine of a new cluster: {_IMAGE} up
 It prints the URL, the first admin's password, and the command that makes another machine a node."""
 
@@ -59,6 +65,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     _policies(parser)
     _managers(parser)
     _network(parser)
+    _database(parser)
     add = parser.add_argument
     add(
         "--advertise-addr", metavar="ADDRESS", help="this machine's address among its nodes (for a new Swarm)"
@@ -70,23 +77,40 @@ def _up(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--config",
-        type=_text,
+        type=text_of,
         metavar="FILE",
         help="a jupyterhub_config.py of the lab's; - reads it from stdin",
     )
-    add("--db-url", metavar="URL", help="a database for the job service instead of SQLite")
     add(
         "--shared-data",
         metavar="PATH",
         help="a folder that all managers share, for the platform's data: any one of three may die then "
-        "(needs --db-url)",
+        "(needs --db-url-file)",
     )
     add(
         "--service-option",
         dest="service_options",
         action="append",
+        type=service_option,
         metavar="OPTION",
         help="a further option of the job service, like --service-option=--MiniclusterHub.keep_warm_s=600",
+    )
+
+
+def _database(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--db-url",
+        type=without_password,
+        metavar="URL",
+        help="a database for the job service instead of SQLite; with a password: --db-url-file",
+    )
+    add(
+        "--db-url-file",
+        dest="db_url",
+        type=url_of,
+        metavar="FILE",
+        help="a file with the database's URL, which becomes a Docker secret; - reads it from stdin",
     )
 
 
@@ -110,7 +134,7 @@ def _data_sets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-cache",
         dest="data_cache_bytes",
-        type=_size,
+        type=size,
         metavar="SIZE",
         help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
     )
@@ -120,14 +144,14 @@ def _network(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--tenants-reach",
-        type=_endpoint,
+        type=endpoint,
         action="append",
         metavar="ADDRESS:PORT",
         help="a port of a node that users' containers may reach; can be repeated",
     )
     add(
         "--tenants-deny",
-        type=_network_of,
+        type=network,
         action="append",
         metavar="NETWORK",
         help="a network, like 10.0.0.0/8, that users' containers do not reach; can be repeated",
@@ -153,22 +177,22 @@ def _policies(parser: argparse.ArgumentParser) -> None:
 
 def _door(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--port", type=_port, help="where browsers come in on the first machine (443)")
+    add("--port", type=port, help="where browsers come in on the first machine (443)")
     add("--name", dest="names", action="append", metavar="HOST", help="how browsers call it; can be repeated")
     add(
         "--domain",
-        type=_domain,
+        type=domain,
         metavar="HOST",
         help="the hub's name; each user's server gets one below it, so that no user's page acts as another "
         "user (needs DNS and a certificate for HOST and *.HOST); none: all share one address",
     )
     tls = parser.add_mutually_exclusive_group()
     tls.add_argument(
-        "--tls-cert", type=_text, metavar="FILE", help="the lab's certificate with its chain (PEM)"
+        "--tls-cert", type=text_of, metavar="FILE", help="the lab's certificate with its chain (PEM)"
     )
     tls.add_argument("--self-made", action="store_true", help="back to a certificate of our own making")
     tls.add_argument("--http", action="store_true", help="no TLS: passwords can be read on the way")
-    add("--tls-key", type=_text, metavar="FILE", help="the certificate's key (PEM, without a password)")
+    add("--tls-key", type=text_of, metavar="FILE", help="the certificate's key (PEM, without a password)")
 
 
 def _images(parser: argparse.ArgumentParser) -> None:
@@ -217,56 +241,6 @@ def _check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
         parser.error("--tls-cert and --tls-key belong together")
     if given.server_gpus is not None and given.server_gpus < 0:
         parser.error(f"--server-gpus {given.server_gpus}: a number from 0 on")
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text}: a port is a number from 1 to 65535")
-    return int(text)
-
-
-def _endpoint(text: str) -> str:
-    try:
-        Endpoint.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text}: want ADDRESS:PORT, like 10.0.0.5:5432 ({error})"
-        ) from error
-    return text
-
-
-def _network_of(text: str) -> str:
-    try:
-        return str(ip_network(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: want a network, like 10.0.0.0/8 ({error})") from error
-
-
-def _domain(text: str) -> str:
-    if text == "none":
-        return ""
-    if not _DOMAIN.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text}: a domain is a name like hub.example.org, without a port")
-    return text.lower()
-
-
-def _size(text: str) -> int:
-    units = {"": 1, "m": 10**6, "g": 10**9, "t": 10**12}
-    number = text.lower().rstrip("mgt")
-    unit = text.lower()[len(number) :]
-    if not number.isdigit() or unit not in units:
-        raise argparse.ArgumentTypeError(f"{text}: a size is a number of bytes, or 500m, 200g, 2t")
-    return int(number) * units[unit]
-
-
-def _text(path: str) -> str:
-    try:
-        return Path("/dev/stdin" if path == "-" else path).read_text()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"{path} cannot be read ({error.strerror}); inside the container it has to be mounted, like"
-            f" -v $PWD:/here:ro and /here/FILE"
-        ) from error
 
 
 Handler = Callable[[argparse.Namespace], int]

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
+from minicluster_hub.database_url import without_password
 from minicluster_hub.store.errors import StoreBroken, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_S = 10
@@ -47,7 +48,7 @@ class Database:
         """What messages call it: the file, or the URL without its password."""
         if self.is_sqlite:
             return self.url.database or ":memory:"
-        return self.url.render_as_string(hide_password=True)
+        return without_password(self.url)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -85,7 +86,7 @@ def open_database(url: str) -> Database:
     """Return the database of an URL, without speaking to it yet. Raises StoreBroken."""
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # The port is no number, say: SQLAlchemy's words have it all.
         raise StoreBroken(_bad_url("it cannot be read as an URL")) from None
     backend = parsed.get_backend_name()
     if backend == "sqlite":
