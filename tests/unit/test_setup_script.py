@@ -15,6 +15,7 @@ SETUP = Path(__file__).resolve().parents[2] / "hub_ext" / "minicluster_hub" / "l
 INPUTS = (
     "pyproject.toml",
     "constraints.txt",
+    "images/requirements.py",
     "images/ipython_kernel_config.py",
     "images/jupyterlab_overrides.json",
     "kernels/minicluster/lab/index.js",

