@@ -16,6 +16,7 @@ INPUTS = (
     "pyproject.toml",
     "constraints.txt",
     "images/requirements.py",
+    "images/hub/package-lock.json",
     "images/ipython_kernel_config.py",
     "images/jupyterlab_overrides.json",
     "kernels/minicluster/lab/index.js",

@@ -66,7 +66,12 @@ def _content(what: type[Message] | str | None) -> dict[str, Any]:
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
     parts = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": pattern}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": f"^{pattern}$"},
+        }
         for name, pattern in path_parts(route.path).items()
     ]
     query = [

@@ -4,7 +4,6 @@ venv="$tree/.venv"
 setup_log="$tree/.venv/setup.log"
 torch_version=2.13.0
 torch_cpu_index=https://download.pytorch.org/whl/cpu
-proxy_version=5.3.0
 proxy_node_major=20
 run_extras=hub,notebook,train,fault-tolerant,examples
 test_extras=$run_extras,swarm,dev
@@ -57,7 +56,7 @@ fingerprint() {
     has_gpu && gpu=gpu
     printf '%s %s %s %s %s\n' "$tree" "$extras" "$torch_spec" "$gpu" "$(cat \
         "$tree/pyproject.toml" "$tree/constraints.txt" "$tree/hub_ext/minicluster_hub/launch/setup.sh" \
-        "$tree/images/requirements.py" \
+        "$tree/images/requirements.py" "$tree/images/hub/package-lock.json" \
         "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" \
         "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster"/panel.* \
         "$tree/kernels/minicluster/server_extension/enabled.json" | cksum)"
@@ -190,8 +189,9 @@ install_proxy() {
         npm=$venv/bin/npm
     fi
     mkdir -p "$home"
-    logged "Installing configurable-http-proxy" env PATH="$(dirname "$npm"):$PATH" "$npm" install --prefix "$home" \
-        --no-fund --no-audit --no-update-notifier --loglevel=error "configurable-http-proxy@$proxy_version"
+    cp "$tree/images/hub/package.json" "$tree/images/hub/package-lock.json" "$home/"
+    logged "Installing configurable-http-proxy" env PATH="$(dirname "$npm"):$PATH" "$npm" ci --prefix "$home" \
+        --omit=dev --no-fund --no-audit --no-update-notifier --loglevel=error
     write_proxy_command "$node" "$main"
 }
 
