@@ -23,10 +23,16 @@ BUILD_ONLY = {"PIP_INDEX_URL", "PIP_CERT", "NPM_REGISTRY", "TORCH_INDEX_URL"}
 FAKE_DOCKER = """#!/bin/sh
 case "$1 $2" in
   "image inspect") case $3 in
+      --format) case $5 in
+          base:1) echo '["base@sha256:cd"]' ;;
+          minicluster/hub:dev) echo sha256:1d ;;
+          *) exit 1 ;;
+        esac ;;
       minicluster/hub:dev | reg:1/*) echo '[{"Size": 7, "RepoDigests": ["reg:1/minicluster/hub@sha256:ab"],
           "Config": {"Labels": {"org.opencontainers.image.revision": "r1"}}}]' ;;
       *) echo "Error: No such image: $3" >&2; exit 1 ;;
     esac ;;
+  "run --rm") shift 6; exec python3 "$@" ;;
   "push "*) [ -z "$PUSH_SAYS" ] || { echo "$PUSH_SAYS" >&2; exit 1; } ;;
 esac
 """
@@ -89,6 +95,13 @@ def test_only_what_was_asked_for_becomes_an_argument(build: ModuleType) -> None:
     assert build.arguments("hub", asked)["NOTEBOOK_IMAGE"] == "n"
 
 
+def test_a_base_is_named_by_its_digest_where_it_has_one(build: ModuleType, monkeypatch, tmp_path) -> None:
+    docker(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    named = [build.pinned(build.parse(["--base", base])) for base in ("base:1", "own:1", "other:1@sha256:ef")]
+    assert named == ["base:1@sha256:cd", "own:1", "other:1@sha256:ef"]
+
+
 @pytest.mark.parametrize("image", ["hub", "notebook"])
 def test_nothing_of_the_build_stays_in_an_image(image: str) -> None:
     text = (IMAGES / image / "Dockerfile").read_text()
@@ -124,11 +137,16 @@ def test_an_unknown_extra_is_named() -> None:
     assert "no extra hubb" in told.stderr
 
 
-def publish(folder: Path, *words: str, push_says: str = "") -> subprocess.CompletedProcess[str]:
-    """Run images/publish with a docker that keeps nothing."""
+def docker(folder: Path) -> None:
+    """Put a docker that keeps nothing into a folder."""
     program = folder / "docker"
     program.write_text(FAKE_DOCKER)
     program.chmod(0o755)
+
+
+def publish(folder: Path, *words: str, push_says: str = "") -> subprocess.CompletedProcess[str]:
+    """Run images/publish with a docker that keeps nothing."""
+    docker(folder)
     return subprocess.run(
         [sys.executable, IMAGES / "publish", *words, "--built", "--record", folder / "published.json"],
         env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PUSH_SAYS": push_says},
@@ -171,3 +189,22 @@ def test_a_push_that_fails_says_what_to_do(tmp_path: Path, said: str, remedy: st
 def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
     told = publish(tmp_path, "my/other:1", "--registry", "reg:1")
     assert "no image my/other:1" in told.stderr
+
+
+def test_publishing_lists_what_is_in_an_image(tmp_path: Path) -> None:
+    told = publish(tmp_path, "hub", "--registry", "reg:1")
+    assert told.returncode == 0, told.stderr
+    listed = json.loads((tmp_path / "published-hub.cdx.json").read_text())
+    assert listed["metadata"]["component"]["version"] == "sha256:1d"
+    assert len({one["purl"] for one in listed["components"]}) == len(listed["components"]) > 0
+
+
+@pytest.mark.full("only it installs the standard's own checks")
+def test_the_list_is_what_the_standard_wants(tmp_path: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    publish(tmp_path, "hub", "--registry", "reg:1")
+    listed = (tmp_path / "published-hub.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(listed) is None
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(listed.replace("purl", "pearl")) is not None

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 
 SETUP = Path(__file__).resolve().parents[2] / "hub_ext" / "minicluster_hub" / "launch" / "setup.sh"
+CONSTRAINTS = SETUP.parents[3] / "constraints.txt"
 INPUTS = (
     "pyproject.toml",
     "constraints.txt",
@@ -158,3 +160,47 @@ def test_what_the_extension_loads_is_installed() -> None:
     }
     assert loaded >= {"remoteEntry.js", "index.js", "panel.js", "panel.css"}
     assert loaded <= set(files)
+
+
+def test_a_swapped_package_is_refused(tmp_path: Path) -> None:
+    """An index that hands out another file under a pinned name and version."""
+    wheel(tmp_path, "tqdm", pinned("tqdm"))
+    (tmp_path / "requirements.txt").write_text("tqdm\n")
+    words = ["--no-index", "--find-links", tmp_path, "--target", tmp_path / "target", "--no-deps"]
+    told = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *words, "-c", CONSTRAINTS, "-r", "requirements.txt"],
+        env={name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in told.stderr
+
+
+def test_all_that_is_installed_has_a_hash() -> None:
+    lines = CONSTRAINTS.read_text().replace("\\\n", "").splitlines()
+    entries = [line for line in lines if not line.startswith("#")]
+    assert len(entries) > 150
+    assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def pinned(package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)", CONSTRAINTS.read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def wheel(folder: Path, name: str, version: str) -> None:
+    """Make a wheel of somebody else's, under this name."""
+    about = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": "raise SystemExit('not the package')\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as packed:
+        for path, text in files.items():
+            packed.writestr(path, text)
