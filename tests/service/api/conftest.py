@@ -6,6 +6,7 @@ import shutil
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from jupyterhub.services.auth import HubOAuth
@@ -59,62 +60,61 @@ def listen():
 
 
 @pytest.fixture
-async def start_api(tmp_path, sqlite_tables):
+def start_api(tmp_path, sqlite_tables):
     """Start services with limits of the test's choice; a second one goes on with the first's data."""
     shutil.copy(sqlite_tables, tmp_path / "minicluster.sqlite")
+    return partial(serving, tmp_path)
 
-    @asynccontextmanager
-    async def start(servers=None, images=None, quotas=None, post=None, **limits):
-        hub, engine, images = HubApi(), MemoryEngine(), images or Images()
-        engine.images, engine.tags = images.own, images.tags
-        sockets = bind_sockets(0, "127.0.0.1")
-        port = sockets[0].getsockname()[1]
-        context = _context(
-            tmp_path,
-            hub,
-            engine,
-            f"http://127.0.0.1:{port}{PREFIX}",
-            limits,
-            servers or ServerLimits(),
-            images,
-            quotas or {},
-            post or no_post,
-        )
-        server = make_server(context, b"a test's secret of 32 bytes ....")
-        works = [
-            asyncio.create_task(context.reconciler.run()),
-            asyncio.create_task(
-                JobWatch(context.store, context.metrics, context.log).run(context.board.changes)
-            ),
-            asyncio.create_task(StallWatch(context.store, context.board, context.clock, context.log).run()),
-            asyncio.create_task(context.post.run(context.board.changes)),
-        ]
-        offering = asyncio.create_task(context.catalogue.run())
-        await context.board.looked.wait()
-        server.add_sockets(sockets)
-        api = Api(context, hub, engine, port)
-        try:
-            yield api
-            assert not [work for work in works if work.done()], "a part of the service died"
-        finally:
-            for client in api.clients:
-                await client.aclose()
-            server.stop()
-            hub.server.stop()
-            await context.holds.release()
-            await server.close_all_connections()
-            await hub.server.close_all_connections()
-            for work in (*works, offering):
-                work.cancel()
-            await asyncio.gather(*works, offering, return_exceptions=True)
-            await context.publications.close()
-            await context.catalogue.registries.close()
-            context.shadowing.close()
-            context.post.close()
-            await context.reconciler.close()
-            context.store.close()
 
-    return start
+@asynccontextmanager
+async def serving(folder, servers=None, images=None, quotas=None, post=None, engine=None, **limits):
+    """Run a service with its data in a folder, and all that it does by itself."""
+    hub, engine, images = HubApi(), engine or MemoryEngine(), images or Images()
+    engine.images, engine.tags = images.own, images.tags
+    sockets = bind_sockets(0, "127.0.0.1")
+    port = sockets[0].getsockname()[1]
+    context = _context(
+        folder,
+        hub,
+        engine,
+        f"http://127.0.0.1:{port}{PREFIX}",
+        limits,
+        servers or ServerLimits(),
+        images,
+        quotas or {},
+        post or no_post,
+    )
+    server = make_server(context, b"a test's secret of 32 bytes ....")
+    works = [
+        asyncio.create_task(context.reconciler.run()),
+        asyncio.create_task(JobWatch(context.store, context.metrics, context.log).run(context.board.changes)),
+        asyncio.create_task(StallWatch(context.store, context.board, context.clock, context.log).run()),
+        asyncio.create_task(context.post.run(context.board.changes)),
+    ]
+    offering = asyncio.create_task(context.catalogue.run())
+    await context.board.looked.wait()
+    server.add_sockets(sockets)
+    api = Api(context, hub, engine, port)
+    try:
+        yield api
+        assert not [work for work in works if work.done()], "a part of the service died"
+    finally:
+        for client in api.clients:
+            await client.aclose()
+        server.stop()
+        hub.server.stop()
+        await context.holds.release()
+        await server.close_all_connections()
+        await hub.server.close_all_connections()
+        for work in (*works, offering):
+            work.cancel()
+        await asyncio.gather(*works, offering, return_exceptions=True)
+        await context.publications.close()
+        await context.catalogue.registries.close()
+        context.shadowing.close()
+        context.post.close()
+        await context.reconciler.close()
+        context.store.close()
 
 
 @dataclass(frozen=True)
