@@ -281,3 +281,14 @@ def test_the_table_merges_what_is_well_and_ends_with_the_count() -> None:
         "what": "Swarm is active, 3 nodes",
         "remedy": "",
     }
+
+
+def test_work_that_fails_again_and_again_is_told_once() -> None:
+    facts = healthy()
+    door = Door(what="service", target="https://10.0.0.1:8083/services/minicluster/health")
+    answers = (Answer(door=door, ok=True, set_aside=2),)
+    for one in list(facts.reports.values()):
+        facts = with_report(facts, one.model_copy(update={"answers": answers}))
+    finding = only(facts)
+    assert (finding.level, finding.check, finding.node) == ("warning", "set-aside", "cluster")
+    assert "2 things" in finding.what

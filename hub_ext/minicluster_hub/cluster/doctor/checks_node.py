@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from minicluster_hub.cluster.daemon import version_numbers
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
-from minicluster_hub.cluster.doctor.findings import Finding, failed, ok, warning
+from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
 from minicluster_hub.cluster.doctor.report import Answer, Gpus
 from minicluster_hub.engines.swarm.names import CLUSTER
 from minicluster_hub.engines.swarm.view import SwarmNode
@@ -97,6 +97,16 @@ def check_answers(facts: ClusterFacts) -> Iterator[Finding]:
             else:
                 words = f"{answer.door.what} ({answer.door.target}) does not answer: {answer.words}"
                 yield failed("reach", node.name, words, _remedy(answer))
+
+
+def check_set_aside(facts: ClusterFacts) -> Iterator[Finding]:
+    """The job service ends a job at which it fails again and again; what has no job waits for a person."""
+    answers = [answer for _, report in facts.reporting for answer in report.answers]
+    if count := max((answer.set_aside for answer in answers), default=0):
+        things = f"{count} thing{'s' if count > 1 else ''}"
+        words = f"the job service has given up {things} that failed again and again"
+        remedy = f"See docker service logs {CLUSTER}_service; a restart of that service tries them anew."
+        yield warning("set-aside", EVERYWHERE, words, remedy)
 
 
 def _remedy(answer: Answer) -> str:

@@ -16,6 +16,7 @@ def examine(facts: ClusterFacts) -> list[Finding]:
         checks_swarm.check_services,
         checks_swarm.check_origins,
         checks_node.check_answers,
+        checks_node.check_set_aside,
         checks_links.check_clocks,
         checks_links.check_ports,
         checks_links.check_links,

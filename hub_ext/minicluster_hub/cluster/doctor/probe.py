@@ -7,6 +7,7 @@ It needs no Docker socket and no rights: host network (links, clocks, doors), an
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import ssl
@@ -32,6 +33,7 @@ from minicluster_hub.cluster.doctor.routes import route_to
 
 TASK_ENV, NODE_ENV = "MINICLUSTER_PROBE", "MINICLUSTER_NODE_ID"
 HOST_BIN = "/host/bin"
+_BODY_BYTES = 4096
 _ARRIVAL_S, _BUSY_S, _DOOR_S, _LIFE_S = 5.0, 8.0, 5.0, 60.0
 
 
@@ -89,19 +91,19 @@ async def _link(meter: Meter, peer: Peer, *, measure: bool) -> Link:
 
 
 async def _try_door(door: Door) -> Answer:
-    words = ""
+    words, body = "", b""
     try:
         async with asyncio.timeout(_DOOR_S):
-            words = await _ask(door.target)
+            words, body = await _ask(door.target)
     except TimeoutError:
         words = f"no answer within {_DOOR_S:.0f} s"
     except OSError as error:
         words = in_words(error)
-    return Answer(door=door, ok=not words, words=words)
+    return Answer(door=door, ok=not words, words=words, set_aside=_set_aside(body))
 
 
-async def _ask(target: str) -> str:
-    """Connect, and ask a URL for a good answer; return what is wrong, in words.
+async def _ask(target: str) -> tuple[str, bytes]:
+    """Connect, and ask a URL for a good answer; return what is wrong, in words, and how the answer begins.
 
     Whose certificate it is does not matter here: nothing secret is sent, and what comes back is a status.
     """
@@ -112,12 +114,22 @@ async def _ask(target: str) -> str:
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls)
     try:
         if scheme == "tcp":
-            return ""
+            return "", b""
         writer.write(f"GET /{path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode())
         status = (await reader.readline()).decode(errors="replace").strip().partition(" ")[2]
-        return "" if status.startswith("2") else status or "it closed the connection"
+        if not status.startswith("2"):
+            return status or "it closed the connection", b""
+        return "", await reader.read(_BODY_BYTES)
     finally:
         writer.transport.abort()
+
+
+def _set_aside(body: bytes) -> int:
+    """Return what the job service's health says about work that fails again and again; 0 for others."""
+    try:
+        return int(json.loads(body[body.index(b"{") :])["set_aside"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 def _elsewhere(door: Door, task: Task, node_id: str) -> bool:

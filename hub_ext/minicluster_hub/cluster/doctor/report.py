@@ -56,11 +56,15 @@ class Task(_Record):
 
 
 class Answer(_Record):
-    """Whether a door answered, in words for people if not."""
+    """Whether a door answered, in words for people if not.
+
+    set_aside: of the job service: how much work fails again and again and was given up.
+    """
 
     door: Door
     ok: bool
     words: str = ""
+    set_aside: int = 0
 
 
 class Link(_Record):
