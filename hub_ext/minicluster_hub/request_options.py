@@ -5,7 +5,7 @@ from __future__ import annotations
 from traitlets import Float, Integer
 from traitlets.config import Configurable
 
-from minicluster_hub.handlers.rates import Rate
+from minicluster_hub.rates import Rate
 
 _BURST_S = 5.0
 """After a pause, as much may come at once as otherwise in this time."""

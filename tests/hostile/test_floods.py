@@ -14,7 +14,7 @@ from minicluster.client import Service
 from minicluster.connection import ServiceError
 from minicluster.sse import Ended, follow
 from minicluster_hub.handlers.context import ApiLimits
-from minicluster_hub.handlers.rates import Buckets, Rate
+from minicluster_hub.rates import Buckets, Rate
 
 from ..patience import WITHIN_S, eventually
 from ..service.api.hub import READ, user_model

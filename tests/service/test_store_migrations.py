@@ -7,6 +7,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import text
 
+from minicluster.wire import NoticeEvent
 from minicluster_hub.models import TaskState
 from minicluster_hub.store import Store
 from minicluster_hub.store.database import open_database
@@ -90,6 +91,24 @@ def test_a_policy_that_came_as_source_gives_way_to_the_one_before_it_and_says_so
     with old.read() as connection:
         kept = connection.execute(text("SELECT choice FROM policies WHERE ended != ''")).scalar_one()
     assert json.loads(kept)["source"] == "def plan(x): ...", "it may be the only copy"
+
+
+def test_an_address_for_e_mails_has_to_be_confirmed_again_and_its_owner_is_told(old, database_url):
+    migrate(old, "0011")
+    with old.write() as connection:
+        for owner, email in (("ada", "ada@lab.org"), ("bob", None)):
+            told = "INSERT INTO notice_wishes VALUES (:owner, :events, NULL, :email, '')"
+            row = {"owner": owner, "events": '["gpu-warned"]', "email": email}
+            connection.execute(text(told), row)
+    store = Store.open(database_url)
+    wishes, trouble = store.notices.wishes("ada")
+    assert wishes.email == "ada@lab.org" and "confirm your address" in trouble
+    assert store.notices.wishes("bob")[1] == ""
+    assert not store.notices.tell("ada", NoticeEvent.GPU_WARNED, 3.0) and store.notices.lanes() == []
+    store.notices.expect_code("ada", "ada@lab.org", "12345678", 3.0)
+    assert store.notices.confirm("ada", "12345678", 4.0)
+    assert store.notices.tell("ada", NoticeEvent.GPU_WARNED, 5.0)
+    store.close()
 
 
 def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):

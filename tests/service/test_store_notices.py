@@ -4,9 +4,16 @@ import pytest
 
 from minicluster.wire import JobState, NoticeEvent, NoticeWishes
 from minicluster_hub.states import JobEvent, TransitionImpossible
-from minicluster_hub.store.notices import EMAIL, WEBHOOK
+from minicluster_hub.store.notice_emails import CODE_S
+from minicluster_hub.store.notices import EMAIL, MOST_WAITING, WEBHOOK
 
 ALL = NoticeWishes(events=tuple(NoticeEvent), webhook="https://hooks.example.org/x", email="ada@lab.org")
+
+
+def wish(store, wishes):
+    store.notices.expect_code("ada", ALL.email, "12345678", 1.0)
+    assert store.notices.confirm("ada", "12345678", 2.0)
+    store.notices.wish("ada", wishes)
 
 
 def told(store, lane):
@@ -31,13 +38,13 @@ def told(store, lane):
     ],
 )
 def test_each_step_that_is_wanted_is_written_once_for_each_way(store, given, state, events):
-    store.notices.wish("ada", ALL)
+    wish(store, ALL)
     given.job_in(state)
     assert told(store, ("ada", WEBHOOK)) == told(store, ("ada", EMAIL)) == events
 
 
 def test_a_step_that_is_not_possible_leaves_no_notice(store, given):
-    store.notices.wish("ada", ALL)
+    wish(store, ALL)
     job = given.job_in(JobState.SUCCEEDED)
     told(store, ("ada", WEBHOOK))
     with pytest.raises(TransitionImpossible):
@@ -46,7 +53,7 @@ def test_a_step_that_is_not_possible_leaves_no_notice(store, given):
 
 
 def test_one_that_is_put_off_comes_after_those_that_are_due_and_goes_where_its_owner_wants_now(store):
-    store.notices.wish("ada", ALL)
+    wish(store, ALL)
     for at in (1.0, 2.0):
         store.notices.tell("ada", NoticeEvent.GPU_WARNED, at)
     first, target = store.notices.next(("ada", WEBHOOK))
@@ -58,3 +65,22 @@ def test_one_that_is_put_off_comes_after_those_that_are_due_and_goes_where_its_o
     store.notices.wish("ada", ALL.model_copy(update={"webhook": None}))
     again, target = store.notices.next(("ada", WEBHOOK))
     assert (again.notice.id, again.tries, target) == (first.notice.id, 1, None)
+
+
+def test_more_than_can_be_sent_are_left_out_and_their_owner_is_told(store):
+    wish(store, ALL)
+    for at in range(MOST_WAITING + 5):
+        store.notices.tell("ada", NoticeEvent.GPU_WARNED, float(at))
+    assert "were left out" in store.notices.wishes("ada")[1]
+    assert len(told(store, ("ada", WEBHOOK))) == len(told(store, ("ada", EMAIL))) == MOST_WAITING
+
+
+def test_a_code_is_good_for_a_day_and_for_the_last_address_alone(store):
+    notices = store.notices
+    notices.expect_code("ada", "ada@lab.org", "12345678", 1.0)
+    assert not notices.confirm("ada", "12345678", 1.0 + CODE_S)
+    notices.expect_code("ada", "ada@lab.org", "12345678", 1.0)
+    notices.expect_code("ada", "other@lab.org", "87654321", 2.0)
+    assert not notices.confirm("ada", "12345678", 3.0) and not notices.confirm("bob", "87654321", 3.0)
+    assert notices.confirm("ada", "87654321", 3.0) and not notices.confirm("ada", "87654321", 4.0)
+    assert notices.is_confirmed("ada", "other@lab.org") and not notices.is_confirmed("ada", "ada@lab.org")

@@ -110,7 +110,14 @@ MESSAGES = {
         "note": "counted in each of their groups: ada",
     },
     wire.NoticeWishes: WISHES,
-    wire.NoticeReport: {"wishes": WISHES, "hosts": ["chat.lab:8065"], "emails": True, "trouble": "no answer"},
+    wire.NoticeReport: {
+        "wishes": WISHES,
+        "hosts": ["chat.lab:8065"],
+        "emails": True,
+        "email_confirmed": True,
+        "trouble": "no answer",
+    },
+    wire.EmailCode: {"code": "01234567"},
     wire.Notice: {
         "id": "0" * 32,
         "event": "failed",

@@ -16,8 +16,8 @@ from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
 from minicluster_hub.full_disk import NotKept
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError, answer, api_error, invalid_body, too_large, too_many
-from minicluster_hub.handlers.rates import Rate
 from minicluster_hub.handlers.route import Route
+from minicluster_hub.rates import Rate
 from minicluster_hub.storage import OverQuota
 
 M = TypeVar("M", bound=BaseModel)

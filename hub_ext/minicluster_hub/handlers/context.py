@@ -15,10 +15,10 @@ from minicluster_hub.catalogue.publishing import Publications
 from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.open_streams import OpenStreams
-from minicluster_hub.handlers.rates import Buckets, Rate
 from minicluster_hub.holds import Holds
 from minicluster_hub.logs import JobLogs
 from minicluster_hub.notices.post import Post
+from minicluster_hub.rates import Buckets, Rate
 from minicluster_hub.reconciler import Reconciler
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits

@@ -19,9 +19,9 @@ from minicluster_hub.handlers import snapshot_files
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.held import HeldHandler
-from minicluster_hub.handlers.rates import Rate
 from minicluster_hub.models import JobRecord, TaskRecord
 from minicluster_hub.orders import TaskOver
+from minicluster_hub.rates import Rate
 from minicluster_hub.storage import OverQuota
 from minicluster_hub.store import StoreUnavailable
 

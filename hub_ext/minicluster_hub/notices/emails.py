@@ -8,6 +8,7 @@ import smtplib
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
+from uuid import uuid4
 
 from minicluster.wire import Notice
 from minicluster_hub.notices.errors import AddressRefused, NotSent
@@ -18,6 +19,13 @@ _WORDS = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
 _HOST = r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*"
 # Not with =?, by which an encoded word begins: the header would name another address.
 _ADDRESS = re.compile(rf"(?!.*=\?)(?=.{{1,64}}@.{{1,253}}$){_WORDS}@{_HOST}")
+_CODE_SUBJECT = "Minicluster: is this address yours?"
+_CODE = """The user {owner!r} of a cluster wants its notices at this address. If that is you, the code is
+
+    {code}
+
+It is good for a day. If it is not you, there is nothing to do: no other mail comes.
+"""
 
 
 class Emails:
@@ -41,7 +49,16 @@ class Emails:
     async def send(self, address: str, notice: Notice) -> None:
         """Raises AddressRefused and NotSent."""
         self.check(address)
-        loop, mail = asyncio.get_running_loop(), self.message(address, notice)
+        await self._hand_over(self.message(address, notice))
+
+    async def send_code(self, address: str, owner: str, code: str) -> None:
+        """Send what shows whose address it is. Raises AddressRefused and NotSent."""
+        self.check(address)
+        text = _CODE.format(owner=owner, code=code)
+        await self._hand_over(self._mail(address, _CODE_SUBJECT, uuid4().hex, text))
+
+    async def _hand_over(self, mail: EmailMessage) -> None:
+        loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, self._send, mail)
         except (OSError, smtplib.SMTPException) as error:
@@ -52,12 +69,16 @@ class Emails:
 
         What users named is in the body alone: in a header, an encoded word of theirs would be decoded.
         """
+        text = f"{notice.text}\n\n{notice.url}\n" if notice.url else f"{notice.text}\n"
+        return self._mail(address, f"Minicluster: {headline(notice)}", notice.id, text)
+
+    def _mail(self, address: str, subject: str, ident: str, text: str) -> EmailMessage:
         mail = EmailMessage()
         mail["From"], mail["To"] = self._sender, address
-        mail["Subject"] = f"Minicluster: {headline(notice)}"
-        mail["Message-ID"] = f"<{notice.id}@minicluster>"
+        mail["Subject"] = subject
+        mail["Message-ID"] = f"<{ident}@minicluster>"
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(f"{notice.text}\n\n{notice.url}\n" if notice.url else f"{notice.text}\n")
+        mail.set_content(text)
         return mail
 
     def close(self) -> None:

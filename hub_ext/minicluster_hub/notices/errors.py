@@ -13,3 +13,11 @@ class AddressRefused(Exception):
 
 class NotSent(Exception):
     """It did not get there this time."""
+
+
+class TooManyMails(Exception):
+    """Another one may go in `wait_s` seconds."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__("too many codes were asked for")
+        self.wait_s = wait_s

@@ -27,6 +27,12 @@ class NoticeOptions(Configurable):
     smtp_starttls = Bool(
         True, help="Encrypt on the way to the mail server. Without it, whoever is in between may read along."
     ).tag(config=True)
+    emails_per_hour = Integer(
+        60, min=1, help="Notices that one user gets by e-mail in an hour; more of them wait."
+    ).tag(config=True)
+    emails_per_hour_of_all = Integer(600, min=1, help="E-mails of the whole cluster in an hour.").tag(
+        config=True
+    )
     notice_hosts = List(
         Unicode(),
         help="Hosts that users' webhooks may call from inside the cluster: hooks.slack.com, "
@@ -42,8 +48,11 @@ class NoticeOptions(Configurable):
 
     def post(self, store: Store, clock: Callable[[], float], log: logging.Logger) -> Post:
         from minicluster_hub.notices.emails import Emails
+        from minicluster_hub.notices.mail_rates import MailRates
         from minicluster_hub.notices.post import Post
         from minicluster_hub.notices.webhooks import Webhooks
 
         emails = Emails(self.smtp_host, self.smtp_port, self.smtp_from, starttls=self.smtp_starttls)
-        return Post(store, Webhooks(self.notice_hosts), emails, clock, log, public_url=self.public_url)
+        rates = MailRates(self.emails_per_hour, self.emails_per_hour_of_all)
+        webhooks = Webhooks(self.notice_hosts)
+        return Post(store, webhooks, emails, clock, log, public_url=self.public_url, rates=rates)

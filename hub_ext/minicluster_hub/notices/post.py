@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 
 from minicluster.wire import Notice
 from minicluster_hub.bell import NOTICES, Bell
 from minicluster_hub.notices.emails import Emails
-from minicluster_hub.notices.errors import AddressRefused, NotSent
+from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
+from minicluster_hub.notices.mail_rates import MailRates
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.notices.words import sentence
 from minicluster_hub.store import Store, StoreError
-from minicluster_hub.store.notices import WEBHOOK, Lane, Letter
+from minicluster_hub.store.notices import EMAIL, WEBHOOK, Lane, Letter
 
 PAUSES_S = (10.0, 120.0)
 """Between the tries."""
@@ -34,6 +36,7 @@ class Post:
         *,
         public_url: str = "",
         pauses_s: Sequence[float] = PAUSES_S,
+        rates: MailRates | None = None,
     ) -> None:
         self.webhooks = webhooks
         self.emails = emails
@@ -42,8 +45,19 @@ class Post:
         self._log = log
         self._public_url = public_url
         self._pauses_s = pauses_s
+        self._rates = rates or MailRates()
         self._lanes: dict[Lane, asyncio.Task[None]] = {}
         self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def send_code(self, owner: str, address: str) -> str:
+        """Send a code to an address and return it. Raises AddressRefused, NotSent and TooManyMails."""
+        self.emails.check(address)
+        wait_s = self._rates.take_code(owner, address)
+        if wait_s:
+            raise TooManyMails(wait_s)
+        code = f"{secrets.randbelow(10**8):08}"
+        await self.emails.send_code(address, owner, code)
+        return code
 
     async def run(self, changes: Bell) -> None:
         """Send until cancelled: first what an earlier service left, then whatever comes up."""
@@ -79,6 +93,8 @@ class Post:
                 while found := self._store.notices.next(lane):
                     letter, target = found
                     pause_s = letter.due_at - self._clock()
+                    if pause_s <= 0 and lane[1] == EMAIL and target is not None:
+                        pause_s = self._rates.take_notice(lane[0])
                     if pause_s > 0:
                         await listener.wait(pause_s)  # A new letter may be due before it.
                     else:

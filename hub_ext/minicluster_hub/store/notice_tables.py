@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Index, Integer, String, Table, Text
+from sqlalchemy import Boolean, Column, Float, Index, Integer, String, Table, Text
 
 from minicluster_hub.store.tables import METADATA
 
@@ -29,4 +29,17 @@ NOTICES = Table(
     Column("due_at", Float, nullable=False),
     Index(None, "owner", "channel", "due_at"),
     sqlite_autoincrement=True,
+)
+
+# The address that an owner's mails go to once the code that was sent there came back.
+# `code_sha256`: "" once it did, or after too many wrong ones. `tries`: wrong codes.
+NOTICE_EMAILS = Table(
+    "notice_emails",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("confirmed", Boolean, nullable=False),
+    Column("code_sha256", String(64), nullable=False),
+    Column("sent_at", Float, nullable=False),
+    Column("tries", Integer, nullable=False),
 )

@@ -11,15 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, Select, delete, insert, select, update
+from sqlalchemy import Connection, Select, delete, exists, func, insert, select, update
 
 from minicluster.wire import ErrorKind, JobError, JobState, Notice, NoticeEvent, NoticeWishes
 from minicluster_hub.models import JobRecord
+from minicluster_hub.store import notice_emails
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.notice_tables import NOTICE_WISHES, NOTICES
 from minicluster_hub.store.rows import AnyRow, clean
 
 WEBHOOK, EMAIL = "webhook", "email"
+MOST_WAITING = 100
+"""Notices of one owner and channel; who makes more of them than can be sent does not fill the database."""
 
 _EVENTS = {
     JobState.RUNNING: NoticeEvent.STARTED,
@@ -62,11 +65,27 @@ class Notices:
             row = connection.execute(_wishes_of(owner)).one_or_none()
         return (NoticeWishes(), "") if row is None else (_wishes(row), row.trouble)
 
+    def is_confirmed(self, owner: str, address: str) -> bool:
+        """Say whether an owner has shown that an e-mail address is the owner's own."""
+        with self._database.read() as connection:
+            return notice_emails.is_confirmed(connection, owner, address)
+
+    def expect_code(self, owner: str, address: str, code: str, now: float) -> None:
+        """Keep the code that was sent to an address."""
+        with self._database.write() as connection:
+            notice_emails.expect(connection, owner, address, code, now)
+
+    def confirm(self, owner: str, code: str, now: float) -> bool:
+        """Confirm the address that the code went to; say whether it did."""
+        with self._database.write() as connection:
+            return notice_emails.confirm(connection, owner, code, now)
+
     def wish(self, owner: str, wishes: NoticeWishes) -> None:
         """Keep what an owner wants to be told of from now on."""
         events = json.dumps(sorted(set(wishes.events)))
         values = {"events": events, "webhook": wishes.webhook, "email": wishes.email, "trouble": ""}
         with self._database.write() as connection:
+            notice_emails.forget_others(connection, owner, wishes.email)
             connection.execute(delete(NOTICE_WISHES).where(NOTICE_WISHES.c.owner == owner))
             connection.execute(insert(NOTICE_WISHES).values(owner=owner, **values))
 
@@ -100,15 +119,16 @@ class Notices:
         if row is None:
             return None
         notice = Notice.model_validate_json(row.body)
-        target = None if wishes is None else wishes.webhook if channel == WEBHOOK else wishes.email
+        target = None if wishes is None else _targets(wishes)[channel]
         return Letter(row.id, lane, notice, row.tries, row.due_at), target
 
     def done(self, letter: Letter, trouble: str = "") -> None:
-        """Forget a letter that was sent, or given up; show its owner the trouble."""
-        owner = NOTICE_WISHES.c.owner == letter.lane[0]
+        """Forget a letter that was sent, or given up; show its owner the trouble, until nothing waits."""
+        owner = letter.lane[0]
         with self._database.write() as connection:
             connection.execute(delete(NOTICES).where(NOTICES.c.id == letter.id))
-            connection.execute(update(NOTICE_WISHES).where(owner).values(trouble=clean(trouble)))
+            if trouble or not _waiting(connection, letter.lane):
+                _set_trouble(connection, owner, clean(trouble))
 
     def again(self, letter: Letter, due_at: float) -> Letter:
         """Try a letter once more at that moment."""
@@ -138,11 +158,24 @@ def _write(connection: Connection, owner: str, notice: Notice) -> bool:
     if row is None or notice.event not in _wishes(row).events:
         return False
     body = notice.model_dump_json()
-    channels = [channel for channel, target in ((WEBHOOK, row.webhook), (EMAIL, row.email)) if target]
+    channels = [channel for channel, target in _targets(row).items() if target]
     for channel in channels:
         values = {"owner": owner, "channel": channel, "body": body, "tries": 0, "due_at": notice.at}
-        connection.execute(insert(NOTICES).values(values))
+        if _waiting(connection, (owner, channel)) < MOST_WAITING:
+            connection.execute(insert(NOTICES).values(values))
+        else:
+            left_out = f"{MOST_WAITING} notices wait to be sent by {channel}; later ones were left out"
+            _set_trouble(connection, owner, left_out)
     return bool(channels)
+
+
+def _waiting(connection: Connection, lane: Lane) -> int:
+    mine = (NOTICES.c.owner == lane[0]) & (NOTICES.c.channel == lane[1])
+    return connection.execute(select(func.count()).select_from(NOTICES).where(mine)).scalar_one()
+
+
+def _set_trouble(connection: Connection, owner: str, trouble: str) -> None:
+    connection.execute(update(NOTICE_WISHES).where(NOTICE_WISHES.c.owner == owner).values(trouble=trouble))
 
 
 def _failure(error: JobError) -> str:
@@ -154,7 +187,13 @@ def _failure(error: JobError) -> str:
 
 
 def _wishes_of(owner: str) -> Select[Any]:
-    return select(NOTICE_WISHES).where(NOTICE_WISHES.c.owner == owner)
+    confirmed = exists().where(notice_emails.goes_there()).correlate(NOTICE_WISHES)
+    return select(NOTICE_WISHES, confirmed.label("confirmed")).where(NOTICE_WISHES.c.owner == owner)
+
+
+def _targets(row: AnyRow) -> dict[str, str | None]:
+    """Return where notices may go, by channel."""
+    return {WEBHOOK: row.webhook, EMAIL: row.email if row.confirmed else None}
 
 
 def _wishes(row: AnyRow) -> NoticeWishes:

@@ -78,7 +78,7 @@ from .jobs import (
     NotebookCell,
     SlotUse,
 )
-from .notices import Notice, NoticeEvent, NoticeReport, NoticeWishes
+from .notices import EmailCode, Notice, NoticeEvent, NoticeReport, NoticeWishes
 from .people import Allowances, AllowancesInForce, AllowancesReport, QuotaKind
 from .policy import (
     OfferedOption,
@@ -156,6 +156,7 @@ __all__ = [
     "Display",
     "Displays",
     "DrainNode",
+    "EmailCode",
     "EnvName",
     "ErrorAnswer",
     "ErrorDetail",

@@ -28,15 +28,23 @@ class NoticeWishes(Message):
     email: str | None = Field(default=None, min_length=3, max_length=254)
 
 
+class EmailCode(Message):
+    """POST api/notices/me/email: the code that a mail brought shows that its address is one's own."""
+
+    code: str = Field(pattern=r"^[0-9]{8}$")
+
+
 class NoticeReport(Message):
     """GET api/notices/me. hosts: those that webhooks may go to; emails: whether there are any here.
 
-    trouble: why the last notice did not get there, "" if it did.
+    email_confirmed: before, nothing but a code goes to the address. trouble: why the last notice did not get
+    there, "" if it did.
     """
 
     wishes: NoticeWishes
     hosts: tuple[str, ...] = ()
     emails: bool = False
+    email_confirmed: bool = False
     trouble: str = ""
 
 

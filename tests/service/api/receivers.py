@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from email import message_from_bytes, policy
 
 from tornado.httpserver import HTTPServer
@@ -44,10 +45,11 @@ class Hooks:
 
 
 class MailServer:
-    """Speaks as much SMTP as smtplib asks for. `mails`: what came, in order."""
+    """Speaks as much SMTP as smtplib asks for. `mails`: what came, in order. commands: all that was said."""
 
     def __init__(self):
         self.mails = asyncio.Queue()
+        self.commands = []
 
     async def open(self):
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -56,6 +58,7 @@ class MailServer:
     async def _serve(self, reader, writer):
         writer.write(b"220 here\r\n")
         while line := (await reader.readline()).strip().upper():
+            self.commands.append(line)
             if line == b"DATA":
                 writer.write(b"354 go on\r\n")
                 told = await reader.readuntil(b"\r\n.\r\n")
@@ -66,6 +69,12 @@ class MailServer:
     async def next(self):
         async with asyncio.timeout(10):
             return await self.mails.get()
+
+    async def code(self):
+        """Return the code of the next mail, which has one."""
+        mail = await self.next()
+        (found,) = re.findall(r"^    ([0-9]{8})\r?$", mail.get_content(), re.MULTILINE)
+        return found
 
     async def close(self):
         self.server.close()

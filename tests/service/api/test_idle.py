@@ -266,7 +266,7 @@ async def test_gpus_held_for_nobody_are_freed(lab):
 
 async def test_the_owner_gets_notices_of_both(lab):
     placed = await place(lab, gpus=1)
-    wish = {"events": ["gpu-warned", "gpu-reclaimed"], "email": "ada@lab.org"}
+    wish = {"events": ["gpu-warned", "gpu-reclaimed"], "webhook": "https://hooks.example.org/x"}
     lab.context.store.notices.wish("ada", _wishes(wish))
     await left_idle(lab, placed)
     await until_free(lab)

@@ -155,6 +155,8 @@ async def test_a_service_that_is_killed_while_it_sends_sends_it_again_with_the_s
 async def test_an_e_mail_tells_the_same_and_an_owner_of_a_notebook_server_gets_one(start_api, mails):
     async with start_api(post=posting(port=mails.port)) as api:
         assert (await wish(api, email="ada@lab.org"))["emails"]
+        code = await mails.code()
+        assert (await api.ask("POST", "api/notices/me/email", json={"code": code})).json()["email_confirmed"]
         job = await finished(api, name="train\u00e9")
         mail = await mails.next()
         assert (mail["To"], mail["From"]) == ("ada@lab.org", "cluster@lab.org")
@@ -222,6 +224,7 @@ async def test_there_are_none_until_an_admin_says_where_they_may_go(api):
         "wishes": {"events": [], "webhook": None, "email": None},
         "hosts": [],
         "emails": False,
+        "email_confirmed": False,
         "trouble": "",
     }
     for wishes in ({"webhook": "https://hooks.example.org/x"}, {"email": "ada@lab.org"}):

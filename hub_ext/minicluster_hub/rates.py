@@ -30,11 +30,14 @@ class Buckets:
 
     def take(self, key: Hashable, rate: Rate) -> float:
         """Take one request; return 0.0, or in how many seconds there is one. A refused one costs nothing."""
-        level = self._level(key, rate)
-        if level < 1.0:
-            return (1.0 - level) / rate.per_s
-        self._keep(key, level - 1.0)
-        return 0.0
+        wait_s = self.wait_s(key, rate)
+        if not wait_s:
+            self.charge(key, rate, 1.0)
+        return wait_s
+
+    def wait_s(self, key: Hashable, rate: Rate) -> float:
+        """Return in how many seconds there is one, and take nothing."""
+        return max(0.0, 1.0 - self._level(key, rate)) / rate.per_s
 
     def charge(self, key: Hashable, rate: Rate, more: float) -> None:
         """Take what a request cost more than another one; it may leave a debt."""
