@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
@@ -11,6 +12,7 @@ from minicluster.wire import ImageState, Pin, Recipe
 from minicluster_hub.models import ImageRecord
 from minicluster_hub.store import Store
 
+from ..patience import until
 from .conftest import USER, Site
 from .lab import (
     JOB_MS,
@@ -138,6 +140,32 @@ def test_what_a_cell_prints_and_raises_stays_text(page, session, site):
     expect(jobs.locator("#error-traceback")).to_contain_text(EVIL)
     assert not is_broken(jobs)
     assert not is_broken(page)
+
+
+@pytest.mark.full("a page notices after 40 s of silence")
+def test_a_page_goes_on_where_it_was_after_the_job_service_started_anew(page, session, site):
+    site.put_notebook("on.ipynb", TALKING)
+    open_notebook(page, site.url, USER, "on.ipynb")
+    run_cell(page, 0)
+    job = session.new_page()
+    open_jobs(job, site.url)
+    job.get_by_role("row").filter(has_text="running").get_by_role("link", name="Log").click()
+    log = job.locator("#log")
+    expect(log).to_contain_text("rank 0, step 5,", timeout=JOB_MS)
+    mark(job)
+    (service,) = (one for one in site.cluster.processes() if "minicluster_hub" in one.cmdline())
+    service.kill()
+    expect(job.locator("#connection")).to_be_visible(timeout=JOB_MS)
+    seen = last_step(log)
+    expect(job.locator("#connection")).to_be_hidden(timeout=JOB_MS)
+    until(lambda: last_step(log) > seen + 5)
+    steps = re.findall(r"step (\d+),", log.inner_text())
+    assert len(steps) == len(set(steps)), "output came twice"
+    assert is_marked(job)
+
+
+def last_step(log: Locator) -> int:
+    return int(re.findall(r"step (\d+),", log.inner_text())[-1])
 
 
 def downloaded(page: Page, row: Locator) -> tuple[str, str]:

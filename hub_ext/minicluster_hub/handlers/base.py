@@ -147,6 +147,8 @@ class ServiceHandler(RequestHandler, ABC):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
         self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+        self.set_header("X-Frame-Options", "DENY")
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
         self.set_header(VERSION_HEADER, str(WIRE_VERSION))
 
     def reply(self, message: BaseModel, status: int = 200) -> None:

@@ -1,14 +1,10 @@
-"""The pages, in the hub's own look: its templates, its Bootstrap, its navigation."""
+"""The pages, in the hub's own look: its styles, its Bootstrap, its navigation."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from tornado.web import StaticFileHandler
 
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _PACKAGE = Path(__file__).parent.parent
-_INLINE_SCRIPT = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL)
 
 
 class Page(UserHandler):
@@ -38,25 +33,28 @@ class Page(UserHandler):
         self.show(self.template, **path)
 
     def show(self, template: str, **values: Any) -> None:
-        """Render a template of ours, which extends the hub's `page.html`."""
+        """Render a template of ours. What stands in it never changes what the browser may run."""
         namespace = {**self._hub_names(), "title": self.title, **values}
         html = _environment().get_template(template).render(namespace)
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", self._policy())
+        # Whoever opened this page in a window, be it of the same origin, cannot reach into it.
+        self.set_header("Cross-Origin-Opener-Policy", "noopener-allow-popups")
         self.finish(html)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = api_error(kwargs.get("exc_info", (None, None, None))[1], status_code)
         self.set_status(error.status)
-        self.show("minicluster_problem.html", detail=error.detail)
+        # No script runs there that would ask for something; and who was refused gets no token.
+        self.show("minicluster_problem.html", detail=error.detail, xsrf_token="")
 
     def _hub_names(self) -> dict[str, Any]:
-        """Return the variables that the hub's `page.html` asks for, and ours."""
+        """Return what `minicluster_base.html` asks for."""
         model = self.current_user
         return {
-            **_frame(self.hub_auth.hub_host, self.hub_auth.hub_prefix),
+            "hub_url": self.hub_auth.hub_host + self.hub_auth.hub_prefix,
             "user": model and {"name": model["name"]},
-            "xsrf": self.xsrf_token.decode("ascii"),
+            "xsrf_token": self.xsrf_token.decode("ascii"),
             "service_url": self.context.prefix,
             "sees_all": model is not None and self._is_admin(),
         }
@@ -65,15 +63,10 @@ class Page(UserHandler):
         return bool(self.hub_auth.check_scopes({Scope.ADMIN.value}, self.current_user))
 
     def _policy(self) -> str:
-        """Return the content security policy: scripts of this origin, and the hub's own inline one.
-
-        That one is known by the hash of a page on which nobody's data stands.
-        """
-        host = urlsplit(self.hub_auth.hub_host)
-        hub = f" {host.scheme}://{host.netloc}" if host.netloc else ""
-        known = " ".join(_inline_hashes(self.hub_auth.hub_host, self.hub_auth.hub_prefix))
+        """Return the content security policy: files of service and hub, nothing inline, in no frame."""
+        hub = self.hub_auth.hub_host and f" {self.hub_auth.hub_host}{self.hub_auth.hub_prefix}"
         return (
-            f"default-src 'none'; script-src 'self'{hub} {known}; style-src 'self'{hub}; "
+            f"default-src 'none'; script-src 'self'{hub}; style-src 'self'{hub}; "
             f"img-src 'self'{hub} data:; font-src 'self'{hub}; connect-src 'self'; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
@@ -127,41 +120,9 @@ class StaticFiles(StaticFileHandler):
         self.set_header("Cache-Control", "no-cache")
 
 
-def _frame(hub_host: str, hub_prefix: str) -> dict[str, Any]:
-    """Return what the hub's `page.html` asks for, whoever looks."""
-    hub_url = hub_host + hub_prefix
-    return {
-        "base_url": hub_url,
-        "prefix": hub_host + hub_prefix.removesuffix("hub/"),
-        "static_url": lambda path, **_: f"{hub_url}static/{path}",
-        "login_url": f"{hub_url}login",
-        "logout_url": f"{hub_url}logout",
-        "no_spawner_check": True,
-        "parsed_scopes": {},
-    }
-
-
-@lru_cache(maxsize=4)
-def _inline_hashes(hub_host: str, hub_prefix: str) -> tuple[str, ...]:
-    """Return the hashes of the inline scripts of the hub's `page.html`, with and without a user.
-
-    They come from pages that nobody's data is in: what is slipped into a page of ours has another hash.
-    """
-    frame, page = _frame(hub_host, hub_prefix), _environment().get_template("page.html")
-    pages = (page.render(frame, user=user) for user in (None, {"name": ""}))
-    scripts = dict.fromkeys(script for html in pages for script in _INLINE_SCRIPT.findall(html))
-    return tuple(f"'sha256-{_digest(script)}'" for script in scripts)
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    """Return the templates: ours first, then the hub's. jinja2 is loaded at the first page."""
+    """Return the templates. jinja2 is loaded at the first page."""
     from jinja2 import Environment, FileSystemLoader
-    from jupyterhub._data import DATA_FILES_PATH
 
-    folders = [str(_PACKAGE / "templates"), str(Path(DATA_FILES_PATH) / "templates")]
-    return Environment(loader=FileSystemLoader(folders), autoescape=True)
+    return Environment(loader=FileSystemLoader(_PACKAGE / "templates"), autoescape=True)

@@ -90,7 +90,12 @@ def _proxied(users: Application | Door) -> HTTPServer:
 
 
 def _application(context: Context, specs: list[URLSpec], cookie_secret: bytes = b"") -> Application:
-    return Application(specs, cookie_secret=cookie_secret or None, log_function=_access_log(context.log))
+    return Application(
+        specs,
+        cookie_secret=cookie_secret or None,
+        xsrf_cookie_kwargs={"httponly": True},  # our pages have the token in themselves
+        log_function=_access_log(context.log),
+    )
 
 
 def _access_log(log: logging.Logger) -> Callable[[RequestHandler], None]:

@@ -1,26 +1,69 @@
-// Server-sent events by fetch: EventSource can send no header, and a token does not belong into an address.
+// Server-sent events by fetch: EventSource cannot send the header that holds the XSRF token.
 
-// Reads an answer's body to its end; `hear` gets each event's name, id ("" if it has none) and data.
-export async function readEvents(body, hear) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
-    const blocks = (rest + piece.value).split("\n\n");
-    rest = blocks.pop();
-    blocks.map(eventOf).filter((event) => event.data !== "").forEach(hear);
+const RETRY_MS = 2000;
+// The service says something every 15 s. The proxy tells nobody that a service was killed: it just says no more.
+const QUIET_MS = 40_000;
+const FIELDS = { event: "name", id: "id", data: "data" };
+
+// Reads events until `signal` is aborted, and comes again after each end, from the last event's id on.
+// opened(): the connection is there. lost(status): it is away; the status is 0 if nobody answered.
+// received({ name, id, data }): an event, its data as text.
+export async function readEvents(url, { headers, signal, opened, lost, received }) {
+  let last = "";
+  while (!signal.aborted) {
+    let status = 0;
+    try {
+      const resume = last ? { "Last-Event-ID": last } : {};
+      const answer = await fetch(url, { headers: { ...headers, ...resume }, cache: "no-store", signal });
+      status = answer.status;
+      if (answer.ok) {
+        opened();
+        for await (const event of eventsOf(answer.body)) {
+          last = event.id || last;
+          received(event);
+        }
+      }
+    } catch {
+      // The connection broke, or was closed.
+    }
+    if (!signal.aborted) {
+      lost(status);
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
   }
 }
 
-// A line without a name before its colon is a comment: the service sends some to show that it is there.
+async function* eventsOf(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (let piece = await within(reader.read()); !piece.done; piece = await within(reader.read())) {
+      const blocks = (text + piece.value).split("\n\n");
+      text = blocks.pop();
+      yield* blocks.map(eventOf).filter((event) => event.data);
+    }
+  } finally {
+    reader.cancel().catch(() => {}); // closed already, mostly
+  }
+}
+
+function within(reading) {
+  let timer;
+  const quiet = new Promise((_, reject) => {
+    timer = setTimeout(reject, QUIET_MS);
+  });
+  return Promise.race([reading, quiet]).finally(() => clearTimeout(timer));
+}
+
+// The job service ends lines by \n, and writes an event's data as one line.
 function eventOf(block) {
-  const event = { event: "message", id: "", data: [] };
+  const event = { name: "message", id: "", data: "" };
   for (const line of block.split("\n")) {
-    const [, name, value] = /^([^:]*):? ?(.*)$/.exec(line);
-    if (name === "data") {
-      event.data.push(value);
-    } else if (name === "event" || name === "id") {
-      event[name] = value;
+    const end = line.indexOf(": ");
+    const name = FIELDS[line.slice(0, end)];
+    if (name) {
+      event[name] = line.slice(end + 2);
     }
   }
-  return { name: event.event, id: event.id, data: event.data.join("\n") };
+  return event;
 }

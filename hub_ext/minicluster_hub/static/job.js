@@ -1,6 +1,6 @@
 // One job, live: its state, its ranks' output, its story.
 
-import { address, ask, element, jobId, listen, tell } from "./service.js";
+import { address, ask, element, jobId, listen, tellOf } from "./service.js";
 import { showFiles } from "./job_files.js";
 import { addDisplays, drawn, forgetDisplays, leftOut } from "./job_output.js";
 import { showSnapshots } from "./job_snapshots.js";
@@ -36,9 +36,9 @@ function showJob(job) {
   byId("reason").hidden = !byId("reason").textContent;
   showError(job.error);
   showWhy(job);
-  loadStory().catch(tell);
-  showFiles().catch(tell);
-  showSnapshots().catch(tell);
+  tellOf("story", loadStory());
+  tellOf("files", showFiles());
+  tellOf("snapshots", showSnapshots());
 }
 
 function showError(error) {

@@ -1,6 +1,6 @@
 // What a job left to go on from: looked at when the job changes, and now and then while the page is seen.
 
-import { address, ask, element, jobId, size, tell } from "./service.js";
+import { address, ask, element, jobId, size, tellOf } from "./service.js";
 import { clockTime } from "./job_parts.js";
 
 const LOOK_EACH_MS = 15_000;
@@ -12,7 +12,7 @@ export async function showSnapshots() {
 }
 
 function row(snapshot) {
-  const file = address(`api/jobs/${jobId}/snapshots/${snapshot.step}`, {});
+  const file = address(`api/jobs/${jobId}/snapshots/${snapshot.step}`);
   const cells = [
     snapshot.step,
     snapshot.attempt,
@@ -25,6 +25,6 @@ function row(snapshot) {
 
 setInterval(() => {
   if (!document.hidden) {
-    showSnapshots().catch(tell);
+    tellOf("snapshots", showSnapshots());
   }
 }, LOOK_EACH_MS);

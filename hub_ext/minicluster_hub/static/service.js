@@ -7,26 +7,20 @@ export const url = main.dataset.url;
 export const user = main.dataset.user;
 export const jobId = main.dataset.job;
 
-// The hub wants it on reads as well, once a script asks; never in an address, which is kept in histories and logs.
+// Goes into a header, never into a URL: those stand in logs and in the browser's history.
 const headers = { "X-XSRFToken": main.dataset.xsrf };
-const AGAIN_MS = 2000;
 
 export function address(path, query = {}) {
   const search = new URLSearchParams(query).toString();
-  return `${url}${path}${search && "?"}${search}`;
-}
-
-async function request(path, { query, ...how }) {
-  const answer = await fetch(address(path, query), { ...how, headers });
-  if (answer.status === 401) {
-    window.location.reload(); // logged out meanwhile: the page itself leads to the login
-  }
-  return answer;
+  return `${url}${path}${search && `?${search}`}`;
 }
 
 export async function ask(path, { method = "GET", query = {}, json } = {}) {
   const body = json === undefined ? undefined : JSON.stringify(json);
-  const answer = await request(path, { query, method, body });
+  const answer = await fetch(address(path, query), { method, body, headers });
+  if (answer.status === 401) {
+    window.location.reload(); // logged out meanwhile: the page itself leads to the login
+  }
   // The proxy answers in the service's place while that starts anew, with a page.
   const told = answer.status === 204 ? null : await answer.json().catch(() => undefined);
   if (answer.ok && told !== undefined) {
@@ -50,41 +44,45 @@ export function tell(part, error) {
   box.hidden = problems.size === 0;
 }
 
-// Listens until `close()`. What breaks (a network, a service that starts anew) is tried again after a pause.
+// Tells how the work on a part of the page went.
+export function tellOf(part, work) {
+  work.then(() => tell(part, null), (error) => tell(part, error));
+}
+
+// Listens until `close()`. Lost, the connection is made again, also after the server refused it: it starts anew.
 export function listen(path, { query = {}, open = () => {}, on = {} }) {
   const banner = document.getElementById("connection");
-  const ended = new AbortController();
-  let last = "";
-  const hear = ({ name, id, data }) => {
-    last = id || last;
-    try {
-      on[name]?.(JSON.parse(data));
-    } catch (error) {
-      window.reportError(error); // what one event brings about does not end the stream
-    }
-  };
-  const follow = async () => {
-    const answer = await request(path, { query: last ? { ...query, after: last } : query, signal: ended.signal });
-    if (answer.ok) {
+  const control = new AbortController();
+  readEvents(address(path, query), {
+    headers,
+    signal: control.signal,
+    opened() {
       banner.hidden = true;
       open();
-      await readEvents(answer.body, hear);
-    }
-  };
-  const start = async () => {
-    while (!ended.signal.aborted) {
-      await follow().catch(() => {});
-      banner.hidden = ended.signal.aborted;
-      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
-    }
-  };
-  start();
+    },
+    lost(status) {
+      banner.hidden = false;
+      if (status === 401) {
+        window.location.reload(); // logged out meanwhile: the page itself leads to the login
+      }
+    },
+    received: ({ name, data }) => act(on[name], data),
+  });
   return {
     close() {
-      ended.abort();
+      control.abort();
       banner.hidden = true;
     },
   };
+}
+
+// What fails at one event does not end the stream.
+function act(action, data) {
+  try {
+    action?.(JSON.parse(data));
+  } catch (error) {
+    reportError(error);
+  }
 }
 
 // element("td", { className: "x" }, "text", child, ...): text is set as text.
