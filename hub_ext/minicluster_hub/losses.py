@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from minicluster.wire import ErrorKind, JobError, JobState, RankState
+from minicluster.wire import DISK_FULL_EXIT, ErrorKind, JobError, JobState, RankState
 from minicluster_hub.actions import DropTasks, EndGang, Happened
 from minicluster_hub.meetings import sentence
 from minicluster_hub.models import JobRecord, RankRecord, TaskRecord, TaskState, World
@@ -41,6 +41,12 @@ def lost_task(scene: Scene, job: JobRecord, sight: Sight) -> Happened | None:
     if job.state is JobState.STARTING and not scene.assembled and ended_by_itself:
         words = f"the task on {task.node} ended before it could start its ranks"
         error = JobError(kind=ErrorKind.START, node=task.node, message=words, traceback=last_words)
+        return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
+    if filler := next((one for one in scene.lost if _filled_disk(one, sight)), None):
+        words = (
+            f"the task on {filler.node} was ended because it filled the node's disk, which was nearly full"
+        )
+        error = JobError(kind=ErrorKind.LOST, node=filler.node, message=words, hint="Keep less there.")
         return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
     losses = 1 if _got_further(scene, job) else job.losses + 1
     return Happened(job.id, JobEvent.TASK_LOST, f"the task on {task.node} was lost", losses=losses)
@@ -94,6 +100,12 @@ def image_retired(job: JobRecord, world: World) -> Happened | None:
     hint = "Choose another one with --image: %distribute images lists them."
     error = JobError(kind=ErrorKind.START, message=words, hint=hint)
     return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
+
+
+def _filled_disk(task: TaskRecord, sight: Sight) -> bool:
+    """Tell whether an agent was ended for it that does not say so itself: it is of an earlier release."""
+    view = sight.views.get(task.id)
+    return view is not None and view.exit_code == DISK_FULL_EXIT
 
 
 def _is_no_use(task: TaskRecord, scene: Scene, sight: Sight, limits: Limits) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from minicluster.wire import DISK_FULL_EXIT
 from minicluster_hub.engines.swarm.last_words import readable
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
@@ -85,6 +86,16 @@ _BY_CODE = {
 def over(task: SwarmTask) -> bool:
     """Tell whether a task runs no more or is about to end. Swarm shuts down those of a lost node."""
     return not task.alive or task.desired in ("shutdown", "remove")
+
+
+def filled_disk(task: SwarmTask) -> bool:
+    """Tell whether a server was ended because it filled its node's disk."""
+    return task.exit_code == DISK_FULL_EXIT
+
+
+def ended_because(task: SwarmTask) -> str:
+    """Say why a server that ran does so no more, for the hub's log."""
+    return "it filled its node's disk, which was nearly full" if filled_disk(task) else task.error
 
 
 def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> Refusal:

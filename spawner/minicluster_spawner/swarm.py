@@ -19,7 +19,7 @@ from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
 from minicluster_spawner.ledger import Ledger, LedgerAway, LedgerError
 from minicluster_spawner.options import Choice, OptionRefused
-from minicluster_spawner.refusals import DOCTOR, Refused, over
+from minicluster_spawner.refusals import DOCTOR, Refused, ended_because, filled_disk, over
 from minicluster_spawner.server_spec import ServerLaunch
 from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
 from minicluster_spawner.starting import Patience, ServerStart
@@ -43,8 +43,8 @@ class MiniclusterSpawner(SwarmConfig):
         self._certificates: dict[str, bytes] = {}
         self._starting = False
         self._tried = False
-        self._home_made = False
-        self._home_lost = False
+        self._home_made = self._home_lost = False
+        self._filled_disk = ""
         self._spawn_id = new_spawn_id()
         super().__init__(**kwargs)
 
@@ -91,7 +91,8 @@ class MiniclusterSpawner(SwarmConfig):
         except (DockerError, LedgerError) as error:
             self.log.warning("The spawn page cannot list all nodes and images: %s", error)
         previous = self.user_options or self.orm_spawner.user_options or {}
-        return form.render(self.allowed(), nodes, previous, home_lost=self._home_lost)
+        trouble = form.Trouble(home_lost=self._home_lost, filled_disk=self._filled_disk)
+        return form.render(self.allowed(), nodes, previous, trouble)
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
         """Take the internal certificates along as secrets; return where the server finds them."""
@@ -126,7 +127,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise told from error
         finally:
             self._starting = False
-        self._home_made, self._home_lost = True, False
+        self._home_made, self._home_lost, self._filled_disk = True, False, ""
         # Said once, not for the starts to come.
         self.orm_spawner.user_options = {k: v for k, v in self.user_options.items() if k != "new_home"}
         return self.internal_hostname, self.port
@@ -209,7 +210,8 @@ class MiniclusterSpawner(SwarmConfig):
                 return 0
             return None if await shared.service_there(self._key) else 0
         if over(task):
-            self.log.info("%s is over: %s %s", self._log_name, task.state, task.error)
+            self._filled_disk = shared.node_name(task) if filled_disk(task) else ""
+            self.log.info("%s is over: %s %s", self._log_name, task.state, ended_because(task))
             return task.exit_code or 0
         until = task.labels.get(server_spec.UNTIL_LABEL)
         if until and time.time() >= float(until) and not await shared.may_go_on(self._key):
@@ -241,11 +243,12 @@ class MiniclusterSpawner(SwarmConfig):
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         self._home_made, self._home_lost = bool(state.get("home_made")), bool(state.get("home_lost"))
+        self._filled_disk = str(state.get("filled_disk", ""))
 
     def get_state(self) -> dict[str, Any]:
         """Return ids, and that there is a home: a lost one is never replaced in silence."""
-        homes = {"home_made": self._home_made, "home_lost": self._home_lost}
-        return super().get_state() | {name: True for name, is_so in homes.items() if is_so}
+        homes = {"home_made": self._home_made, "home_lost": self._home_lost, "filled_disk": self._filled_disk}
+        return super().get_state() | {name: value for name, value in homes.items() if value}
 
     def clear_state(self) -> None:
         """Forget the server; the hub does so after each one, and before a start makes its certificates."""

@@ -64,6 +64,8 @@ class LabCluster:
             f"--advertise-addr={self.first.address}",
             "--service-option=--SwarmEngine.verify_gpus=False",
             "--data-cache=0",
+            # The nodes share a disk with each other, and with everything else on this machine.
+            "--disk-reserve=200m",
         ]
 
     def up(self, *options: str) -> str:

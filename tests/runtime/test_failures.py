@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
 
-from minicluster.wire import ErrorKind
+from minicluster.wire import DISK_FULL_SIGNAL, ErrorKind
 
 from .cluster import FILENAME, Cluster
 
@@ -194,3 +195,27 @@ async def test_a_payload_that_is_not_there_is_told(cluster: Cluster) -> None:
     error = await run.culprit()
     assert error.kind is ErrorKind.START
     assert "could not be fetched" in error.message
+
+
+async def test_who_fills_the_nodes_disk_is_ended_and_told_how_much_it_wrote(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import os, tempfile, time
+        with tempfile.TemporaryFile() as file:
+            file.write(b"x" * (200 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+        print("written")
+        time.sleep(600)
+        """,
+        ranks_per_node=2,
+    )
+    await run.started()
+    cluster.agents[1].send_signal(DISK_FULL_SIGNAL)
+    error = await run.culprit()
+    assert (error.kind, error.node) == (ErrorKind.DISK, "node-1")
+    assert "was nearly full" in error.message and "GB were left" in error.message
+    assert re.search(r"It wrote \d+\.\d GB", error.message) and "remove files" in error.hint
+    failure = cluster.tasks[1].report.failure
+    # What it wrote goes with its container, so that must not be kept warm.
+    assert failure is not None and failure.kind is ErrorKind.DISK

@@ -160,6 +160,7 @@ def test_an_option_changes_just_that() -> None:
     assert chosen(before, parse(["up", "--server-gpus", "1"])) == Choices(
         port=8443, names=("a",), server_gpus=1
     )
+    assert chosen(before, parse(["up", "--disk-reserve", "20g"])).disk_reserve_bytes == 20 * 10**9
 
 
 def test_plain_http_goes_to_its_own_port_unless_told() -> None:

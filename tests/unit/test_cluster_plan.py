@@ -85,7 +85,7 @@ def test_every_service_is_held_tight(role: str) -> None:
     inside = container(spec)
     assert inside["CapabilityDrop"] == ["ALL"]
     assert inside["Privileges"]["NoNewPrivileges"]
-    users = {"registry": "0:0", "cache": "0:0", "firewall": "0:0", "policy": "1001:1001"}
+    users = {"registry": "0:0", "cache": "0:0", "firewall": "0:0", "eviction": "0:0", "policy": "1001:1001"}
     assert inside["User"] == users.get(role, "1000:1000")
     assert inside["CapabilityAdd"] == (["CAP_NET_ADMIN"] if role == "firewall" else [])
     assert "NVIDIA_VISIBLE_DEVICES=void" in inside["Env"]
@@ -115,8 +115,8 @@ def holders(found: dict[str, dict[str, Any]]) -> set[str]:
     }
 
 
-def test_only_the_docker_proxy_holds_the_engines_socket() -> None:
-    assert holders(by_role()) == holders(shared()) == {"docker-proxy"}
+def test_only_the_docker_proxy_and_what_guards_the_disks_hold_the_engines_socket() -> None:
+    assert holders(by_role()) == holders(shared()) == {"docker-proxy", "eviction"}
     inside = container(by_role()["docker-proxy"])
     assert inside["Groups"] == ["990"] and inside["ReadOnly"]
     assert by_role()["docker-proxy"]["task_template"]["Networks"] == [{"Target": "minicluster_docker-proxy"}]
@@ -133,6 +133,18 @@ def test_hub_and_job_service_each_have_their_own_socket_of_the_docker_proxy(role
         told = dict(pair.split("=", 1) for pair in container(found[role])["Env"])
         assert told["DOCKER_HOST"] == f"unix://{theirs[0]['Target']}/docker.sock"
         assert theirs[0] in container(found["docker-proxy"])["Mounts"]
+
+
+def test_what_guards_each_nodes_disk_is_reached_by_nobody_and_writes_nothing() -> None:
+    spec = by_role()["eviction"]
+    inside = container(spec)
+    assert (spec["mode"], spec["endpoint_spec"]["Ports"], inside["Secrets"]) == ({"Global": {}}, [], [])
+    assert inside["ReadOnly"] and inside["CapabilityAdd"] == []
+    limits = spec["task_template"]["Resources"]["Limits"]
+    assert limits["Pids"] <= 64 and limits["MemoryBytes"] <= 256 << 20
+    assert "MINICLUSTER_LOCAL_HOMES=1" in inside["Env"]
+    on_nfs = container(by_role(Choices(shared_homes="nfs:/homes"))["eviction"])
+    assert "MINICLUSTER_LOCAL_HOMES=0" in on_nfs["Env"]
 
 
 def test_the_container_of_a_labs_own_policies_has_their_files_and_nothing_else() -> None:
@@ -239,7 +251,8 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(config="c.x = 1"), {"hub"}),
         (Choices(has_db_url=True), {"service"}),
         (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),
-        (Choices(shared_homes="nfs:/homes"), {"hub", "docker-proxy"}),
+        (Choices(shared_homes="nfs:/homes"), {"hub", "docker-proxy", "eviction"}),
+        (Choices(disk_reserve_bytes=10**9), {"eviction"}),
         (Choices(server_mounts=("/srv/data:ro",)), {"docker-proxy"}),
         (Choices(data_cache_bytes=10**9), {"service"}),
     ],
@@ -251,7 +264,7 @@ def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[st
 def test_a_new_hub_image_leaves_the_registry_running() -> None:
     newer = Images(IMAGES.hub.replace("1", "2"), IMAGES.registry, IMAGES.notebook)
     after = changed(by_role(), by_role(images=newer))
-    assert after == {"relay", "firewall", "docker-proxy", "service", "hub", "proxy"}
+    assert after == {"relay", "firewall", "eviction", "docker-proxy", "service", "hub", "proxy"}
 
 
 def test_a_new_secret_changes_who_holds_it() -> None:

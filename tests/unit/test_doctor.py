@@ -240,6 +240,15 @@ def test_the_disk_holds_two_images_and_20_gb() -> None:
     assert "36 GB are wanted" in only(large).what
 
 
+def test_a_disk_below_twice_its_reserve_is_told_with_what_happens_there() -> None:
+    near = only(with_report(healthy(), report(2, disk_free_bytes=18 * GB)))
+    assert near.level == "warning" and "will be below the reserve of 10.0 GB" in near.what
+    below = only(with_report(healthy(), report(2, disk_free_bytes=9 * GB)))
+    assert below.level == "FAILED" and "are ended: it is below the reserve of 10.0 GB" in below.what
+    chosen = replace(with_report(healthy(), report(2, disk_free_bytes=90 * GB)), disk_reserve_bytes=50 * GB)
+    assert [finding.node for finding in troubles(chosen)] == ["node2"]
+
+
 def test_shared_memory_is_as_asked() -> None:
     assert (
         "64 MiB of /dev/shm instead of 1024"

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from minicluster.wire import DataUse, ErrorKind, JobError, JobState, KeeperReport, RankState
+from minicluster.wire import DISK_FULL_EXIT, DataUse, ErrorKind, JobError, JobState, KeeperReport, RankState
 from minicluster_hub.actions import DropTasks, EndGang, EndLighthouse, StartLighthouse
 from minicluster_hub.deadlines import next_deadline
 from minicluster_hub.engines.base import TaskView
@@ -37,6 +37,13 @@ def test_a_lost_task_starts_the_job_again():
     here = world(job(), READY)
     assert events(acts(here, sight(31))) == [JobEvent.TASK_LOST]
     assert events(acts(here, sight(silent=(31,)))) == [JobEvent.TASK_LOST]
+
+
+def test_a_task_that_was_ended_for_filling_its_disk_does_not_start_the_job_again():
+    views = {**sight(31).views, 31: TaskView(31, alive=False, exit_code=DISK_FULL_EXIT)}
+    (seen,) = acts(world(job(), READY), replace(sight(31), views=views))
+    assert seen.event is JobEvent.FAILURE_SEEN
+    assert "filled the node's disk" in seen.error.message and seen.error.node == "node-1"
 
 
 def test_a_node_is_avoided_when_its_task_was_given_up_but_not_when_it_was_only_ended():

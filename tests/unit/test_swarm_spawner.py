@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from jupyterhub.spawner import SpawnException
 
+from minicluster.wire import DISK_FULL_EXIT
 from minicluster_hub.engines.swarm.docker import DockerAway
 from minicluster_spawner.shared import SharedSwarm
 
@@ -55,6 +56,21 @@ async def test_poll_cleans_up_after_a_server_that_ended_by_itself(bench: Bench) 
     await bench.shared.view.next_look()
     assert await bench.spawner.poll() == 0
     assert bench.is_empty
+
+
+async def test_who_filled_the_nodes_disk_reads_on_the_spawn_page_why_the_server_ended(bench: Bench) -> None:
+    await bench.spawner.start()
+    bench.docker.state = {"State": "failed", "ContainerStatus": {"ExitCode": DISK_FULL_EXIT}}
+    await bench.shared.view.next_look()
+    await bench.shared.view.next_look()
+    assert await bench.spawner.poll() == DISK_FULL_EXIT
+    bench.spawner.clear_state()
+    later = bench.new_spawner(bench.spawner.port)
+    later.load_state(bench.spawner.get_state())
+    assert "your server filled most of it" in await later.form()
+    bench.docker.state = {"State": "running"}
+    await later.start()
+    assert "filled_disk" not in later.get_state()
 
 
 async def test_poll_ends_a_server_whose_gpu_time_is_over(bench: Bench) -> None:

@@ -27,6 +27,7 @@ class Choices:
     tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
     networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
     server_mounts: folders and volumes that notebook servers may mount beside their homes.
+    disk_reserve_bytes: what jobs and servers leave free of each node's disk; 0: a share of it.
     policies: the texts of the lab's own, by their names.
     tls_mark, db_mark: which of several that were given in the course of time.
     """
@@ -48,6 +49,7 @@ class Choices:
     shared_data: str = ""
     data_cache_bytes: int = 0
     dedicated_managers: bool = False
+    disk_reserve_bytes: int = 0
     tenants_reach: tuple[str, ...] = ()
     tenants_deny: tuple[str, ...] = ()
     server_mounts: tuple[str, ...] = ()

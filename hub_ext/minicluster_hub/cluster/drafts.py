@@ -77,7 +77,8 @@ class Draft:
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
     each_manager: one task on each manager, in the platform's network. sockets: volumes of the manager, by
     role, where containers of that manager meet. policy_socket: it has that one's folder.
-    sealed_off: no network that leads anywhere, nothing to write to. limits: as Docker names them.
+    sealed_off: no network that leads anywhere, nothing to write to. read_only: only the latter.
+    limits: as Docker names them.
     """
 
     role: str
@@ -97,6 +98,7 @@ class Draft:
     each_manager: bool = False
     once: bool = False
     sealed_off: bool = False
+    read_only: bool = False
     policy_socket: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     grace_s: int = 5

@@ -27,6 +27,7 @@ def run(words: Sequence[str]) -> int:
         "account": _account,
         "ready": _ready,
         "firewall": _firewall,
+        "eviction": _eviction,
         "sweep": _sweep,
         "address": _address,
     }
@@ -111,6 +112,12 @@ def _relay(words: list[str]) -> int:
 
 def _firewall(words: list[str]) -> int:
     from minicluster_hub.cluster.firewall import main
+
+    return main()
+
+
+def _eviction(words: list[str]) -> int:
+    from minicluster_hub.cluster.eviction import main
 
     return main()
 

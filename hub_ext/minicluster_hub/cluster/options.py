@@ -62,6 +62,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     _images(parser)
     _servers(parser)
     _data_sets(parser)
+    _disks(parser)
     _policies(parser)
     _managers(parser)
     _network(parser)
@@ -137,6 +138,17 @@ def _data_sets(parser: argparse.ArgumentParser) -> None:
         type=size,
         metavar="SIZE",
         help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
+    )
+
+
+def _disks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--disk-reserve",
+        dest="disk_reserve_bytes",
+        type=size,
+        metavar="SIZE",
+        help="of each node's disk, like 20g: where less is left, the job or notebook server that fills it is "
+        "ended; 0: 5 %% of the disk, at least 1g and at most 10g",
     )
 
 

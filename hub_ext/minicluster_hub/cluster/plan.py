@@ -12,6 +12,7 @@ from minicluster_hub.cluster.docker_proxy.draft import docker_proxy
 from minicluster_hub.cluster.docker_proxy.settings import ROLE as DOCKER_PROXY
 from minicluster_hub.cluster.docker_proxy.settings import SOCKET
 from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
+from minicluster_hub.cluster.eviction_draft import eviction
 from minicluster_hub.cluster.policy_draft import policy
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.sweep import VOLUMES
@@ -22,6 +23,7 @@ PLATFORM = (
     "cache",
     "relay",
     "firewall",
+    "eviction",
     DOCKER_PROXY,
     "images",
     policy_container.ROLE,
@@ -63,6 +65,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     if facts.images.notebook:
         found += [
             drafts.firewall(choices, facts),
+            eviction(choices, facts),
             docker_proxy(choices, facts),
             drafts.images(facts),
             *([policy(choices, facts)] if facts.own_policies else []),
@@ -145,9 +148,11 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
         "Secrets": [_secret(name, facts.sealed[name], draft.user) for name in draft.secrets],
         "Configs": [_config(facts.configs[name], path, draft.user) for name, path in draft.configs.items()],
     }
+    if draft.sealed_off or draft.read_only:
+        container["ReadOnly"] = True
     if draft.sealed_off:
         # Docker's own resolver would ask the outside on its behalf.
-        container |= {"ReadOnly": True, "DNSConfig": {"Nameservers": ["127.0.0.1"]}}
+        container["DNSConfig"] = {"Nameservers": ["127.0.0.1"]}
     if draft.command:
         container["Command"] = list(draft.command)
     if draft.args:

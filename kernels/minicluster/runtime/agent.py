@@ -12,9 +12,18 @@ import sys
 import time
 
 from minicluster import versions
-from minicluster.wire import ErrorKind, JobError, ReportAnswer, RunOrder, StopMode, TaskOrders, TaskReport
+from minicluster.wire import (
+    DISK_FULL_SIGNAL,
+    ErrorKind,
+    JobError,
+    ReportAnswer,
+    RunOrder,
+    StopMode,
+    TaskOrders,
+    TaskReport,
+)
 
-from . import gpus, memory_limit, processes, room, system
+from . import disk_full, gpus, memory_limit, processes, room, system
 from .artifacts import OutputKeeper
 from .attempt import Attempt, Surroundings
 from .link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
@@ -46,6 +55,7 @@ class Agent:
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
         self._trouble = ""
+        self._disk_full: JobError | None = None
         self._versions = versions.here()
         self._tasks = asyncio.TaskGroup()
 
@@ -178,7 +188,16 @@ class Agent:
             self._cleared = attempt.id
             self._reporter.state_changed()
 
+    def disk_is_full(self) -> None:
+        """End the ranks, and say why: they filled the node's disk."""
+        self._disk_full = disk_full.error(self._settings.node, self._settings.scratch)
+        if self._attempt:
+            self._attempt.fail(self._disk_full)
+        self._reporter.state_changed()
+
     def _failure(self) -> JobError | None:
+        if self._disk_full:
+            return self._disk_full
         if self._trouble:
             message = f"Ranks cannot start on {self._settings.node}: {self._trouble}."
             hint = "An admin's `doctor` tells what the node lacks."
@@ -203,6 +222,7 @@ class Agent:
 async def serve(settings: AgentSettings, parent: Parent) -> None:
     """Run an agent until its task is over or it is told to end."""
     agent = Agent(settings, Link(settings.service_url, settings.token, trust=trust(os.environ)), parent)
+    asyncio.get_running_loop().add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
     await until_told(agent.run())
 
 

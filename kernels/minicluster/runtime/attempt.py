@@ -13,6 +13,7 @@ from minicluster.publishing.pip import PipFailed
 from minicluster.wire import (
     RESULT_LEFT,
     BlobInfo,
+    JobError,
     RankReport,
     RunOrder,
     StopMode,
@@ -155,6 +156,12 @@ class Attempt:
         if self._preparing and not self._preparing.done():
             self._preparing.cancel()
         self._descend(mode, because or _BECAUSE[mode], self._ranks)
+
+    def fail(self, error: JobError) -> None:
+        """End the ranks at once, for what none of them says."""
+        for rank in self._ranks:
+            rank.fail(error)
+        self.stop(StopMode.KILL, error.message)
 
     def renew(self, order: RunOrder) -> None:
         """Take another order of the same attempt: in a fault-tolerant one, the lead may come here."""

@@ -127,6 +127,11 @@ class LocalRank:
             kind=ErrorKind.START, message=message, hint=hint, rank=self.rank, node=self._node, at=time.time()
         )
 
+    def fail(self, error: JobError) -> None:
+        """Say why the rank is ended, unless it has come to its end already."""
+        if self.end is None and self.failure is None:
+            self.failure = error.model_copy(update={"rank": self.rank})
+
     def report(self, *, hold_success: bool) -> RankReport:
         """Say how the rank stands. A success can be held until its output and result are delivered."""
         if self.failure or (self.end and not hold_success):
@@ -190,7 +195,7 @@ class LocalRank:
                 memory_kills=memory_kills,
                 memory_limit_bytes=memory_limit.limit_bytes(),
             )
-            failure = failure_of(self.end)
+            failure = self.failure or failure_of(self.end)
             self.failure = failure and failure.model_copy(update={"stack": self._last_stack(account)})
         if self.failure:
             self.failing.set()

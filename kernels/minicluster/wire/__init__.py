@@ -107,6 +107,8 @@ from .storage import (
 )
 from .streams import LogChunk, Progress, Record, Records
 from .tasks import (
+    DISK_FULL_EXIT,
+    DISK_FULL_SIGNAL,
     RankReport,
     RankState,
     ReportAnswer,
@@ -120,6 +122,8 @@ from .usage import UsageReport, UsageRow
 from .why import JobWhy
 
 __all__ = [
+    "DISK_FULL_EXIT",
+    "DISK_FULL_SIGNAL",
     "FILE_BYTES",
     "KIND_NAMES",
     "LAYER_FILE",

@@ -38,6 +38,7 @@ class ErrorKind(StrEnum):
     EXIT = "exit"
     SIGNAL = "signal"
     MEMORY = "memory"
+    DISK = "disk"
     START = "start"
     LOST = "lost"
     TIMEOUT = "timeout"

@@ -24,6 +24,11 @@ from .jobs import BlobInfo, JobError
 from .snapshots import SnapshotRef, SnapshotReport
 from .stacks import RankStack
 
+DISK_FULL_SIGNAL = 30
+"""SIGPWR, which nothing else sends: the container is ended because it fills its node's disk."""
+DISK_FULL_EXIT = 128 + DISK_FULL_SIGNAL
+"""How a container ends by it whose first process does not listen to it."""
+
 
 class RankState(StrEnum):
     PENDING = "pending"

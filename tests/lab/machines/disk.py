@@ -44,15 +44,24 @@ class Disk:
         wait_for(lambda: not run("losetup", "-j", self._image), f"{self._image} to be free", 20)
         run(*self._machine.inside("mount", "-o", "loop", self._image, self.folder))
 
-    def fill(self) -> None:
-        """Take all the space that is left, as somebody's forgotten files do."""
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Take all the space that is left, or all but so much, as somebody's forgotten files do."""
         if self._size_mb is None:
             raise LabError(f"{self.folder} has no size of its own: make the lab with disk_mb=...")
         with self._filling().open("ab", buffering=0) as file:
+            if leave_bytes:
+                disk = os.fstatvfs(file.fileno())
+                _grow(file.fileno(), disk.f_bavail * disk.f_frsize - leave_bytes)
+                return
             # Every size down to a single block, since a failed request takes nothing.
             size_bytes = 1 << 30
             while size_bytes >= _BLOCK_BYTES:
                 size_bytes >>= not _grow(file.fileno(), size_bytes)
+
+    @property
+    def free_bytes(self) -> int:
+        disk = os.statvfs(self.seen)
+        return disk.f_bavail * disk.f_frsize
 
     def free(self) -> None:
         self._filling().unlink(missing_ok=True)

@@ -111,9 +111,9 @@ class Node:
         """Return how many bytes came through the cable since the machine was switched on."""
         return self.switch.counted(self.machine.first())[1]
 
-    def fill_disk(self) -> None:
-        """Leave no byte free where the engine keeps its data; for labs made with `disk_mb`."""
-        self.disk.fill()
+    def fill_disk(self, leave_bytes: int = 0) -> None:
+        """Leave no byte free, or so many, where the engine keeps its data; for labs made with `disk_mb`."""
+        self.disk.fill(leave_bytes)
 
     def free_disk(self) -> None:
         self.disk.free()

@@ -8,6 +8,7 @@ from minicluster_hub.cluster.daemon import version_numbers
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
 from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
 from minicluster_hub.cluster.doctor.report import Answer, Gpus
+from minicluster_hub.cluster.eviction_rules import reserve_bytes
 from minicluster_hub.engines.swarm.names import CLUSTER
 from minicluster_hub.engines.swarm.view import SwarmNode
 
@@ -57,10 +58,11 @@ def _check_gpu_node(node: SwarmNode, gpus: Gpus) -> Iterator[Finding]:
 
 
 def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
-    """Docker's data folder has to take another image beside the one in use."""
-    needed = max(MIN_FREE_BYTES, 2 * facts.image_bytes)
+    """Docker's data folder has to take another image beside the one in use, and to leave users room."""
     for node, report in facts.reporting:
         free, total = report.disk_free_bytes, report.disk_total_bytes
+        reserve = reserve_bytes(facts.disk_reserve_bytes, total)
+        needed = max(MIN_FREE_BYTES, 2 * facts.image_bytes, 2 * reserve)
         if free >= needed:
             yield ok("disk", node.name, "enough disk for images")
             continue
@@ -68,8 +70,13 @@ def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
         remedy = (
             f"Free {(needed - free) / 1e9:.0f} GB there: docker system prune, or a larger disk for data-root."
         )
-        level = failed if free < max(2 * 10**9, facts.image_bytes // 4) else warning
-        yield level("disk", node.name, f"{words}, {needed / 1e9:.0f} GB are wanted", remedy)
+        words += f", {needed / 1e9:.0f} GB are wanted"
+        if free < 2 * reserve:
+            when = "it is" if free < reserve else "it will be"
+            below = f"below the reserve of {reserve / 1e9:.1f} GB"
+            words += f"; jobs and servers that fill it are ended: {when} {below}"
+        level = failed if free < max(2 * 10**9, facts.image_bytes // 4, reserve) else warning
+        yield level("disk", node.name, words, remedy)
 
 
 def check_shm(facts: ClusterFacts) -> Iterator[Finding]:

@@ -41,7 +41,13 @@ def gather_all(daemon: Daemon) -> ClusterFacts:
     if record is None:
         return facts
     size_bytes = _size(daemon, record.images.notebook)
-    return replace(facts, image_bytes=size_bytes, one_origin=not record.choices.domain)
+    choices = record.choices
+    return replace(
+        facts,
+        image_bytes=size_bytes,
+        one_origin=not choices.domain,
+        disk_reserve_bytes=choices.disk_reserve_bytes,
+    )
 
 
 def _platform_doors(facts: ClusterFacts, record: records.Record) -> list[Door]:

@@ -36,7 +36,7 @@ class ServiceFacts:
 class ClusterFacts:
     """silent: nodes that are up and did not report, with the reason in Docker's words where it has one.
 
-    one_origin: all notebook servers share the hub's address.
+    one_origin: all notebook servers share the hub's address. disk_reserve_bytes: what `up` was told, or 0.
     """
 
     swarm: SwarmFacts
@@ -49,6 +49,7 @@ class ClusterFacts:
     one_origin: bool = False
     image_bytes: int = 0
     shm_bytes: int = 0
+    disk_reserve_bytes: int = 0
 
     @property
     def reporting(self) -> list[tuple[SwarmNode, Report]]:

@@ -31,6 +31,7 @@ _PLATFORM = (
     "cache",
     "relay",
     "firewall",
+    "eviction",
     "keeper",
 )
 _LONGEST_S, _USUAL_S, _QUIET_S, _PAUSE_S = 16.0, 10.0, 3.0, 0.3

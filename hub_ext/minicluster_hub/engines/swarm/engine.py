@@ -227,7 +227,7 @@ class SwarmEngine(SwarmEngineConfig):
             return TaskView(task_id, alive=not trouble, starting=not trouble, detail=trouble or "")
         words = "" if task.running else self._words.of(task)
         if words is None:  # It counts as alive until its last words are here.
-            return TaskView(task_id, alive=True)
+            return TaskView(task_id, alive=True, exit_code=task.exit_code)
         return TaskView(
             task_id,
             alive=task.running,

@@ -1,0 +1,224 @@
+"""Whose container is ended when a node's disk is nearly full: pure.
+
+As Kubernetes does under node pressure: whoever filled the disk in the last minutes is ended, one at a time.
+Only tenants' containers are looked at.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
+
+TENANTS = ("task", "server")
+"""The roles of containers in which users' code runs, but for those that only connect ranks."""
+RESERVE_ENV, VOLUMES_ENV = "MINICLUSTER_DISK_RESERVE", "MINICLUSTER_LOCAL_HOMES"
+VOLUME_DIR = "/srv/volume"
+"""An empty volume of its own, by which the disk of volumes is seen."""
+_GB = 10**9
+_SHARE, _LEAST_BYTES, _MOST_BYTES = 20, _GB, 10 * _GB
+WINDOW_S = 300.0
+"""Who filled the disk within this time is to blame for it."""
+MUCH = 20
+"""Who has used less than this part of the reserve is left alone: others may have filled the disk long ago."""
+KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
+"""After the word to end; and how long room may take to come back before the next one is ended."""
+
+
+def reserve_bytes(chosen_bytes: int, total_bytes: int) -> int:
+    """Return what is to stay free. chosen_bytes: what `up` was told, 0: a share of the disk."""
+    usual = min(max(total_bytes // _SHARE, _LEAST_BYTES), _MOST_BYTES)
+    return chosen_bytes or min(usual, total_bytes // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    free_bytes: int
+    reserve_bytes: int
+
+    @property
+    def low(self) -> bool:
+        return self.free_bytes < self.reserve_bytes
+
+    @property
+    def nearly_low(self) -> bool:
+        """From here on it is measured who fills it."""
+        return self.free_bytes < 2 * self.reserve_bytes
+
+    @property
+    def in_need(self) -> bool:
+        return self.free_bytes < self.reserve_bytes // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A container of a user's at one moment.
+
+    created_at: in seconds since the epoch. layer_bytes: what is in its writable layer, which goes with it.
+    volume_bytes: what is in its own volumes, None as long as that is not known. written_bytes: what it has
+    sent to disks since its start, 0 where the kernel does not count that (control groups version 1).
+    """
+
+    id: str
+    name: str
+    owner: str
+    created_at: float
+    running: bool = True
+    layer_bytes: int = 0
+    volume_bytes: int | None = None
+    written_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.owner}"
+
+
+def tenant_of(
+    raw: Mapping[str, Any], volumes: Mapping[str, int], written: Mapping[str, int]
+) -> Tenant | None:
+    """Read one of the engine's containers; None for one that is not a tenant's.
+
+    volumes: sizes by name, those that are known. written: bytes by container id.
+    """
+    labels = raw.get("Labels") or {}
+    if labels.get(ROLE_LABEL) not in TENANTS:
+        return None
+    mounts = [one for one in raw.get("Mounts") or () if one.get("Type") == "volume" and one.get("RW")]
+    sizes = [volumes[one["Name"]] for one in mounts if one.get("Name") in volumes]
+    return Tenant(
+        id=str(raw["Id"]),
+        name=str(labels.get(NAME_LABEL, "")),
+        owner=str(labels.get(OWNER_LABEL, "")),
+        created_at=float(raw.get("Created") or 0),
+        running=raw.get("State") == "running",
+        layer_bytes=int(raw.get("SizeRw") or 0),
+        volume_bytes=sum(sizes) if sizes else None,
+        written_bytes=written.get(str(raw["Id"]), 0),
+    )
+
+
+def written_bytes(stats: Mapping[str, Any]) -> int:
+    """Return what a container has written, of the engine's statistics.
+
+    A byte passes through devices that lie one upon the other (LVM, RAID), so one of them counts, not all.
+    """
+    entries = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
+    written = (int(one.get("value", 0)) for one in entries if str(one.get("op", "")).lower() == "write")
+    return max(written, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a container has used lately. stored_bytes: what is there now more than then."""
+
+    stored_bytes: int = 0
+    written_bytes: int = 0
+
+
+class History:
+    """What tenants used in the last minutes."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[tuple[float, Tenant]]] = {}
+
+    def add(self, now: float, tenants: Iterable[Tenant]) -> None:
+        seen: dict[str, deque[tuple[float, Tenant]]] = {}
+        for one in tenants:
+            past = self._seen.get(one.id, deque())
+            past.append((now, one))
+            while past[0][0] < now - WINDOW_S:
+                past.popleft()
+            seen[one.id] = past
+        self._seen = seen
+
+    def growth(self, now: float, tenant: Tenant) -> Growth:
+        """Return the growth since the begin of the window, or since the container was made."""
+        past = [one for _, one in self._seen.get(tenant.id, ())]
+        if not past:
+            return Growth()
+        new = tenant.created_at > now - WINDOW_S
+        layer, written = (0, 0) if new else (past[0].layer_bytes, past[0].written_bytes)
+        before = next((one.volume_bytes for one in past if one.volume_bytes is not None), None)
+        volume = 0 if before is None or tenant.volume_bytes is None else tenant.volume_bytes - before
+        stored = max(0, tenant.layer_bytes - layer) + max(0, volume)
+        return Growth(stored, max(0, tenant.written_bytes - written))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Who is to be ended, and why, for a log."""
+
+    tenant: Tenant
+    why: str
+
+
+def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) -> Verdict | None:
+    """Return who is ended: whose files grew most, else who wrote most; in need, whose end gives most back.
+
+    What is written goes second, because files are also written anew. It finds who fills a file that is
+    removed and still open.
+    """
+    if not disk.low:
+        return None
+    running = [one for one in tenants if one.running]
+    growth = {one.id: history.growth(now, one) for one in running}
+    least = disk.reserve_bytes // MUCH
+    ways = [
+        ({one: of.stored_bytes for one, of in growth.items()}, "its files grew by"),
+        ({one: of.written_bytes for one, of in growth.items()}, "it wrote"),
+    ]
+    if disk.in_need:
+        ways.append(({one.id: one.layer_bytes for one in running}, "its end gives back"))
+    for used, words in ways:
+        worst = max(running, key=lambda one: used[one.id], default=None)
+        if worst is not None and used[worst.id] >= max(1, least):
+            return Verdict(worst, f"{words} {used[worst.id] / 1e9:.1f} GB")
+    return None
+
+
+class Step(StrEnum):
+    """What is done to a container, ever harsher."""
+
+    ASK = "ending"
+    KILL = "killing"
+    REMOVE = "removing"
+
+
+@dataclass(slots=True)
+class Eviction:
+    """One container at a time, and what comes next for it."""
+
+    _id: str = ""
+    _since: float = 0.0
+    _quiet_until: float = field(default=float("-inf"))
+
+    @property
+    def under_way(self) -> bool:
+        return bool(self._id)
+
+    def next(
+        self, now: float, disk: Disk, tenants: Sequence[Tenant], history: History
+    ) -> tuple[Step, Verdict] | None:
+        """Return what is to be done now, None for nothing."""
+        if self._id:
+            return self._further(now, tenants)
+        verdict = choose(now, disk, tenants, history) if now >= self._quiet_until else None
+        if verdict is None:
+            return None
+        self._id, self._since = verdict.tenant.id, now
+        return Step.ASK, verdict
+
+    def _further(self, now: float, tenants: Sequence[Tenant]) -> tuple[Step, Verdict] | None:
+        tenant = next((one for one in tenants if one.id == self._id), None)
+        if tenant is None:
+            self._id, self._quiet_until = "", now + SETTLE_S
+            return None
+        waited_s = now - self._since
+        if waited_s >= REMOVE_AFTER_S:  # What a dead container holds comes back with its removal.
+            return Step.REMOVE, Verdict(tenant, "nobody removed it")
+        if waited_s >= KILL_AFTER_S and tenant.running:
+            return Step.KILL, Verdict(tenant, "it did not end by itself")
+        return None

@@ -1,0 +1,197 @@
+"""Whose container is ended when a node's disk gets full: only a tenant's, the worst one, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minicluster_hub.cluster.eviction_rules import (
+    KILL_AFTER_S,
+    MUCH,
+    REMOVE_AFTER_S,
+    SETTLE_S,
+    WINDOW_S,
+    Disk,
+    Eviction,
+    History,
+    Step,
+    Tenant,
+    choose,
+    reserve_bytes,
+    tenant_of,
+    written_bytes,
+)
+from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
+
+GB = 10**9
+LOW = Disk(4 * GB, 5 * GB)
+NEED = Disk(2 * GB, 5 * GB)
+
+
+def tenant(name: str, **more: Any) -> Tenant:
+    return Tenant(id=name, name=name, owner="ada", created_at=0.0, **more)
+
+
+def history(*looks: tuple[float, list[Tenant]]) -> History:
+    found = History()
+    for now, tenants in looks:
+        found.add(now, tenants)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chosen", "total", "reserve"),
+    [
+        (0, 100 * GB, 5 * GB),
+        (0, 8 * GB, GB),
+        (0, 4000 * GB, 10 * GB),
+        (0, 2 * GB, GB // 2),
+        (3 * GB, 8 * GB, 3 * GB),
+    ],
+)
+def test_the_reserve_is_a_share_of_the_disk_or_what_was_chosen(chosen: int, total: int, reserve: int) -> None:
+    assert reserve_bytes(chosen, total) == reserve
+
+
+def raw(role: str | None, **more: Any) -> dict[str, Any]:
+    labels = {NAME_LABEL: "minicluster-task-7", OWNER_LABEL: "ada"} | ({ROLE_LABEL: role} if role else {})
+    return {"Id": "abc", "Labels": labels, "State": "running", "Created": 5, "SizeRw": 7, **more}
+
+
+@pytest.mark.parametrize(
+    "role", [None, "hub", "service", "proxy", "registry", "eviction", "keeper", "lighthouse"]
+)
+def test_what_is_no_tenants_is_not_even_looked_at(role: str | None) -> None:
+    assert tenant_of(raw(role), {}, {}) is None
+
+
+@pytest.mark.parametrize("role", ["task", "server"])
+def test_a_tenant_uses_its_layer_and_the_volumes_that_it_may_write_to(role: str) -> None:
+    mounts = [
+        {"Type": "volume", "Name": "home", "RW": True},
+        {"Type": "volume", "Name": "keeper", "RW": False},
+        {"Type": "tmpfs", "RW": True},
+    ]
+    found = tenant_of(raw(role, Mounts=mounts), {"home": 30, "keeper": 500}, {"abc": 9})
+    assert found == Tenant("abc", "minicluster-task-7", "ada", 5.0, True, 7, 30, 9)
+    unknown = tenant_of(raw(role, Mounts=mounts), {}, {})
+    assert unknown is not None and unknown.volume_bytes is None
+
+
+def test_of_devices_that_lie_upon_each_other_one_counts() -> None:
+    entries = [
+        {"major": 253, "op": "write", "value": 10},
+        {"major": 8, "op": "Write", "value": 12},
+        {"major": 8, "op": "read", "value": 99},
+    ]
+    assert written_bytes({"blkio_stats": {"io_service_bytes_recursive": entries}}) == 12
+    assert written_bytes({"blkio_stats": {"io_service_bytes_recursive": None}}) == 0
+
+
+sizes = st.integers(0, 20 * GB)
+tenants = st.lists(
+    st.builds(
+        Tenant,
+        id=st.uuids().map(str),
+        name=st.just("x"),
+        owner=st.just("ada"),
+        created_at=st.sampled_from([0.0, 1000.0]),
+        running=st.booleans(),
+        layer_bytes=sizes,
+        volume_bytes=st.none() | sizes,
+        written_bytes=sizes,
+    ),
+    max_size=6,
+)
+
+
+@given(tenants, st.integers(5 * GB, 100 * GB))
+def test_nobody_is_ended_while_there_is_room(found: list[Tenant], free: int) -> None:
+    past = history((1000.0, [replace(one, layer_bytes=0) for one in found]), (1010.0, found))
+    assert choose(1010.0, Disk(free, 5 * GB), found, past) is None
+
+
+@given(tenants, st.data())
+def test_whose_files_grew_most_is_ended_before_all_others(found: list[Tenant], data: st.DataObject) -> None:
+    before = [
+        replace(one, layer_bytes=data.draw(st.integers(0, one.layer_bytes)), volume_bytes=one.volume_bytes)
+        for one in found
+    ]
+    past = history((1000.0, before), (1010.0, found))
+    verdict = choose(1010.0, LOW, found, past)
+    grown = {one.id: past.growth(1010.0, one).stored_bytes for one in found if one.running}
+    if verdict is not None:
+        assert verdict.tenant.running
+    if grown and max(grown.values()) >= LOW.reserve_bytes // MUCH:
+        assert verdict is not None and grown[verdict.tenant.id] == max(grown.values())
+
+
+@given(tenants)
+def test_who_uses_little_is_left_alone(found: list[Tenant]) -> None:
+    little = [
+        replace(one, layer_bytes=1, written_bytes=LOW.reserve_bytes // MUCH - 1, volume_bytes=None)
+        for one in found
+    ]
+    assert choose(1010.0, NEED, little, history((1000.0, little), (1010.0, little))) is None
+
+
+def test_what_grew_before_the_window_is_not_held_against_it() -> None:
+    old, new = tenant("old", layer_bytes=50 * GB), tenant("new", layer_bytes=GB)
+    past = history((1000.0, [old, replace(new, layer_bytes=0)]), (1010.0, [old, new]))
+    verdict = choose(1010.0, LOW, [old, new], past)
+    assert verdict is not None and verdict.tenant == new
+    later = 1010.0 + WINDOW_S + 1
+    past.add(later, [old, new])
+    assert choose(later, LOW, [old, new], past) is None
+
+
+def test_in_need_whose_end_gives_most_back_is_ended() -> None:
+    large, small = tenant("large", layer_bytes=3 * GB), tenant("small", layer_bytes=GB)
+    past = history((1000.0, [large, small]))
+    assert choose(1000.0, LOW, [large, small], past) is None
+    verdict = choose(1000.0, NEED, [small, large], past)
+    assert verdict is not None and verdict.tenant == large
+
+
+def test_of_a_new_container_all_counts() -> None:
+    new = replace(tenant("new", layer_bytes=2 * GB), created_at=990.0)
+    verdict = choose(1000.0, LOW, [new], history((1000.0, [new])))
+    assert verdict is not None and verdict.tenant == new
+
+
+def test_a_home_that_grows_counts_from_when_its_size_was_known() -> None:
+    seen = [tenant("server", volume_bytes=size) for size in (None, 40 * GB, 42 * GB)]
+    past = history(*((1000.0 + at, [one]) for at, one in enumerate(seen)))
+    assert past.growth(1002.0, seen[-1]).stored_bytes == 2 * GB
+
+
+def test_a_file_that_is_removed_and_still_open_is_found_by_what_was_written() -> None:
+    sly, tidy = tenant("sly", written_bytes=9 * GB), tenant("tidy", written_bytes=GB // 10)
+    past = history((1000.0, [tenant("sly"), tenant("tidy")]), (1010.0, [sly, tidy]))
+    verdict = choose(1010.0, LOW, [tidy, sly], past)
+    assert verdict is not None and verdict.tenant == sly
+
+
+def test_one_at_a_time_and_the_next_one_only_after_room_had_time_to_come_back() -> None:
+    now = 1000.0
+    one, two = (replace(tenant(name, layer_bytes=2 * GB), created_at=now) for name in ("one", "two"))
+    eviction, past = Eviction(), history((now, [one, two]))
+
+    def step(at: float, *there: Tenant) -> tuple[Step, str] | None:
+        past.add(now + at, there)
+        order = eviction.next(now + at, LOW, there, past)
+        return order and (order[0], order[1].tenant.id)
+
+    assert step(0, one, two) == (Step.ASK, "one")
+    assert step(KILL_AFTER_S - 1, one, two) is None
+    assert step(KILL_AFTER_S, one, two) == (Step.KILL, "one")
+    dead = replace(one, running=False)
+    assert step(KILL_AFTER_S + 3, dead, two) is None
+    assert step(REMOVE_AFTER_S, dead, two) == (Step.REMOVE, "one")
+    assert step(REMOVE_AFTER_S + 3, two) is None
+    assert step(REMOVE_AFTER_S + 3 + SETTLE_S - 1, two) is None
+    assert step(REMOVE_AFTER_S + 3 + SETTLE_S, two) == (Step.ASK, "two")
