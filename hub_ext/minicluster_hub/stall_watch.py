@@ -7,11 +7,16 @@ import logging
 from collections.abc import Callable
 
 from minicluster.wire import JobState
+from minicluster.wire.bounds import shortened
 from minicluster_hub.board import Board
 from minicluster_hub.store import Store, StoreError
 from minicluster_hub.why import Explanation, explain
 
 STALLED = "stalled"
+STALLS_OF_JOB = 64
+"""Lines of its story: a hostile agent could call its ranks quiet, and not, many times in a second."""
+_MOST_CHARS = 4000
+"""Names of functions are the job's own."""
 
 
 class StallWatch:
@@ -63,10 +68,12 @@ class StallWatch:
         # After a restart of the service the same stall is seen anew.
         if last and last.at < self._began_at and (last.kind, last.text) == (STALLED, text):
             return
+        if self._store.history.count(job_id, STALLED) >= STALLS_OF_JOB:
+            return
         self._store.note(job_id, STALLED, text, self._clock())
         self._board.changes.ring(job_id)
 
 
 def words(why: Explanation) -> str:
     """Return the sentence with what to do."""
-    return f"{why.sentence} {why.hint}".strip()
+    return shortened(f"{why.sentence} {why.hint}".strip(), _MOST_CHARS)

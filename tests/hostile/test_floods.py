@@ -43,6 +43,10 @@ def refused(answers):
     return [answer for answer in answers if answer.status_code == 429]
 
 
+def refused_of(answers):
+    return [answer for answer in answers if answer.status_code == 429]
+
+
 # --- requests ------------------------------------------------------------------------------------
 
 
@@ -77,6 +81,39 @@ async def test_a_long_answer_counts_as_many(start_api):
         assert length > 5000
         served = sum(answer.status_code == 200 for answer in answers)
         assert served < 25, "each took as much as its length from what there was"
+
+
+async def test_a_long_body_counts_as_many(start_api):
+    """Reading one takes the event loop as long as many requests: 8 MB of names a second, for everybody."""
+    async with start_api(user_rate=Rate(per_s=1.0, burst=100.0), refusal_s=0.0) as api:
+        body = json.dumps({f"field_{number}": 1 for number in range(30_000)})
+        answers = await flood(api.client("bob-token"), "POST", "api/jobs", 40, content=body)
+        read = [answer for answer in answers if answer.status_code == 422]
+        assert 1 <= len(read) < 10 and len(refused_of(answers)) == 40 - len(read)
+        assert len(read[0].content) < 10_000, "an answer does not name them all"
+        assert code(await api.ask("POST", "api/jobs", content=b" " * (2 << 20))) == (413, "too_large")
+
+
+async def test_a_long_report_counts_as_many_but_output_does_not(start_api):
+    async with start_api(report_rate=Rate(per_s=1.0, burst=100.0), refusal_s=0.0) as api:
+        _, (talker,), (run,) = await api.running("ada")
+        for number in range(8):
+            await talker.say(run, "rank-0", number << 20, b"a line\n" * 150_000)
+        _, (agent,), (theirs,) = await api.running("bob", payload=b"bob's cell")
+        unreached = [f"10.0.0.{number}:29500" for number in range(10_000)]
+        body = json.dumps(
+            {"ready": True, "attempt": theirs.attempt, "store_port": 4000, "unreached": unreached}
+        )
+        answers = await flood(agent.http, "POST", "api/tasks/report", 40, content=body)
+        assert len(refused(answers)) > 25
+
+
+async def test_methods_that_there_are_not_take_no_memory(start_api):
+    async with start_api() as api:
+        for number in range(20):
+            assert (await api.ask(f"MADE-UP-{number}", "health")).status_code == 405
+        text = api.context.metrics.text().decode()
+        assert "MADE-UP" not in text and 'method="other"' in text
 
 
 def test_who_asks_once_is_forgotten_again():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 
+from pydantic import BaseModel
+
 from minicluster.wire import ArtifactList, BlobInfo, SmallFiles, StorageKind
 from minicluster_hub.artifacts import DAY_S
 from minicluster_hub.blobs import BlobFiles
@@ -14,7 +16,7 @@ from minicluster_hub.handlers.blobs import JobFileUpload
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.ranges import RangeReply
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
-from minicluster_hub.handlers.tasks import TaskHandler
+from minicluster_hub.handlers.tasks import TaskHandler, most_of
 
 _COMES = "Files of its output folder are on their way."
 _LONG_BYTES = 32 << 20
@@ -49,6 +51,9 @@ class ArtifactHandler(UserHandler, RangeReply):
 
 class TaskArtifactsHandler(TaskHandler):
     """Small files of the bound job's output folder, several at once."""
+
+    def carried_bytes(self, message: BaseModel) -> int:
+        return most_of(message.contents) if isinstance(message, SmallFiles) else 0
 
     async def post(self) -> None:
         contents, job = self.parse(SmallFiles).contents, self.job()

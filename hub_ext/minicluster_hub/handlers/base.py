@@ -82,8 +82,7 @@ class ServiceHandler(RequestHandler, ABC):
         wait_s = self.context.buckets.take(who, rate)
         if wait_s:
             await asyncio.sleep(self.context.limits.refusal_s)
-            message = f"more than {rate.per_s:g} requests in a second came from you"
-            raise too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
+            raise _too_many(rate, wait_s)
 
     @property
     def route(self) -> Route | None:
@@ -125,11 +124,33 @@ class ServiceHandler(RequestHandler, ABC):
         self._body += chunk
 
     def parse(self, model: type[M]) -> M:
-        """Return the body as a message. Raises ApiError (422)."""
+        """Return the body as a message. Raises ApiError (422, 429)."""
+        self._check_debt()
+        cost_bytes = len(self._body)
         try:
-            return parse_strict(model, bytes(self._body))
+            message = parse_strict(model, bytes(self._body))
+            cost_bytes -= self.carried_bytes(message)
+            return message
         except ValidationError as error:
             raise invalid_body(error) from error
+        finally:
+            self._charge(cost_bytes // self.context.limits.body_bytes)
+
+    def _check_debt(self) -> None:
+        """Refuse a long body while earlier ones are not paid for: many may have been let in at once."""
+        if self._payer is None or len(self._body) < self.context.limits.body_bytes:
+            return
+        if wait_s := self.context.buckets.take(*self._payer):
+            raise _too_many(self._payer[1], wait_s)
+
+    def carried_bytes(self, message: BaseModel) -> int:
+        """Return how much of a body costs next to nothing to read: bytes that it only carries."""
+        return 0
+
+    def _charge(self, requests: int) -> None:
+        """Take as many requests more from who asks."""
+        if self._payer is not None:
+            self.context.buckets.charge(*self._payer, requests)
 
     def query_int(self, name: str, default: int, *, low: int = 0, high: int = MOST) -> int:
         """Return a whole number of the URL's query. Raises ApiError (422)."""
@@ -155,8 +176,7 @@ class ServiceHandler(RequestHandler, ABC):
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
         text = message.model_dump_json()
-        if self._payer is not None:
-            self.context.buckets.charge(*self._payer, len(text) // self.context.limits.answer_bytes)
+        self._charge(len(text) // self.context.limits.answer_bytes)
         self.finish(text)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -198,6 +218,11 @@ class ServiceHandler(RequestHandler, ABC):
             self.get_status(),
             time.monotonic() - self._began,
         )
+
+
+def _too_many(rate: Rate, wait_s: float) -> ApiError:
+    message = f"more than {rate.per_s:g} requests in a second came from you"
+    return too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
 
 
 class NotFoundHandler(ServiceHandler):

@@ -35,7 +35,8 @@ KIB = 1024
 class ApiLimits:
     """Sizes in bytes and times in seconds.
 
-    request_bytes: of a JSON body. payload_bytes, result_bytes: of blobs up and down.
+    request_bytes: of a user's JSON body. report_bytes: of an agent's, and of lists. payload_bytes,
+        result_bytes: of blobs up and down.
     lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
         `tail_bytes`. artifacts_keep_days: how long files of a job are kept after its end, 0: for ever.
         jobs_keep_days: the same of its cell, its result, its snapshots and its output.
@@ -44,13 +45,15 @@ class ApiLimits:
     user_rate: requests of one user, by whichever tokens. A page makes some dozens, a cell some hundreds.
     report_rate: reports and polls of one task; its agent makes 20 in a second at most.
     transfer_rate: blobs and files of one task. refusal_s: so long a request too many waits for its refusal.
-        Less than a task may be silent. answer_bytes: an answer of JSON counts once for each.
+        Less than a task may be silent. answer_bytes, body_bytes: an answer of JSON, or a body of it, counts
+        once for each: to read one of 8 MB takes as long as hundreds of requests.
     streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
     polls: held polls of one task. stalled_s: so long a reader may take for one event.
     recheck_s: the hub is asked again so often whether a stream's token is still good.
     """
 
-    request_bytes: int = 8 * KIB * KIB
+    request_bytes: int = KIB * KIB
+    report_bytes: int = 8 * KIB * KIB
     payload_bytes: int = 2 * KIB * KIB * KIB
     result_bytes: int = 16 * KIB * KIB * KIB
     snapshot_bytes: int = 64 * KIB * KIB * KIB
@@ -68,6 +71,7 @@ class ApiLimits:
     transfer_rate: Rate = Rate(per_s=300.0, burst=2000.0)  # noqa: RUF009 - frozen
     refusal_s: float = 0.5
     answer_bytes: int = 32 * KIB
+    body_bytes: int = 16 * KIB
     streams: int = 256
     streams_bytes: int = 32 * KIB * KIB
     polls: int = 16

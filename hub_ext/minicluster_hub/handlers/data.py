@@ -84,6 +84,10 @@ class DataSetHandler(_DataHandler):
 class MissingHandler(UserHandler):
     """Says what a push has to send."""
 
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.report_bytes
+
     async def post(self) -> None:
         ask = self.parse(MissingPieces)
         missing = await self.context.data_sets.missing(self.user.name, ask.pieces)
@@ -125,6 +129,10 @@ class KeeperHandler(ServiceHandler):
     """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
 
     nodes: frozenset[str]
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.report_bytes
 
     async def identify(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")

@@ -13,6 +13,9 @@ from minicluster_hub.full_disk import NotKept
 from minicluster_hub.storage import OverQuota
 from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
 
+_MOST_PROBLEMS = 20
+_PLACE_CHARS = 80
+
 
 class ApiError(Exception):
     """An answer with a status of 400 or more, for the one who asked."""
@@ -63,12 +66,15 @@ def disk_full() -> ApiError:
 def invalid_body(error: ValidationError) -> ApiError:
     """Name each field that is wrong and why."""
     unknown, wrong = [], []
-    for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(str(part) for part in problem["loc"]) or "body"
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    for problem in problems[:_MOST_PROBLEMS]:
+        place = ".".join(str(part)[:_PLACE_CHARS] for part in problem["loc"]) or "body"
         if problem["type"] == "extra_forbidden":
             unknown.append(place)
         else:
             wrong.append(f"{place}: {problem['msg']}")
+    if len(problems) > _MOST_PROBLEMS:
+        wrong.append(f"and {len(problems) - _MOST_PROBLEMS} more")
     if unknown:
         known = f"unknown field {', '.join(unknown)}"
         return ApiError(422, "unknown_field", "; ".join([known, *wrong]), "api/openapi.json lists the fields")

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+from tornado.web import RequestHandler
 
 from minicluster.wire import JobState, NodeList, SlotUse
 from minicluster_hub.models import EventRecord, World
@@ -50,7 +51,9 @@ class Metrics:
         )
 
     def request_done(self, method: str, path: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, path, str(status)).inc()
+        # Anybody may call a method anything, and each name would be a series for ever.
+        known = method if method in RequestHandler.SUPPORTED_METHODS else "other"
+        self._requests.labels(known, path, str(status)).inc()
         self._request_seconds.labels(path).observe(seconds)
 
     @contextmanager

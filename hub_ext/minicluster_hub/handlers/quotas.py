@@ -12,6 +12,10 @@ from minicluster_hub.scheduling.limits import KINDS, QuotaWrong
 class QuotasHandler(UserHandler):
     """What is in force; a change is of all of it."""
 
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.report_bytes
+
     def get(self) -> None:
         self.reply(self._report())
 

@@ -27,6 +27,12 @@ class History:
             row = connection.execute(query).one_or_none()
         return None if row is None else to_event(row)
 
+    def count(self, job_id: int, kind: str) -> int:
+        """Return how many lines of a kind a job's story has."""
+        query = select(func.count()).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == kind)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one()
+
     def notes(self, job_id: int, most: int) -> tuple[list[str], int]:
         """Return the first notes of a job's story, and how many there are."""
         notes = (EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")

@@ -3,6 +3,7 @@
 import asyncio
 
 from minicluster.wire import RankSight, RankStack, StackFrame
+from minicluster_hub import stall_watch
 
 from ...patience import WITHIN_S
 
@@ -91,6 +92,19 @@ async def test_a_job_whose_ranks_are_quiet_says_why_once_for_each_stall(api):
             while (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]:
                 await agent.report(attempt=run.attempt, quiet=())
     answering.cancel()
+
+
+async def test_an_agent_that_calls_its_ranks_quiet_again_and_again_fills_no_story(api, monkeypatch):
+    monkeypatch.setattr(stall_watch, "STALLS_OF_JOB", 3)
+    job, (agent,), (run,) = await api.running()
+    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+    for _ in range(6):
+        for quiet in ((0,), ()):
+            async with asyncio.timeout(WITHIN_S):
+                while bool((await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]) != bool(quiet):
+                    await agent.report(attempt=run.attempt, quiet=quiet)
+    answering.cancel()
+    assert len(await story(api, job, "stalled")) == 3
 
 
 async def test_the_stall_comes_with_the_jobs_events(api, listen):
