@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+from uuid import uuid4
 
 import pytest
 
@@ -31,11 +32,15 @@ def quota(api, size_bytes):
 
 
 def on_disk(api):
-    """Return the bytes of all files, with 4 KB for each at least, as they are on the disk."""
+    """Return the bytes of all files, with 4 KB for each at least, as they are on the disk.
+
+    The row of a job counts like a file; those of these tests are small.
+    """
+    rows = len(api.context.store.jobs(None, limit=100))
     roots = (api.context.blobs._root, api.context.data_sets.files._root, api.context.logs._root)
     found = [path.stat() for root in roots for path in root.rglob("*") if path.is_file()]
     # Output that is not kept leaves a hole.
-    return sum(max(4096, min(one.st_size, one.st_blocks * 512)) for one in found)
+    return rows * 4096 + sum(max(4096, min(one.st_size, one.st_blocks * 512)) for one in found)
 
 
 def used(api, owner="ada"):
@@ -252,6 +257,30 @@ async def test_output_counts_right_after_a_restart(start_api):
         assert rows.output_bytes(job.id) == 300_000
 
 
+async def test_jobs_without_end_count_though_they_are_only_rows(api):
+    """Each row may have 100 KB of variables and parts, and stays when the job is over."""
+    quota(api, MB)
+    first = await api.submit("ada", payload=b"a cell", nodes=5)
+
+    async def one_more():
+        spec = {"payload_sha256": hashlib.sha256(b"a cell").hexdigest(), "nodes": {"min": 5, "max": 5}}
+        spec["env"] = {"A": "\N{GRINNING FACE}" * 20_000}
+        answer = await api.ask("POST", "api/jobs", json={"idempotency_key": uuid4().hex, "spec": spec})
+        if answer.status_code == 201:
+            await api.ask("POST", f"api/jobs/{answer.json()['id']}/stop")
+        return answer
+
+    answers = [await one_more() for _ in range(15)]
+    assert [answer.status_code for answer in answers] == [201] * 12 + [413] * 3
+    assert answers[-1].json()["error"]["code"] == "storage_quota"
+    removed = answers[0].json()["id"]
+    await api.until(removed, "stopped")
+    assert (await api.ask("DELETE", f"api/jobs/{removed}/storage")).status_code == 204
+    assert not api.context.store.job(removed).spec.env, "its row has shrunk"
+    assert (await one_more()).status_code == 201
+    assert api.context.store.job(first.id).state == "queued", "what waits goes on"
+
+
 async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
     """One small file under ever more names: it costs 4 KB, its rows lie in the database."""
     job, (agent,), (run,) = await api.running()
@@ -278,6 +307,22 @@ async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
         assert connection.exec_driver_sql("SELECT COUNT(*) FROM snapshots").scalar() == 1_000
 
 
+async def test_one_file_under_many_names_counts_for_each(api):
+    """Each is a row of up to 2 KB, and a job may have 10,000 for each task."""
+    _, (agent,), (run,) = await api.running()
+    quota(api, MB)
+    sha256, data = a_blob(1)
+    assert await put(agent.http, "api/tasks/files", data) == (200, "")
+    blob = BlobInfo(sha256=sha256, size_bytes=1)
+    names = tuple(ArtifactReport(path=f"{number}/{'p' * 900}", part=0, blob=blob) for number in range(300))
+    for _ in range(2):
+        await agent.report(attempt=run.attempt, artifacts=names)
+    assert len((await api.ask("GET", f"api/jobs/{run.job_id}/files")).json()["artifacts"]) == 300
+    assert 300 * 4096 < used(api) < 310 * 4096
+    assert await put(agent.http, "api/tasks/files", os.urandom(10)) == REFUSED
+    assert await put(api.client("ada-token"), "api/blobs", os.urandom(10)) == REFUSED
+
+
 async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
     """One at a time is looked through, and of each user one waits."""
     files = ",".join(f'["{number}",0]' for number in range(20))
@@ -296,7 +341,7 @@ async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
 
 
 async def test_what_a_task_says_of_its_files_changes_nothing(api):
-    """A size that is not true, files that never came, one file under many names: counted is what came."""
+    """A size that is not true, files that never came: counted is what came, and 4 KB for each further name."""
     _, (agent,), (run,) = await api.running()
     before = used(api)
     sha256, data = a_blob(50 * KB)
@@ -308,7 +353,7 @@ async def test_what_a_task_says_of_its_files_changes_nothing(api):
     report = {"attempt": run.attempt, "artifacts": tuple(artifacts), "snapshots": snapshots}
     message = TaskReport(ready=True, store_port=4000, **report)
     await agent.http.post("api/tasks/report", content=message.model_dump_json())
-    assert used(api) - before == 50 * KB
+    assert used(api) - before == 50 * KB + 49 * 4096
 
 
 async def test_the_service_counts_right_after_a_restart(start_api):

@@ -7,6 +7,9 @@ from minicluster.wire import BlobInfo, ImageState, Recipe, StorageKind
 from minicluster_hub.models import DataSetRecord, ImageRecord
 from minicluster_hub.store.storage import sums_queries
 
+ROW = 4096
+"""What the row of a small job counts."""
+
 
 def blob(number, size_bytes):
     return BlobInfo(sha256=f"{number:064x}", size_bytes=size_bytes)
@@ -24,7 +27,7 @@ def test_each_kind_counts_for_its_owner_alone(store, given):
     store.storage.add("ada", job.id, StorageKind.FILES, [blob(4, 40_000)])
     store.storage.set_output("ada", job.id, 50_000)
     store.storage.set_output("ada", job.id, 60_000)
-    wanted = {"cells": 10_000, "data": 20_000, "snapshots": 30_000, "files": 40_000, "output": 60_000}
+    wanted = {"cells": 10_000 + ROW, "data": 20_000, "snapshots": 30_000, "files": 40_000, "output": 60_000}
     assert sizes(store) == wanted
     assert sizes(store, "bob") == {}
     assert set(store.storage.used_by_all()) == {"ada"}
@@ -35,7 +38,7 @@ def test_a_file_costs_4_kb_however_small_it_is(store, given):
     for number in range(10):
         store.blobs.add("ada", blob(number, 1).sha256, number % 2, 1.0)
     store.storage.add("ada", job.id, StorageKind.FILES, [blob(number, 1) for number in range(20)])
-    assert sizes(store) == {"cells": 10 * 4096, "files": 20 * 4096}
+    assert sizes(store) == {"cells": 10 * 4096 + ROW, "files": 20 * 4096}
     assert store.storage.used("ada")[StorageKind.FILES].files == 20
 
 
@@ -127,8 +130,8 @@ def crowded(store, given):
 
 def test_others_rows_cost_an_owners_sum_nothing(crowded):
     """By the plans: each table with rows of owners is read through an index by its owner."""
-    assert sum(sizes(crowded, "bob").values()) == 3 * 100_000 * 5_000
-    assert sum(sizes(crowded).values()) == 3 * 5_000
+    assert sum(sizes(crowded, "bob").values()) == 3 * 100_000 * 5_000 + ROW
+    assert sum(sizes(crowded).values()) == 3 * 5_000 + ROW
     explain = "EXPLAIN QUERY PLAN " if crowded._database.is_sqlite else "EXPLAIN "
     for query in sums_queries("ada"):
         compiled = query.compile(crowded._database._engine, compile_kwargs={"literal_binds": True})
@@ -155,10 +158,10 @@ def test_the_largest_things_come_first(store, given):
         (jobs[1].id, "cell"),
     ]
     assert {use.kind.value: (use.size_bytes, use.files) for use in found[0].uses} == {
-        "cells": (5_000, 1),
+        "cells": (5_000 + ROW, 2),
         "files": (34_096, 2),
     }
-    assert found[0].open and found[0].size_bytes == 39_096
+    assert found[0].open and found[0].size_bytes == 39_096 + ROW
     assert [thing.owner for thing in store.storage.largest(None, 2)] == ["bob", "ada"]
     assert [thing.name for thing in store.storage.largest("ada", 9)].index("pets") == 3
 
@@ -168,7 +171,7 @@ def test_a_job_that_is_removed_gives_back_what_no_other_of_its_owner_names(store
     store.blobs.add("ada", "a" * 64, 5_000, 1.0)  # both take it along
     store.storage.add("ada", job.id, StorageKind.SNAPSHOTS, [blob(1, 7_000)])
     assert store.storage.remove_job(job.id, "ada", 2.0) == []
-    assert sizes(store) == {"cells": 5_000}
+    assert sizes(store) == {"cells": 5_000 + ROW}
     assert store.job(job.id).removed_at == 2.0
     store.blobs.add("bob", "a" * 64, 5_000, 1.0)
     assert store.storage.remove_job(other.id, "ada", 2.0) == ["a" * 64]

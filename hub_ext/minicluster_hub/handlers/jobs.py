@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicluster.wire import RESULT_LEFT, JobList, JobSpec, JobSubmit
+from minicluster.wire import RESULT_LEFT, JobList, JobSpec, JobSubmit, StorageKind
 from minicluster_hub.catalogue.catalogue import ImageNotAllowed
 from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
@@ -15,6 +15,7 @@ from minicluster_hub.handlers.route import Scope
 from minicluster_hub.models import JobRecord, NodeView
 from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
 from minicluster_hub.states import JobEvent, TransitionImpossible
+from minicluster_hub.store.jobs import row_bytes
 
 
 class JobsHandler(UserHandler):
@@ -35,12 +36,18 @@ class JobsHandler(UserHandler):
         if self.user.groups is not None:
             self.context.store.owners.note(self.user.name, self.user.groups, self.context.clock())
         decided = request.model_copy(update={"spec": self._admitted(request.spec)})
-        record, new = self.context.store.submit(self.user.name, decided, self.context.clock())
+        record, new = self._kept(decided)
         if new:
             self.context.log.info("job %s: submitted by %s", record.id, record.owner)
             self.context.board.changes.ring(record.id)
             self.context.reconciler.wake()
         self.reply(self.context.board.job(record), 201 if new else 200)
+
+    def _kept(self, request: JobSubmit) -> tuple[JobRecord, bool]:
+        """Write the job's row, which counts as a file does. Raises OverQuota, DiskReserved."""
+        storage, owner, size_bytes = self.context.storage, self.user.name, row_bytes(request.spec)
+        with storage.reserve(owner, StorageKind.CELLS, size_bytes, small=True):
+            return self.context.store.submit(owner, request, self.context.clock())
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         """Return the spec with its nodes decided. Raises ApiError (409, 422)."""

@@ -125,6 +125,8 @@ class ReportHandler(TaskHandler):
         # The output first: `cleared` says that all of it is kept.
         kept = snapshot_files.only_those_here(self.context, on_it, report)
         if self.context.store.report(self.task, kept, self.context.clock()):
+            if run is not None and kept.artifacts:
+                self.context.storage.forget(self.job().owner)
             if run is not None and kept.snapshots:
                 snapshot_files.drop_surplus(self.context, run, kept)
             self.context.reconciler.wake()

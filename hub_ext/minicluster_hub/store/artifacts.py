@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, delete, exists, func, insert, select
 
-from minicluster.wire import LEFT, Artifact, ArtifactReport, StorageKind
+from minicluster.wire import FILE_BYTES, LEFT, Artifact, ArtifactReport, StorageKind
 from minicluster_hub.store import storage
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.rows import AnyRow
+from minicluster_hub.store.storage_tables import JOB_FILES
 from minicluster_hub.store.tables import ARTIFACTS, EVENTS, JOBS
 
 
@@ -88,12 +89,32 @@ def unknown(
 
 def add(connection: Connection, job_id: int, reports: Iterable[ArtifactReport], now: float) -> None:
     """Write files; one takes the place of what an earlier attempt left under its path."""
-    for report in reports:
-        place = {"job_id": job_id, "part": report.part, "path": report.path}
-        same = [ARTIFACTS.c[name] == value for name, value in place.items()]
+    common = {"job_id": job_id, "created_at": now}
+    rows = {
+        (one.part, one.path): {**common, "part": one.part, "path": one.path, **one.blob.model_dump()}
+        for one in reports
+    }
+    if not rows:
+        return
+    for part in {part for part, _ in rows}:
+        paths = [path for its, path in rows if its == part]
+        same = (ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.part == part, ARTIFACTS.c.path.in_(paths))
         connection.execute(delete(ARTIFACTS).where(*same))
-        blob = {"sha256": report.blob.sha256, "size_bytes": report.blob.size_bytes}
-        connection.execute(insert(ARTIFACTS).values(**place, **blob, created_at=now))
+    connection.execute(insert(ARTIFACTS), list(rows.values()))
+    _count_names(connection, job_id)
+
+
+def _count_names(connection: Connection, job_id: int) -> None:
+    """Count to a job's owner, as files, those of its paths for which there is no file of their own."""
+    of_job = (JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == StorageKind.FILES)
+    files = select(func.count()).where(*of_job, JOB_FILES.c.sha256 != "")
+    names = select(func.count()).where(ARTIFACTS.c.job_id == job_id)
+    more = connection.execute(names).scalar_one() - connection.execute(files).scalar_one()
+    connection.execute(delete(JOB_FILES).where(*of_job, JOB_FILES.c.sha256 == ""))
+    if more > 0:
+        owner = connection.execute(select(JOBS.c.owner).where(JOBS.c.id == job_id)).scalar_one()
+        row = {"job_id": job_id, "kind": StorageKind.FILES, "sha256": "", "owner": owner}
+        connection.execute(insert(JOB_FILES).values(**row, size_bytes=more * FILE_BYTES))
 
 
 def _artifact(row: AnyRow) -> Artifact:

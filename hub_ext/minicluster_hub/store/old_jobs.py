@@ -10,7 +10,7 @@ from minicluster.wire import JobSpec, StorageKind
 from minicluster_hub.store import blobs, storage
 from minicluster_hub.store.blob_tables import JOB_BLOBS
 from minicluster_hub.store.database import Database
-from minicluster_hub.store.jobs import add_event
+from minicluster_hub.store.jobs import add_event, shrink
 from minicluster_hub.store.tables import JOBS, SNAPSHOTS
 
 _STORY = "its cell, its result, its snapshots and its output were removed"
@@ -34,7 +34,8 @@ class OldJobs:
         with self._database.write() as connection:
             for table in (JOB_BLOBS, SNAPSHOTS):
                 connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
-            storage.forget(connection, job_ids, StorageKind.SNAPSHOTS, StorageKind.OUTPUT)
+            storage.forget(connection, job_ids, StorageKind.CELLS, StorageKind.SNAPSHOTS, StorageKind.OUTPUT)
+            shrink(connection, job_ids)
             connection.execute(update(JOBS).where(JOBS.c.id.in_(job_ids)).values(removed_at=now))
             for job_id in job_ids:
                 add_event(connection, job_id, "removed", _STORY, now)

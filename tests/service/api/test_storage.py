@@ -38,11 +38,11 @@ async def test_a_user_sees_what_is_largest_of_their_own(api, tmp_path):
     first, second = told.things
     assert (first.job_id, second.name, second.size_bytes) == (job.id, "pets", 20_000)
     by_kind = {use.kind.value: (use.size_bytes, use.files) for use in first.uses}
-    assert by_kind["cells"] == (50_000 + 3 * 4096, 4)
+    assert by_kind["cells"] == (50_000 + 4 * 4096, 5)
     assert by_kind["snapshots"] == (4096, 1)
     assert told.disk is None
     uses = await kept(api)
-    assert uses["cells"] == 50_000 + 3 * 4096
+    assert uses["cells"] == 50_000 + 4 * 4096
     assert uses["data"] == 20_000 + 2 * 4096  # its manifest, and the data set itself
 
 
