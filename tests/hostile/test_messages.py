@@ -21,6 +21,7 @@ from minicluster.wire import (
 )
 from minicluster_hub.handlers.api import API_ROUTES
 from minicluster_hub.paces import Paces
+from minicluster_hub.rates import Rate
 from minicluster_hub.store.reports import NOTES_OF_JOB
 
 BODIES = {route.body.__name__: route.body for route in API_ROUTES if isinstance(route.body, type)}
@@ -103,14 +104,15 @@ async def test_a_long_error_of_an_earlier_agent_is_not_lost(api):
     assert told["traceback"].startswith("first") and told["traceback"].endswith("last")
 
 
-async def test_new_notes_in_each_report_fill_no_story(api):
-    job, (agent,), (run,) = await api.running()
-    for number in range(12):
-        notes = [f"{number}-{one}-{'x' * (MIB // 10)}" for one in range(60)]
-        answer = await post(agent, attempt=run.attempt, notes=notes, store_port=4000)
-        assert answer.status_code == 200, answer.text
-    texts = [event.text for event in api.context.store.events(job.id) if event.kind == "note"]
-    assert NOTES <= len(texts) <= NOTES_OF_JOB and max(map(len, texts)) <= 2000
+async def test_new_notes_in_each_report_fill_no_story(start_api):
+    async with start_api(report_rate=Rate(1e9, 1e9)) as api:
+        job, (agent,), (run,) = await api.running()
+        for number in range(12):
+            notes = [f"{number}-{one}-{'x' * (MIB // 10)}" for one in range(60)]
+            answer = await post(agent, attempt=run.attempt, notes=notes, store_port=4000)
+            assert answer.status_code == 200, answer.text
+        texts = [event.text for event in api.context.store.events(job.id) if event.kind == "note"]
+        assert NOTES <= len(texts) <= NOTES_OF_JOB and max(map(len, texts)) <= 2000
 
 
 async def test_endings_are_few_and_short(api):

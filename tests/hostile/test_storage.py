@@ -341,7 +341,7 @@ async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
 
 
 async def test_what_a_task_says_of_its_files_changes_nothing(api):
-    """A size that is not true, files that never came: counted is what came, and 4 KB for each further name."""
+    """A size that is not true, files that never came: what came counts, and 4 KB for each further name."""
     _, (agent,), (run,) = await api.running()
     before = used(api)
     sha256, data = a_blob(50 * KB)

@@ -134,14 +134,19 @@ class ServiceHandler(RequestHandler, ABC):
         except ValidationError as error:
             raise invalid_body(error) from error
         finally:
-            self._charge(cost_bytes // self.context.limits.body_bytes)
+            self._charge(cost_bytes // self.body_unit_bytes)
 
     def _check_debt(self) -> None:
         """Refuse a long body while earlier ones are not paid for: many may have been let in at once."""
-        if self._payer is None or len(self._body) < self.context.limits.body_bytes:
+        if self._payer is None or len(self._body) < self.body_unit_bytes:
             return
         if wait_s := self.context.buckets.take(*self._payer):
             raise _too_many(self._payer[1], wait_s)
+
+    @property
+    def body_unit_bytes(self) -> int:
+        """So much of a JSON body counts as a request more."""
+        return self.context.limits.body_bytes
 
     def carried_bytes(self, message: BaseModel) -> int:
         """Return how much of a body costs next to nothing to read: bytes that it only carries."""

@@ -46,7 +46,8 @@ class ApiLimits:
     report_rate: reports and polls of one task; its agent makes 20 in a second at most.
     transfer_rate: blobs and files of one task. refusal_s: so long a request too many waits for its refusal.
         Less than a task may be silent. answer_bytes, body_bytes: an answer of JSON, or a body of it, counts
-        once for each: to read one of 8 MB takes as long as hundreds of requests.
+        once for each: to read one of 8 MB takes as long as hundreds of requests. report_unit_bytes: the same
+        of a task's, which may hold the errors of many ranks.
     streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
     polls: held polls of one task. stalled_s: so long a reader may take for one event.
     recheck_s: the hub is asked again so often whether a stream's token is still good.
@@ -72,6 +73,7 @@ class ApiLimits:
     refusal_s: float = 0.5
     answer_bytes: int = 32 * KIB
     body_bytes: int = 16 * KIB
+    report_unit_bytes: int = 32 * KIB
     streams: int = 256
     streams_bytes: int = 32 * KIB * KIB
     polls: int = 16

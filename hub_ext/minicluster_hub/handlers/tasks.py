@@ -45,6 +45,10 @@ class TaskHandler(ServiceHandler):
     def body_limit_bytes(self) -> int:
         return self.context.limits.report_bytes
 
+    @property
+    def body_unit_bytes(self) -> int:
+        return self.context.limits.report_unit_bytes
+
     def check_version(self) -> None:
         """Agents always say their version."""
         if VERSION_HEADER not in self.request.headers:
