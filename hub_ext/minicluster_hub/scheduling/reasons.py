@@ -35,8 +35,9 @@ def explain(
     """
     ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
     first = [request.job_id for request in ordered[:_SHOWN]]
+    holders = _holders(snapshot)
     told = (
-        (job, index + 1, _reason(job, first[:index], index, held_out.get(job.job_id), snapshot))
+        (job, index + 1, _reason(job, first[:index], index, held_out.get(job.job_id), snapshot, holders))
         for index, job in enumerate(ordered)
     )
     return tuple(
@@ -46,12 +47,17 @@ def explain(
 
 
 def _reason(
-    request: JobView, before: list[int], count: int, held_out: float | None, snapshot: Snapshot
+    request: JobView,
+    before: list[int],
+    count: int,
+    held_out: float | None,
+    snapshot: Snapshot,
+    holders: str,
 ) -> str:
-    """Explain one; `before`: the first few of the `count` jobs before it."""
+    """Explain one; `before`: the first few of the `count` jobs before it. holders: who has the slots."""
     fitting = _room(request, snapshot.free)
     if fitting < request.min_chunks:
-        return _shortage(request, fitting, snapshot)
+        return _shortage(request, fitting, snapshot, holders)
     if held_out is not None:
         return f"waits for slots that are closer together, {until(held_out, snapshot.now)} at the latest"
     if before:
@@ -69,21 +75,21 @@ def _expected(
     return _expected_start(request, snapshot.free, snapshot)
 
 
-def _shortage(request: JobView, fitting: int, snapshot: Snapshot) -> str:
+def _shortage(request: JobView, fitting: int, snapshot: Snapshot, holders: str) -> str:
     if not request.scatter:
-        return _too_few_slots(request, snapshot)
+        return _too_few_slots(request, snapshot, holders)
     each = f"{request.chunk_slots} free slot{_s(request.chunk_slots)}"
     up = sum(count >= request.chunk_slots for count in snapshot.topology.slots.values())
     needs = f"needs {request.min_chunks} node{_s(request.min_chunks)} with {each} each"
     if up < request.min_chunks:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
-    return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{_holders(snapshot)}"
+    return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{holders}"
 
 
-def _too_few_slots(request: JobView, snapshot: Snapshot) -> str:
+def _too_few_slots(request: JobView, snapshot: Snapshot, holders: str) -> str:
     needed, free = request.min_chunks * request.chunk_slots, snapshot.free.count
     has = f"{free} {'is' if free == 1 else 'are'} free"
-    return f"needs {needed} free slot{_s(needed)}; {has}{_holders(snapshot)}"
+    return f"needs {needed} free slot{_s(needed)}; {has}{holders}"
 
 
 def _holders(snapshot: Snapshot) -> str:
