@@ -34,6 +34,8 @@ class FakeRegistry:
 
     def call(self, method: str, name: str) -> Any:
         assert method == "inspect_image"
+        if name not in self.local:
+            raise DockerMissing(name)
         return self.local[name]
 
     def once(self, method: str, name: str) -> Any:
@@ -322,3 +324,13 @@ def test_shared_homes_become_options_of_dockers_volume_driver() -> None:
     assert volume_options("nas:/h,nfsvers=4,rw")["o"] == "addr=nas,nfsvers=4,rw"
     with pytest.raises(ValueError, match="SERVER:/PATH"):
         volume_options("/local/path")
+
+
+@pytest.mark.parametrize(
+    ("release", "can"), [("0.1.0", False), ("0.2.0", True), ("0.10", True), ("1.0", True), ("", True)]
+)
+def test_ranks_of_a_release_before_tls_cannot_report(release: str, can: bool) -> None:
+    labels = {"org.opencontainers.image.version": release} if release else None
+    daemon: Any = FakeRegistry({"hub@x": {"Config": {"Labels": labels}}}, {})
+    assert images.ranks_can_report(daemon, "hub@x") is can
+    assert images.ranks_can_report(daemon, "gone@x")

@@ -23,7 +23,10 @@ class ImageNotAllowed(Exception):
     def __init__(self, image: str, offered: Sequence[str] = (), why: str = "") -> None:
         super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
         listed = f", or give one of: {', '.join(offered)}" if offered else ""
-        self.hint = f"Leave --image out for the cluster's own{listed}."
+        self.hint = (
+            f"Leave --image out for the cluster's own{listed}. If you named none, your notebook server is of "
+            "before an upgrade of the cluster: stop it at the hub and start it again; your files stay."
+        )
 
 
 class ImageOwn(Exception):

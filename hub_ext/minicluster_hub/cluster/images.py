@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,8 @@ from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 
 _HUB_NAMES = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
 PUBLISHED = f"{HOST}:{PUBLISH_DOOR}/minicluster"
+OLDEST_RANKS = (0, 2)
+"""The release since which ranks report by TLS; those of older ones cannot speak to this job service."""
 Progress = Callable[[str], None]
 
 
@@ -86,6 +89,20 @@ def ensure_local(daemon: Daemon, name: str, progress: Progress) -> Mapping[str, 
             " Where the machine cannot reach the outside, load the image (docker load), or name one that it"
             " can reach."
         ) from error
+
+
+def ranks_can_report(daemon: Daemon, hub_image: str) -> bool:
+    """Tell whether ranks of a hub image's release can speak to this one's job service.
+
+    An image that is gone, or names no release, is taken for new enough.
+    """
+    try:
+        about = daemon.call("inspect_image", hub_image)
+    except DockerMissing:
+        return True
+    told = ((about.get("Config") or {}).get("Labels") or {}).get("org.opencontainers.image.version", "")
+    found = re.match(r"(\d+)\.(\d+)", told)
+    return found is None or (int(found[1]), int(found[2])) >= OLDEST_RANKS
 
 
 def split(name: str) -> tuple[str, str, str]:

@@ -63,7 +63,8 @@ def report(
         f"notebook image  {known.images.notebook}",
     ]
     if known.former:
-        lines.append(f"before the last upgrade: {known.former.hub}, {known.former.notebook}")
+        former = filter(None, (known.former.hub, known.former.notebook))
+        lines.append(f"before the last upgrade: {', '.join(former)}")
     if not known.images.hub_is_published and len(nodes) > 1:
         lines.append(
             "The hub image is only on the manager: other nodes have no relay and get no image. Publish it"

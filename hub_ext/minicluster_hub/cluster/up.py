@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from minicluster_hub.cluster import (
@@ -144,10 +145,17 @@ class Up:
             registry=self._resolve("registry image", registry) if registry else now.registry,
             notebook=self._cached(notebook) if notebook else now.notebook,
         )
-        former = now if self.upgrading and now.hub and found != now else self.record.former
+        former = self._former(now) if self.upgrading and now.hub and found != now else self.record.former
         self._keep(images=found, former=former)
         if choices.shared_data:
             self._share(found.hub)
+
+    def _former(self, now: Images) -> Images:
+        """Return the images before this upgrade: servers send jobs with theirs, if its ranks can report."""
+        if images.ranks_can_report(self.daemon, now.hub):
+            return now
+        self.steps.done("notebook servers", "send jobs again once they were stopped and started")
+        return replace(now, notebook="")
 
     def _share(self, hub_image: str) -> None:
         if not self.record.images.hub_is_published:
