@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minicluster.wire import DISK_FULL_SIGNAL
+from minicluster_hub.cluster.eviction import fullest
+from minicluster_hub.cluster.eviction_guard import Guard
 from minicluster_hub.cluster.eviction_rules import (
     KILL_AFTER_S,
     MUCH,
@@ -25,6 +30,7 @@ from minicluster_hub.cluster.eviction_rules import (
     tenant_of,
     written_bytes,
 )
+from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
 
 GB = 10**9
@@ -195,3 +201,55 @@ def test_one_at_a_time_and_the_next_one_only_after_room_had_time_to_come_back() 
     assert step(REMOVE_AFTER_S + 3, two) is None
     assert step(REMOVE_AFTER_S + 3 + SETTLE_S - 1, two) is None
     assert step(REMOVE_AFTER_S + 3 + SETTLE_S, two) == (Step.ASK, "two")
+
+
+class Engine:
+    """An engine as the guard asks it: a real one would have to have its disk filled, which the lab does."""
+
+    def __init__(self, *containers: dict[str, Any]) -> None:
+        self.containers = list(containers)
+        self.done: list[tuple[str, str, int]] = []
+        self.fault: DockerError | None = None
+
+    def once(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self.fault:
+            raise self.fault
+        if method == "containers":
+            wanted = next(one for one in kwargs["filters"]["label"] if one.startswith(ROLE_LABEL))
+            return [
+                one for one in self.containers if f"{ROLE_LABEL}={one['Labels'].get(ROLE_LABEL)}" == wanted
+            ]
+        if method in ("kill", "remove_container"):
+            self.done.append((method, args[0], kwargs.get("signal", 0)))
+        return {"stats": {}, "df": {"Volumes": None}}.get(method)
+
+
+def test_the_guard_asks_then_kills_then_removes_the_tenants_container_and_no_other() -> None:
+    hub = raw("hub") | {"Id": "hub", "SizeRw": 90 * GB}
+    engine = Engine(hub, raw("task") | {"SizeRw": 2 * GB, "Created": 1000})
+    guard = Guard(engine, local_homes=True)  # pyright: ignore[reportArgumentType]
+    for at in (0.0, KILL_AFTER_S, REMOVE_AFTER_S):
+        guard.look(1000.0 + at, LOW)
+    assert engine.done == [
+        ("kill", "abc", DISK_FULL_SIGNAL),
+        ("kill", "abc", 9),
+        ("remove_container", "abc", 0),
+    ]
+
+
+def test_the_guard_goes_on_when_the_engine_was_away() -> None:
+    engine = Engine(raw("task") | {"SizeRw": 2 * GB, "Created": 1000})
+    guard = Guard(engine, local_homes=False)  # pyright: ignore[reportArgumentType]
+    engine.fault = DockerAway("restarting")
+    guard.look(1000.0, LOW)
+    engine.fault = None
+    guard.look(1003.0, LOW)
+    assert [what for what, _, _ in engine.done] == ["kill"]
+
+
+def test_the_disk_with_least_beyond_its_reserve_counts(tmp_path: Path) -> None:
+    told = os.statvfs(tmp_path)
+    disk = fullest([str(tmp_path), "/"], 10**18)
+    assert disk.low and disk.nearly_low and disk.in_need and disk.reserve_bytes == 10**18
+    assert abs(disk.free_bytes - told.f_bavail * told.f_frsize) < 10 * GB
+    assert "less than the reserve" in str(disk)

@@ -12,147 +12,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from minicluster.wire import DISK_FULL_SIGNAL
-from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.eviction_rules import (
-    RESERVE_ENV,
-    TENANTS,
-    VOLUME_DIR,
-    VOLUMES_ENV,
-    Disk,
-    Eviction,
-    History,
-    Step,
-    Tenant,
-    Verdict,
-    reserve_bytes,
-    tenant_of,
-    written_bytes,
-)
-from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
-from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
+from minicluster_hub.cluster.eviction_rules import RESERVE_ENV, VOLUME_DIR, VOLUMES_ENV, Disk, reserve_bytes
+
+if TYPE_CHECKING:
+    from minicluster_hub.cluster.eviction_guard import Guard
 
 _FOLDERS = ("/", VOLUME_DIR)
 """Where containers' layers lie, and where volumes do: often the same disk."""
 _LOOK_S = 3.0
 """Nothing tells of a disk that gets full, so it is asked: a call of a microsecond."""
-_VOLUMES_PAUSE_S, _VOLUMES_PART = 10.0, 5
-"""Measuring volumes takes the engine a walk over all their files: at most this part of the time."""
 
 log = logging.getLogger(__name__)
-
-
-class Volumes:
-    """The sizes of the node's volumes, measured beside everything else."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._pool = ThreadPoolExecutor(1, "volumes")
-        self._measuring: Future[dict[str, int]] | None = None
-        self._sizes: dict[str, int] = {}
-        self._not_before = 0.0
-
-    def sizes(self, now: float) -> Mapping[str, int]:
-        """Return what was measured last, and measure again when it is time."""
-        if self._measuring is not None and self._measuring.done():
-            with suppress(DockerError):
-                self._sizes = self._measuring.result()
-            self._measuring = None
-        if self._measuring is None and now >= self._not_before:
-            self._measuring = self._pool.submit(self._measure)
-        return self._sizes
-
-    def _measure(self) -> dict[str, int]:
-        began = time.time()
-        try:
-            found = self._daemon.once("df").get("Volumes") or ()
-        finally:
-            took_s = time.time() - began
-            self._not_before = time.time() + max(_VOLUMES_PAUSE_S, _VOLUMES_PART * took_s)
-        sizes = {one["Name"]: int((one.get("UsageData") or {}).get("Size", -1)) for one in found}
-        return {name: size for name, size in sizes.items() if size >= 0}
-
-
-class Guard:
-    """Looks at this node's disk, and acts. local_homes: homes are volumes of this node."""
-
-    def __init__(
-        self, daemon: Daemon, chosen_bytes: int, *, local_homes: bool, folders: Sequence[str] = _FOLDERS
-    ) -> None:
-        self._daemon = daemon
-        self._chosen_bytes = chosen_bytes
-        self._folders = folders
-        self._volumes = Volumes(daemon) if local_homes else None
-        self._history = History()
-        self._eviction = Eviction()
-        self._was_low = False
-
-    def look(self, now: float) -> None:
-        """Do what is to be done now."""
-        disk = self._disk()
-        self._tell(disk)
-        if not (disk.nearly_low or self._eviction.under_way):
-            return
-        try:
-            tenants = self._tenants(now)
-            self._history.add(now, tenants)
-            order = self._eviction.next(now, disk, tenants, self._history)
-            if order is not None:
-                self._carry_out(*order)
-        except DockerError as error:
-            log.warning("the engine does not say who fills the disk: %s", error)
-
-    def _disk(self) -> Disk:
-        """Return the disk that has least beyond its reserve."""
-        found = []
-        for folder in self._folders:
-            told = os.statvfs(folder)
-            reserve = reserve_bytes(self._chosen_bytes, told.f_blocks * told.f_frsize)
-            found.append(Disk(told.f_bavail * told.f_frsize, reserve))
-        return min(found, key=lambda one: one.free_bytes - one.reserve_bytes)
-
-    def _tell(self, disk: Disk) -> None:
-        if disk.low != self._was_low:
-            self._was_low = disk.low
-            words = "is less than" if disk.low else "is at least"
-            free, reserve = disk.free_bytes / 1e9, disk.reserve_bytes / 1e9
-            log.warning("%.1f GB of the disk are free, which %s the reserve of %.1f GB", free, words, reserve)
-
-    def _tenants(self, now: float) -> list[Tenant]:
-        raw = [
-            one
-            for role in TENANTS
-            for one in self._daemon.once(
-                "containers",
-                all=True,
-                size=True,
-                filters={"label": [f"{CLUSTER_LABEL}={CLUSTER}", f"{ROLE_LABEL}={role}"]},
-            )
-        ]
-        written = {one["Id"]: self._written(one["Id"]) for one in raw if one.get("State") == "running"}
-        volumes = self._volumes.sizes(now) if self._volumes else {}
-        found = (tenant_of(one, volumes, written) for one in raw)
-        return [one for one in found if one is not None]
-
-    def _written(self, container_id: str) -> int:
-        try:
-            return written_bytes(self._daemon.once("stats", container_id, stream=False, one_shot=True))
-        except (DockerMissing, DockerConflict):  # It ended a moment ago.
-            return 0
-
-    def _carry_out(self, step: Step, verdict: Verdict) -> None:
-        tenant = verdict.tenant
-        log.warning("%s %s (%s): %s", step, tenant, tenant.id[:12], verdict.why)
-        with suppress(DockerMissing, DockerConflict):  # It is gone, or runs no more.
-            if step is Step.REMOVE:
-                self._daemon.once("remove_container", tenant.id, force=True)
-            else:
-                number = DISK_FULL_SIGNAL if step is Step.ASK else signal.SIGKILL
-                self._daemon.once("kill", tenant.id, signal=int(number))
 
 
 def main() -> int:
@@ -160,8 +33,34 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    chosen = int(os.environ.get(RESERVE_ENV) or 0)
-    guard = Guard(Daemon.connect(), chosen, local_homes=os.environ.get(VOLUMES_ENV) == "1")
+    chosen_bytes = int(os.environ.get(RESERVE_ENV) or 0)
+    guard: Guard | None = None
+    was_low = False
     while not ended.wait(_LOOK_S):
-        guard.look(time.time())
+        disk = fullest(_FOLDERS, chosen_bytes)
+        if disk.low != was_low:
+            was_low = disk.low
+            log.warning("%s", disk)
+        if disk.nearly_low and guard is None:
+            guard = _guard()
+        if guard is not None:
+            guard.look(time.time(), disk)
     return 0
+
+
+def fullest(folders: Sequence[str], chosen_bytes: int) -> Disk:
+    """Return the disk that has least beyond its reserve."""
+    found: list[Disk] = []
+    for folder in folders:
+        told = os.statvfs(folder)
+        reserve = reserve_bytes(chosen_bytes, told.f_blocks * told.f_frsize)
+        found.append(Disk(told.f_bavail * told.f_frsize, reserve))
+    return min(found, key=lambda one: one.free_bytes - one.reserve_bytes)
+
+
+def _guard() -> Guard:
+    """What asks the engine takes 30 MB, which a node with room does not need."""
+    from minicluster_hub.cluster.daemon import Daemon
+    from minicluster_hub.cluster.eviction_guard import Guard
+
+    return Guard(Daemon.connect(), local_homes=os.environ.get(VOLUMES_ENV) == "1")

@@ -40,6 +40,11 @@ class Disk:
     free_bytes: int
     reserve_bytes: int
 
+    def __str__(self) -> str:
+        words = "less than" if self.low else "at least"
+        free, reserve = self.free_bytes / 1e9, self.reserve_bytes / 1e9
+        return f"{free:.1f} GB of the disk are free, {words} the reserve of {reserve:.1f} GB"
+
     @property
     def low(self) -> bool:
         return self.free_bytes < self.reserve_bytes
