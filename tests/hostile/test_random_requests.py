@@ -95,7 +95,7 @@ def weight():
 @pytest.mark.full("some thousand requests")
 @pytest.mark.timeout(900)
 async def test_no_request_breaks_the_service(start_api, caplog):
-    import schemathesis
+    schemathesis = pytest.importorskip("schemathesis", reason="its package comes with ./test full")
 
     async with start_api(user_rate=NO_LIMIT, refusal_s=0.0) as api:
         job, agents, _ = await api.running("ada")
