@@ -141,3 +141,22 @@ async def tell_errors_of_many_ranks(api):
 
 def error_of(rank):
     return {"kind": "exception", "message": "boom", "traceback": TRACEBACK, "rank": rank, "at": 1.0 + rank}
+
+
+async def test_long_specs_are_not_read_at_each_tick(api):
+    """200 open jobs of one user, with 100 KB each, would hold up everybody a few times a second."""
+    job = await api.submit("bob", nodes=5, env={"A": "x" * 30_000})
+    api.context.store.world()
+    read = []
+
+    def see(_connection, _cursor, statement, *_):
+        read.append(statement)
+
+    engine = api.context.store._database._engine
+    event.listen(engine, "before_cursor_execute", see)
+    try:
+        world = api.context.store.world()
+    finally:
+        event.remove(engine, "before_cursor_execute", see)
+    assert [one.spec.env["A"] for one in world.jobs if one.id == job.id] == ["x" * 30_000]
+    assert read and not [one for one in read if "jobs.spec," in one or "jobs.spec \n" in one]

@@ -66,7 +66,7 @@ def test_a_tick_reads_what_is_new(sqlite: Store):
     assert once < 20
     again = sqlite.world()
     assert again == before
-    assert len(queries) == 2 * once
+    assert len(queries) < 2 * once, "what is known is not read again"
     assert all(one is other for one, other in zip(before.jobs, again.jobs, strict=True))
 
 

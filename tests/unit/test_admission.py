@@ -79,7 +79,8 @@ def test_limits_on_ranks_jobs_and_environment():
         == "too_many_jobs"
     )
     assert (
-        refused(spec(env={"A": "x" * 50}), limits=AdmissionLimits(max_env_bytes=40)).code == "env_too_large"
+        refused(spec(env={"A": "\N{GRINNING FACE}" * 10}), limits=AdmissionLimits(max_env_bytes=40)).code
+        == "env_too_large"
     )
 
 

@@ -143,7 +143,7 @@ def _check_environment(spec: JobSpec, limits: AdmissionLimits) -> None:
     if taken:
         message = f"the cluster sets these variables itself: {', '.join(taken)}"
         raise JobRefused("env_reserved", message, "Leave them out of --env.")
-    size = sum(len(name) + len(value) for name, value in spec.env.items())
+    size = sum(len(name) + len(value.encode()) for name, value in spec.env.items())
     if size > limits.max_env_bytes:
         message = f"--env holds {size} bytes; the limit is {limits.max_env_bytes}"
         raise JobRefused("env_too_large", message, "Pass large values as variables of the notebook.")

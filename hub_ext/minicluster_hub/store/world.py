@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import Connection, func, or_, select
 
 from minicluster_hub.models import JobRecord, RankRecord, World
 from minicluster_hub.store import images, snapshots
 from minicluster_hub.store.gangs import LIVE_STATES
-from minicluster_hub.store.jobs import OPEN_STATES
-from minicluster_hub.store.rows import AnyRow, to_gang, to_job, to_lease, to_rank, to_server, to_task
+from minicluster_hub.store.jobs import OPEN_STATES, list_by_id
+from minicluster_hub.store.rows import AnyRow, to_gang, to_lease, to_rank, to_server, to_task
 from minicluster_hub.store.tables import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
 
 _Record = TypeVar("_Record")
-_OPEN_JOBS = select(JOBS).where(JOBS.c.state.in_(OPEN_STATES)).order_by(JOBS.c.id)
+# A spec may have 100 KB, and 200 jobs of one user are open: it is read again only with what changed.
+_BRIEF = (*(one for one in JOBS.c if one is not JOBS.c.spec), func.length(JOBS.c.spec).label("spec_chars"))
+_OPEN_JOBS = select(*_BRIEF).where(JOBS.c.state.in_(OPEN_STATES)).order_by(JOBS.c.id)
 _WITH_LIVE_TASKS = GANGS.c.id.in_(select(TASKS.c.gang_id).where(TASKS.c.state.in_(LIVE_STATES)))
 # A gang whose tasks have all ended still matters to the job that it is bound to.
 _LIVE = or_(GANGS.c.job_id.is_not(None), _WITH_LIVE_TASKS)
@@ -44,9 +46,15 @@ class WorldReader:
 
     def read(self, connection: Connection) -> World:
         """Return the world; jobs and gangs oldest first, tasks by gang and index, ranks in order."""
-        self._jobs = _known(connection.execute(_OPEN_JOBS), self._jobs, to_job)
+        self._jobs = self._open_jobs(connection)
         self._ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
         return _world(connection, tuple(self._jobs.values()), tuple(self._ranks.values()))
+
+    def _open_jobs(self, connection: Connection) -> dict[AnyRow, JobRecord]:
+        rows = connection.execute(_OPEN_JOBS).all()
+        changed = list_by_id(connection, [row.id for row in rows if row not in self._jobs])
+        read = {job.id: job for job in changed}
+        return {row: self._jobs.get(row) or read[row.id] for row in rows}
 
 
 def _known(
