@@ -154,3 +154,18 @@ async def test_times_of_any_length_start_a_job(api, timeout_s, quiet_after_s):
 def test_a_large_number_is_named_by_its_field():
     with pytest.raises(ValidationError, match="cleared"):
         TaskReport(cleared=2**64)
+
+
+async def test_a_nul_in_an_address_or_a_name_does_not_reach_the_database(api):
+    """PostgreSQL refuses it, which was taken for a database that is away."""
+    job = await api.submit("ada", nodes=5)
+    for path in (f"api/jobs/{job.id}/files/a%00b", "api/about?image=a%00b", "api/data/sets/x?owner=%00"):
+        answer = await api.ask("GET" if "sets" not in path else "DELETE", path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid"), path
+    spec = {"payload_sha256": job_payload(), "data": [{"name": "a\0b/pets"}]}
+    answer = await api.ask("POST", "api/jobs", json={"idempotency_key": "the-key-0", "spec": spec})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
+
+
+def job_payload():
+    return hashlib.sha256(b"a cell").hexdigest()

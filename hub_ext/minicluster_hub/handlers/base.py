@@ -49,6 +49,8 @@ class ServiceHandler(RequestHandler, ABC):
 
     async def _admit(self) -> None:
         """Raise ApiError if the request is not taken."""
+        if "%00" in (self.request.uri or ""):  # PostgreSQL takes no NUL, and would seem to be away
+            raise ApiError(422, "invalid", "the address holds a NUL character, which no name has")
         if self.route is None:
             there = ", ".join(self.routes)
             message = f"{self.request.method} is not for this path; there is: {there}"

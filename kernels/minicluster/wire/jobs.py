@@ -82,7 +82,7 @@ class DataUse(Message):
     The service fills in the rest when the job is submitted: a later push changes nothing for the job.
     """
 
-    name: str = Field(pattern=r"^([^/\s]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    name: str = Field(pattern=r"^([^/\s\x00]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     owner: Name = ""
     manifest_sha256: str = Field(default="", max_length=64)
     size_bytes: Count = 0
