@@ -46,15 +46,17 @@ class WorldReader:
 
     def read(self, connection: Connection) -> World:
         """Return the world; jobs and gangs oldest first, tasks by gang and index, ranks in order."""
-        self._jobs = self._open_jobs(connection)
-        self._ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
-        return _world(connection, tuple(self._jobs.values()), tuple(self._ranks.values()))
+        # Another thread may read at the same time: what this one has read is its own.
+        self._jobs = jobs = self._open_jobs(connection, self._jobs)
+        self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
+        return _world(connection, tuple(jobs.values()), tuple(ranks.values()))
 
-    def _open_jobs(self, connection: Connection) -> dict[AnyRow, JobRecord]:
+    @staticmethod
+    def _open_jobs(connection: Connection, before: Mapping[AnyRow, JobRecord]) -> dict[AnyRow, JobRecord]:
         rows = connection.execute(_OPEN_JOBS).all()
-        changed = list_by_id(connection, [row.id for row in rows if row not in self._jobs])
+        changed = list_by_id(connection, [row.id for row in rows if row not in before])
         read = {job.id: job for job in changed}
-        return {row: self._jobs.get(row) or read[row.id] for row in rows}
+        return {row: before.get(row) or read[row.id] for row in rows}
 
 
 def _known(
