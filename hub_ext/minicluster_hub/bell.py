@@ -11,7 +11,7 @@ bell: a job's id; of the orders' bell: a task's id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 
 NODES = "nodes"
@@ -54,9 +54,16 @@ class Bell:
 
     def __init__(self) -> None:
         self._listeners: dict[Hashable | None, set[Listener]] = {}
+        self._first: list[Callable[[Hashable], None]] = []
+
+    def tell_first(self, hear: Callable[[Hashable], None]) -> None:
+        """Call this at each ring, before anybody wakes, for good."""
+        self._first.append(hear)
 
     def ring(self, key: Hashable) -> None:
         """Wake everyone who listens to this key, or to all keys."""
+        for hear in self._first:
+            hear(key)
         for place in (key, None):
             for listener in self._listeners.get(place, ()):
                 listener.hear(key)

@@ -29,6 +29,7 @@ from minicluster_hub.looks import Looks
 from minicluster_hub.meetings import sentence
 from minicluster_hub.models import JobRecord, NodeView, RankRecord, TaskRecord, World
 from minicluster_hub.orders import TaskOver, orders_for
+from minicluster_hub.overview import Overview
 from minicluster_hub.paces import Paces
 from minicluster_hub.scenes import Isolate, Limits, Scene, together
 from minicluster_hub.scheduling.base import Snapshot, Topology
@@ -75,6 +76,8 @@ class Board:
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
         self._versions: dict[int, str] = {}
+        self.overview = Overview(store.jobs_by_id, self.summaries, self.nodes)
+        self.changes.tell_first(self.overview.hear)
 
     # --- shown by the reconciler --------------------------------------------------------------
 

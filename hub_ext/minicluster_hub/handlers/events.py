@@ -62,7 +62,7 @@ class EventStream(UserHandler):
         """Send events; waits while the reader is slow, so that what it misses can be left out."""
         for event in events:
             ident = f"id: {event.cursor}\n" if event.cursor else ""
-            await self._send(f"event: {event.name}\n{ident}data: {event.data.model_dump_json()}\n\n")
+            await self._send(f"event: {event.name}\n{ident}data: {event.json()}\n\n")
 
     async def _send(self, text: str) -> None:
         """Send a text. Cuts a reader that does not take it; one that comes again goes on where it was."""
@@ -168,10 +168,9 @@ class OverviewEventsHandler(EventStream):
             await self.push(self._jobs(rung - {NODES}, owner))
             nodes_wait = nodes_wait or NODES in rung
             if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
-                await self.push([Event("nodes", self.context.board.nodes())])
+                await self.push([Event("nodes", self.context.board.overview.nodes())])
                 nodes_at, nodes_wait = time.monotonic(), False
 
     def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
-        records = self.context.store.jobs_by_id([key for key in job_ids if isinstance(key, int)])
-        seen = [record for record in records if owner in (None, record.owner)]
-        return [Event("job", job) for job in self.context.board.summaries(seen)]
+        changed = [key for key in job_ids if isinstance(key, int)]
+        return [Event("job", text) for text in self.context.board.overview.jobs(changed, owner)]

@@ -17,11 +17,14 @@ from minicluster_hub.models import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event. `cursor` is where the reader stands after it."""
+    """One server-sent event. data: a message, or its JSON. `cursor` is where the reader stands after it."""
 
     name: str
-    data: BaseModel
+    data: BaseModel | str
     cursor: str = ""
+
+    def json(self) -> str:
+        return self.data if isinstance(self.data, str) else self.data.model_dump_json()
 
 
 class JobFeed:
