@@ -37,6 +37,8 @@ from minicluster_hub.steps import ENDING, PLACING, STARTING, Step, all_keys, key
 from minicluster_hub.store import NotLeading, Store
 
 IDLE_LOOK_S = 5.0
+LONGEST_REST_S = 0.2
+"""After a tick the loop rests as long as it took, but no longer."""
 
 
 class Reconciler:
@@ -102,6 +104,7 @@ class Reconciler:
         wait_s: float | None = 0.0
         while True:
             await self._sleep(wait_s)
+            began = time.monotonic()
             try:
                 wait_s = self._tick()
             except NotLeading:
@@ -109,6 +112,8 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
+            # Whoever wakes it all the time, the loop has half of its time for everybody else.
+            await asyncio.sleep(min(LONGEST_REST_S, time.monotonic() - began))
 
     async def _listen(self) -> None:
         """Note that the loop turns, while there are agents to hear."""

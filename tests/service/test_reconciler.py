@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from contextlib import suppress
 
 from minicluster.wire import ErrorKind, JobState, RankReport, RankState, StopMode
@@ -188,3 +189,26 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
                 say(sqlite, reconciler, task, store_port=4000)
             assert await listener.wait(60)
         assert reconciler.board.orders(tasks[0]).run is not None
+
+
+async def test_who_wakes_it_all_the_time_leaves_others_half_of_the_loop(sqlite, monkeypatch):
+    """A task may send fifty reports in a second, each with other news of whom it does not reach."""
+    in_ticks = 0.0
+    async with service(sqlite, Machines()) as reconciler:
+        tick = reconciler._tick
+
+        def slow_tick():
+            nonlocal in_ticks
+            began = time.monotonic()
+            time.sleep(0.02)
+            reconciler.wake()
+            wait_s = tick()
+            in_ticks += time.monotonic() - began
+            return wait_s
+
+        monkeypatch.setattr(reconciler, "_tick", slow_tick)
+        reconciler.wake()
+        began = time.monotonic()
+        while (elapsed := time.monotonic() - began) < 1.0:
+            await asyncio.sleep(0)
+        assert 0.0 < in_ticks < 0.6 * elapsed
