@@ -39,7 +39,7 @@ LAYERS = [
     ["foretelling", "shadowing", "usage_report"],
     ["rules", "accounts"],
     ["board"],
-    ["orders", "looks", "keepers", "holds", "gpu_readings", "paces"],
+    ["orders", "looks", "keepers", "holds", "gpu_readings", "overview", "paces"],
     ["lifecycle", "deadlines", "views", "scheduler_view", "my_queue"],
     ["losses"],
     ["quarantine"],
