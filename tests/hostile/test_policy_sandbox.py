@@ -13,7 +13,7 @@ from minicluster_hub.rules.in_force import BUILT_IN
 from minicluster_hub.rules.sandbox import ContainerSandbox, SandboxAway
 from minicluster_hub.states import JobEvent
 
-from ..service.machines import Machines, play, say, service, submit, until
+from ..service.machines import Machines, play, play_one, say, service, submit, until
 from ..service.sandboxes import own_policies
 from ..service.test_rules import TURNS_BAD
 
@@ -104,10 +104,7 @@ async def test_a_policy_that_attacks_is_taken_back_and_the_jobs_run(
     caplog.set_level("INFO")
     async with service(sqlite, machines, own=own(line, **names)) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        job = submit(sqlite, nodes=1)
-        reconciler.wake()
-        assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
-        report = reconciler.rules.report()
+        report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
     assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
     assert len(report.trouble) < 3000
@@ -153,9 +150,7 @@ async def test_code_that_goes_round_python_has_no_network_either(sqlite, own, wi
     machines = Machines()
     async with service(sqlite, machines, own=own(calls, port=witness.getsockname()[1])) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        job = submit(sqlite, nodes=1)
-        reconciler.wake()
-        assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
+        await play_one(sqlite, reconciler, machines)
     assert not was_called(witness)
 
 

@@ -9,6 +9,7 @@ from minicluster.wire import (
     ErrorKind,
     JobError,
     JobSpec,
+    JobState,
     JobSubmit,
     NodeRange,
     RankReport,
@@ -124,6 +125,14 @@ async def play(store, reconciler, machines, job_id, *, succeed=True, owner=None)
                     _act(store, reconciler, task, done, succeed)
             await asyncio.sleep(0.002)
     return store.job(job_id)
+
+
+async def play_one(store, reconciler, machines):
+    """Submit a job for one node and play it to its success; return what the rules then report."""
+    job = submit(store, nodes=1)
+    reconciler.wake()
+    assert (await play(store, reconciler, machines, job)).state is JobState.SUCCEEDED
+    return reconciler.rules.report()
 
 
 def _act(store, reconciler, task, done, succeed):

@@ -11,7 +11,7 @@ from minicluster_hub.rules.in_force import BUILT_IN
 from minicluster_hub.rules.own import OwnPolicies
 from minicluster_hub.states import JobEvent
 
-from .machines import Machines, play, service, submit, until
+from .machines import Machines, play, play_one, service, submit, until
 
 LAST_FIRST = """
 from minicluster_hub.scheduling.base import Grant, Plan
@@ -138,10 +138,7 @@ async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, ow
     line, told = BAD[does]
     async with service(sqlite, machines, own=own(TURNS_BAD.format(does=line))) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        job = submit(sqlite, nodes=1)
-        reconciler.wake()
-        assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
-        report = reconciler.rules.report()
+        report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
     assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
 

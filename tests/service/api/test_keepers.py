@@ -214,8 +214,10 @@ async def test_who_is_not_told_the_folder_finds_nothing(api, tmp_path):
 
 async def look(api, root):
     async with a_keeper(api, root) as keeper:
-        _, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
+        job = await api.submit(data=[{"name": "pets"}])
+        _, run = await keeper.order(job)
         found = keeper.folder(run, "pets")
+        assert found.is_dir(), f"{api.context.store.job(job.id)}\n{keeper.log}"
         for path in (root, *root.rglob("*")):
             os.chown(path, 1000, 1000)
         root.chmod(0o711)
