@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
+_FILES_AT_ONCE = 1000
 
 
 class Service(Connection):
@@ -125,7 +126,15 @@ class Service(Connection):
         return self._message(Publication, "POST", "api/images", content=ask.model_dump_json())
 
     def artifacts(self, job_id: int) -> ArtifactList:
-        return self._message(ArtifactList, "GET", f"api/jobs/{job_id}/files")
+        """Return all files of a job, read page by page."""
+        path, params = f"api/jobs/{job_id}/files", {"limit": f"{_FILES_AT_ONCE}"}
+        page = first = self._message(ArtifactList, "GET", path, params=params)
+        artifacts = [*first.artifacts]
+        while page.more:
+            after = {**params, "after": artifacts[-1].place}
+            page = self._message(ArtifactList, "GET", path, params=after)
+            artifacts += page.artifacts
+        return first.model_copy(update={"artifacts": tuple(artifacts), "more": False})
 
     def bring_result(self, job_id: int, file: BinaryIO) -> None:
         """Write a job's result into an empty file. Raises OSError when that does not take it."""

@@ -54,6 +54,12 @@ import minicluster as mc
 (mc.output() / "away").symlink_to("/etc/hostname")
 """
 
+LEAVING_MANY = """%%distribute --nodes 1 --name many-files
+import minicluster as mc
+for number in range(450):
+    (mc.output() / f"{number:03}").touch()
+"""
+
 
 def offer(site: Site, name: str, description: str, **packages: str) -> None:
     """Enter an image as a published one: an engine of processes has none. packages: with their versions."""
@@ -208,6 +214,20 @@ def test_a_file_of_any_name_comes_and_stays_text(page, session, site):
     expect(job.locator("#files-kept")).to_contain_text("away")
     assert downloaded(job, files)[1] == "odd"
     assert not is_broken(job)
+
+
+@pytest.mark.full("tests/hostile/test_lists has the pages of the list without a browser")
+def test_many_files_are_shown_page_by_page(page, session, site):
+    job = open_job_of(page, session, site, "many-files", LEAVING_MANY)
+    files, more = job.locator("#file-rows tr"), job.get_by_role("button", name="Show more")
+    for count in (200, 400):
+        expect(files).to_have_count(count)
+        expect(job.locator("#files-kept")).to_contain_text(f"The first {count} files.")
+        more.click()
+    expect(files).to_have_count(450)
+    expect(files.last).to_contain_text("449")
+    expect(more).to_be_hidden()
+    expect(job.locator("#files-kept")).not_to_contain_text("The first")
 
 
 def test_an_admin_allows_and_retires_images(page, site):

@@ -25,6 +25,7 @@ QUERIES = {
     "GET api/jobs/{job_id}/story": ("after", "limit"),
     "GET api/jobs/{job_id}/log": ("rank", "attempt", "offset", "limit"),
     "GET api/jobs/{job_id}/snapshots/{step}": ("part",),
+    "GET api/jobs/{job_id}/files": ("limit",),
     "GET api/jobs/{job_id}/files/{file}": ("part",),
     "GET api/usage": ("from", "to"),
     "DELETE api/servers/{owner}/{server}": ("place",),

@@ -283,7 +283,7 @@ async def test_jobs_without_end_count_though_they_are_only_rows(api):
 
 async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
     """One small file under ever more names: it costs 4 KB, its rows lie in the database."""
-    job, (agent,), (run,) = await api.running()
+    _, (agent,), (run,) = await api.running()
     data = b"one"
     blob = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=3)
     for kind in ("files", "snapshots"):
@@ -302,7 +302,8 @@ async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
         attempt=run.attempt, artifacts=(artifacts[0], ArtifactReport(path="0", part=0, blob=blob))
     )
     assert again.missing == ()
-    assert len((await api.ask("GET", f"api/jobs/{job.id}/files")).json()["artifacts"]) == run.output.files
+    with api.context.store._database.read() as connection:
+        assert connection.exec_driver_sql("SELECT COUNT(*) FROM artifacts").scalar() == run.output.files
     with api.context.store._database.read() as connection:
         assert connection.exec_driver_sql("SELECT COUNT(*) FROM snapshots").scalar() == 1_000
 

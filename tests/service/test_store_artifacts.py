@@ -14,7 +14,7 @@ def tell(store, task, attempt, *files, at=5.0):
 
 
 def paths(store, job):
-    return [(one.path, one.part) for one in store.artifacts.listed(job.id)]
+    return sorted((one.path, one.part) for one in store.artifacts.listed(job.id, 100))
 
 
 def test_files_are_kept_once_however_often_they_are_told(store, given):
@@ -26,6 +26,20 @@ def test_files_are_kept_once_however_often_they_are_told(store, given):
     assert store.artifacts.find(job.id, "b").part == 0
     assert store.artifacts.find(job.id, "b", 1).part == 1
     assert store.artifacts.find(job.id, "b", 2) is None
+
+
+def test_pages_together_are_all_of_them(store, given):
+    """Whatever the order of text is in this database."""
+    job, _, (first, second, *_others) = given.admitted()
+    for task, part in ((first, 0), (second, 1)):
+        names = ("b", "B", "a/b", "a b", "Ä", "a", "z", "%", "1", "10", "2")
+        tell(store, task, job.attempt_id, *(file(name, part=part) for name in names))
+    whole = store.artifacts.listed(job.id, 100)
+    pages = store.artifacts.listed(job.id, 3)
+    while len(page := store.artifacts.listed(job.id, 3, (pages[-1].part, pages[-1].path))) == 3:
+        pages += page
+    assert [*pages, *page] == whole and len(whole) == 22
+    assert [one.part for one in whole] == [0] * 11 + [1] * 11
 
 
 def test_what_another_attempt_tells_is_not_kept(store, given):

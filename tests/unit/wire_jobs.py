@@ -229,6 +229,7 @@ MESSAGES = {
         ],
         "keep_until": 1700000001.5,
         "left": ["Left in the output folder on node-1: x (no room)."],
+        "more": True,
     },
     wire.DataManifest: {"files": [["train/a.png", 5, False], ["train/b.sh", 7, True]], "pieces": [BLOB]},
     wire.MissingPieces: {"pieces": [BLOB]},

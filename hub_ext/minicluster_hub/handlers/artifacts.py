@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import ExitStack
 
 from pydantic import BaseModel
@@ -18,21 +19,42 @@ from minicluster_hub.handlers.ranges import RangeReply
 from minicluster_hub.handlers.route import Query, Route, Scope, Who
 from minicluster_hub.handlers.tasks import TaskHandler, most_of
 
+_PAGE = 1000
+_PART = re.compile(r"[0-9]{1,4}")
+_CUT = f"These are the first {_PAGE} files: this minicluster is older than the hub's. Restart your server."
 _COMES = "Files of its output folder are on their way."
 _LONG_BYTES = 32 << 20
 _WAITS = "The job service's disk is full: the job's files wait on the nodes until there is room."
 
 
 class ArtifactsHandler(UserHandler):
-    """What a job left in its output folder."""
+    """What a job left in its output folder, page by page."""
 
     def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
         days, ended_at = self.context.limits.artifacts_keep_days, record.ended_at
         keep_until = ended_at + days * DAY_S if days and ended_at else None
-        artifacts = self.context.store.artifacts
-        listed, left = tuple(artifacts.listed(record.id)), artifacts.left(record.id)
-        self.reply(ArtifactList(artifacts=listed, keep_until=keep_until, left=left))
+        after, limit = self._after(), self.query_int("limit", _PAGE, low=1, high=_PAGE)
+        found = self.context.store.artifacts.listed(record.id, limit + 1, after or (-1, ""))
+        more = len(found) > limit
+        left = () if after else self._left(record.id, more=more)
+        self.reply(ArtifactList(artifacts=tuple(found[:limit]), keep_until=keep_until, left=left, more=more))
+
+    def _after(self) -> tuple[int, str] | None:
+        """Return the task and the path of the last file that was seen. Raises ApiError (422)."""
+        told = self.get_query_argument("after", None, strip=False)
+        if told is None:
+            return None
+        part, slash, path = told.partition("/")
+        if not (slash and _PART.fullmatch(part)):
+            raise ApiError(422, "invalid", f"after={told[:40]!r}: want PART/PATH of a file, like 0/model.pt")
+        return int(part), path
+
+    def _left(self, job_id: int, *, more: bool) -> tuple[str, ...]:
+        """Return what did not come. Who names no limit may be of a release that knows no pages."""
+        left = self.context.store.artifacts.left(job_id)
+        cut = more and self.get_query_argument("limit", None) is None
+        return (*left, _CUT) if cut else left
 
 
 class ArtifactHandler(UserHandler, RangeReply):
@@ -119,9 +141,13 @@ ROUTES = (
         "GET",
         "api/jobs/{job_id}/files",
         ArtifactsHandler,
-        "What a job left in its output folder, by path",
+        "What a job left in its output folder, page by page",
         scope=Scope.READ,
         answer=ArtifactList,
+        query=(
+            Query("after", "string", "only files after this one, named by its PART/PATH"),
+            Query("limit", "integer", f"at most so many, by task and path; {_PAGE} if not given"),
+        ),
     ),
     Route(
         "GET",

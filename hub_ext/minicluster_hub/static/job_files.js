@@ -1,14 +1,22 @@
 // What a job left in its output folder: looked at when the job changes.
 
-import { address, ask, element, jobId, size } from "./service.js";
+import { address, ask, element, jobId, size, tellOf } from "./service.js";
 
 const ROWS = 200;
+const moreButton = document.getElementById("more-files");
+let wanted = ROWS;
+
+moreButton.addEventListener("click", () => {
+  wanted += ROWS;
+  tellOf("files", showFiles());
+});
 
 export async function showFiles() {
-  const { artifacts, keep_until: until, left } = await ask(`api/jobs/${jobId}/files`);
+  const { artifacts, keep_until: until, left, more } = await read(wanted);
+  moreButton.hidden = !more;
   document.getElementById("files").hidden = !artifacts.length && !left.length;
   document.getElementById("files-kept").textContent = [
-    artifacts.length > ROWS ? `The first ${ROWS} of ${artifacts.length} files.` : "",
+    more ? `The first ${artifacts.length} files.` : "",
     artifacts.length > 1 ? `All of them: %distribute files ${jobId} --to FOLDER.` : "",
     until ? `Kept until ${new Date(until * 1000).toLocaleDateString()}.` : "",
     ...left,
@@ -16,7 +24,18 @@ export async function showFiles() {
     .filter(Boolean)
     .join(" ");
   const several = artifacts.some((file) => file.part);
-  document.getElementById("file-rows").replaceChildren(...artifacts.slice(0, ROWS).map((file) => row(file, several)));
+  document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
+}
+
+// Reads so many files, page by page.
+async function read(count, after = {}) {
+  const page = await ask(`api/jobs/${jobId}/files`, { query: { ...after, limit: ROWS } });
+  if (!page.more || count <= ROWS) {
+    return page;
+  }
+  const last = page.artifacts.at(-1);
+  const rest = await read(count - ROWS, { after: `${last.part}/${last.path}` });
+  return { ...page, artifacts: [...page.artifacts, ...rest.artifacts], more: rest.more };
 }
 
 function row(file, several) {

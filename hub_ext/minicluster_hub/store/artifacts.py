@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, delete, exists, func, insert, select
+from sqlalchemy import Connection, delete, exists, func, insert, select, tuple_
 
 from minicluster.wire import FILE_BYTES, LEFT, Artifact, ArtifactReport, StorageKind
 from minicluster_hub.store import storage
@@ -20,12 +20,16 @@ class Artifacts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def listed(self, job_id: int) -> list[Artifact]:
-        """Return a job's files by path, those of its first task first."""
-        query = select(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id)
+    def listed(self, job_id: int, limit: int, after: tuple[int, str] = (-1, "")) -> list[Artifact]:
+        """Return so many of a job's files by task and path, in the primary key's order.
+
+        after: task and path of the last one that was seen. Databases differ in the order of text.
+        """
+        place = tuple_(ARTIFACTS.c.part, ARTIFACTS.c.path)
+        later = (ARTIFACTS.c.job_id == job_id, place > tuple_(*after))
+        query = select(ARTIFACTS).where(*later).order_by(ARTIFACTS.c.part, ARTIFACTS.c.path).limit(limit)
         with self._database.read() as connection:
-            # Sorted here: databases differ in the order of text.
-            return sorted(map(_artifact, connection.execute(query)), key=lambda one: (one.path, one.part))
+            return [_artifact(row) for row in connection.execute(query)]
 
     def fitting(self, job_id: int, told: Sequence[ArtifactReport], most: int) -> tuple[ArtifactReport, ...]:
         """Return those of these files with which a job has so many at most; those that it has stay."""

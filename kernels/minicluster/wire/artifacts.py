@@ -62,13 +62,20 @@ class Artifact(Message):
     sha256: Sha256
     created_at: float
 
+    @property
+    def place(self) -> str:
+        """What `after` names it by: PART/PATH."""
+        return f"{self.part}/{self.path}"
+
 
 class ArtifactList(Message):
-    """GET api/jobs/ID/files, by path.
+    """GET api/jobs/ID/files: a page of them by task and path.
 
-    keep_until: when they are removed; None: never, or not known yet. left: what did not come, and why.
+    keep_until: when they are removed; None: never, or not known yet. left, of the first page alone: what did
+    not come, and why. more: the next page begins `after` the last of these.
     """
 
     artifacts: tuple[Artifact, ...]
     keep_until: float | None = None
     left: tuple[str, ...] = ()
+    more: bool = False
