@@ -48,10 +48,11 @@ class LabCluster:
         done = self.first.run(self.docker_run(*words), check=check, within_s=within_s)
         return done.stdout + done.stderr
 
-    def docker_run(self, *words: str, name: str = "") -> list[str]:
-        """Return the documented command."""
+    def docker_run(self, *words: str, name: str = "", volumes: tuple[str, ...] = ()) -> list[str]:
+        """Return the documented command. volumes: what it mounts beside the engine's socket."""
         named = ["--name", name] if name else []
-        return ["docker", "run", "--rm", *named, "-v", f"{SOCKET}:{SOCKET}", self.images.hub, *words]
+        mounted = [f"--volume={volume}" for volume in (f"{SOCKET}:{SOCKET}", *volumes)]
+        return ["docker", "run", "--rm", *named, *mounted, self.images.hub, *words]
 
     @property
     def up_words(self) -> list[str]:

@@ -136,9 +136,8 @@ def cluster_of(second: Lab, block: str, images: Images) -> LabCluster:
     *pulls, up = block.replace("ghcr.io", outside).splitlines()
     for line in pulls:
         made.first.run(line, within_s=UP_WITHIN_S)
-    of_the_lab = [
-        word for word in made.up_words if word.startswith(("--registry", "--upstream", "--advertise"))
-    ]
+    ours = ("--registry", "--upstream", "--advertise", "--disk-reserve")
+    of_the_lab = [word for word in made.up_words if word.startswith(ours)]
     made.said = made.first.run([*shlex.split(up), *of_the_lab], within_s=UP_WITHIN_S).stdout
     made.join()
     return made
