@@ -9,7 +9,6 @@ from socket import socket
 from typing import TYPE_CHECKING, Any, Self
 
 from jupyterhub.httpclient import JupyterHubHTTPClient
-from jupyterhub.services.auth import HubOAuth
 
 from minicluster.wire import PolicyChoice
 from minicluster_hub.blobs import BlobFiles
@@ -20,6 +19,7 @@ from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.duty import Duty
 from minicluster_hub.former_agents import FormerAgents
 from minicluster_hub.fresh_dns import client_options
+from minicluster_hub.handlers.auth import ServiceAuth
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.server import Servers, make_servers
@@ -57,7 +57,7 @@ class Parts:
         """Open everything but the door."""
         # As a service of a Swarm the hub has another address after each restart.
         JupyterHubHTTPClient.instance(**client_options())
-        hub_auth = HubOAuth(parent=app, cache_max_age=app.auth_cache_s)
+        hub_auth = ServiceAuth(parent=app, cache_max_age=app.auth_cache_s)
         if not hub_auth.api_token:
             raise ValueError(
                 "JUPYTERHUB_API_TOKEN is not set: let the hub start the job service, or start it with the "
@@ -125,7 +125,7 @@ class Parts:
 
 def _context(
     app: MiniclusterHub,
-    hub_auth: HubOAuth,
+    hub_auth: ServiceAuth,
     store: Store,
     reconciler: Reconciler,
     clock: SteadyClock,

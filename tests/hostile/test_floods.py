@@ -116,6 +116,17 @@ async def test_methods_that_there_are_not_take_no_memory(start_api):
         assert "MADE-UP" not in text and 'method="other"' in text
 
 
+async def test_what_strangers_send_to_be_known_by_takes_no_memory(api):
+    """Whom the hub does not know is remembered for a while, by token and login session: of any length."""
+    for number in range(20):
+        headers = {"Cookie": f"jupyterhub-session-id={number}{'x' * 15_000}"}
+        answer = await api.client(f"{number}{'y' * 15_000}", **headers).get("api/jobs")
+        assert code(answer) == (401, "not_authenticated")
+    known = api.context.hub_auth.cache.values
+    assert sum(map(len, known)) < len(known) * 200
+    assert (await api.ask("GET", "api/jobs")).status_code == 200
+
+
 def test_who_asks_once_is_forgotten_again():
     buckets = Buckets()
     for number in range(30_000):

@@ -11,13 +11,24 @@ from urllib.parse import urlsplit
 
 from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler, HubOAuthenticated
 from tornado.httputil import HTTPServerRequest
-from tornado.web import HTTPError
+from tornado.web import HTTPError, RequestHandler
 
 from minicluster_hub.handlers.base import ServiceHandler
 from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError, scope_missing, unknown_job
 from minicluster_hub.handlers.route import Route, Scope
 from minicluster_hub.models import JobRecord
+
+_SESSION_ID_CHARS = 64
+"""JupyterHub's have 32."""
+
+
+class ServiceAuth(HubOAuth):
+    """The hub's word about tokens, kept for a while, also that it does not know one."""
+
+    def get_session_id(self, handler: RequestHandler) -> str:
+        """Return the login session's id, which is a part of the cache's key: a stranger may send 16 KB."""
+        return super().get_session_id(handler)[:_SESSION_ID_CHARS]
 
 
 @dataclass(frozen=True, slots=True)

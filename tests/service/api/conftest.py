@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
-from jupyterhub.services.auth import HubOAuth
 from tornado.netutil import bind_sockets
 
 from minicluster_hub.accounts import WEEK_S, Accounts
@@ -19,6 +18,7 @@ from minicluster_hub.catalogue.publishing import Publications
 from minicluster_hub.catalogue.registry import Registries
 from minicluster_hub.data_sets import DataSetFiles
 from minicluster_hub.disk_room import Room
+from minicluster_hub.handlers.auth import ServiceAuth
 from minicluster_hub.handlers.context import ApiLimits, Context
 from minicluster_hub.handlers.metrics import Metrics
 from minicluster_hub.handlers.server import make_server
@@ -140,7 +140,7 @@ def no_post(store, log):
 
 def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     store = Store.open(f"sqlite:///{folder}/minicluster.sqlite")
-    hub_auth = HubOAuth(
+    hub_auth = ServiceAuth(
         api_url=hub.url,
         api_token="the-services-own",
         base_url=PREFIX,
