@@ -21,6 +21,8 @@ from minicluster_hub.models import DataSetRecord
 from minicluster_hub.storage import Storage, cost
 from minicluster_hub.store import Store, StoreError
 
+MOST_OF_OWNER = 1000
+"""Lists show all of them, shared ones to everybody."""
 _SWEEP_EACH_S = 600.0
 _SWEPT_AT_ONCE = 200
 
@@ -96,6 +98,9 @@ class DataSetFiles:
             message = f"{len(missing)} pieces of {name} are not here"
             raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
         before = self.store.datasets.find(owner, name)
+        if before is None and self.store.datasets.count(owner) >= MOST_OF_OWNER:
+            message = f"you have {MOST_OF_OWNER} data sets, which is the most"
+            raise DataSetRefused(409, "too_many_data_sets", message, "%distribute data rm NAME removes one.")
         more = _entries(len(manifest.files), manifest.size_bytes)
         more -= _entries(before.files, before.size_bytes) if before else 0
         self.storage.check(owner, StorageKind.DATA, max(0, more))

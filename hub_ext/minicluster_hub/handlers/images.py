@@ -25,6 +25,9 @@ from minicluster_hub.models import JobRecord
 from minicluster_hub.storage import cost
 from minicluster_hub.store import ImageNameTaken
 
+_MOST_OF_OWNER = 100
+"""Lists show all of them."""
+
 
 class ImagesHandler(UserHandler):
     """The list, and its new entries."""
@@ -53,7 +56,10 @@ class ImagesHandler(UserHandler):
         self.reply(told, 202)
 
     def _check_room(self, owner: str, layer_bytes: int) -> None:
-        """Raise OverQuota, DiskReserved: a layer counts as long as the image is not retired."""
+        """Raise OverQuota, DiskReserved, ApiError: an image counts as long as it is not retired."""
+        if self.context.store.images.count(owner) >= _MOST_OF_OWNER:
+            message = f"{_MOST_OF_OWNER} images of yours are in the catalogue, which is the most"
+            raise ApiError(409, "too_many_images", message, "Ask an admin to retire those that nobody needs.")
         self.context.storage.room.check(layer_bytes)
         self.context.storage.check(owner, StorageKind.IMAGES, cost(layer_bytes))
 

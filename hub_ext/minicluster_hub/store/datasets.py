@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, Delete, Select, delete, exists, insert, or_, select, update
+from sqlalchemy import Connection, Delete, Select, delete, exists, func, insert, or_, select, update
 
 from minicluster.wire import BlobInfo
 from minicluster_hub.models import DataSetRecord
@@ -42,6 +42,11 @@ class DataSets:
     def find(self, owner: str, name: str) -> DataSetRecord | None:
         with self._database.read() as connection:
             return _find(connection, owner, name)
+
+    def count(self, owner: str) -> int:
+        """Return how many data sets an owner has."""
+        with self._database.read() as connection:
+            return connection.execute(select(func.count()).where(DATASETS.c.owner == owner)).scalar_one()
 
     def keep(self, record: DataSetRecord, pieces: Iterable[str]) -> None:
         """Make this the newest version. pieces: all that it stands on, its manifest too."""

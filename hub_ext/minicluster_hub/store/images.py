@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import ImageState, Recipe
@@ -34,6 +34,12 @@ class Images:
         with self._database.read() as connection:
             row = connection.execute(select(IMAGES).where(IMAGES.c.digest == digest)).one_or_none()
         return None if row is None else _record(row)
+
+    def count(self, owner: str) -> int:
+        """Return how many images an owner has published that are not retired."""
+        mine = (IMAGES.c.owner == owner, IMAGES.c.state != ImageState.RETIRED)
+        with self._database.read() as connection:
+            return connection.execute(select(func.count()).where(*mine)).scalar_one()
 
     def nodes(self) -> dict[str, tuple[str, ...]]:
         """Return the nodes that have each image, by its digest."""

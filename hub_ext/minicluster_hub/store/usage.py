@@ -18,9 +18,11 @@ class UsageRows:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def since(self, moment: float) -> list[UseRecord]:
-        """Return what was held at that moment or after it, in the order in which it began."""
+    def since(self, moment: float, owner: str | None = None) -> list[UseRecord]:
+        """Return what an owner (None: anybody) held at that moment or after it, in the order of its begin."""
         query = select(USAGE).where(or_(USAGE.c.ended_at.is_(None), USAGE.c.ended_at > moment))
+        if owner is not None:
+            query = query.where(USAGE.c.owner == owner)
         with self._database.read() as connection:
             return [_record(row) for row in connection.execute(query.order_by(USAGE.c.id))]
 
