@@ -43,6 +43,7 @@ class _Node:
     """The newest report of a node's keeper. moved_at: when it last brought something nearer."""
 
     sets: dict[str, DataStanding] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
     heard_at: float = 0.0
     moved_at: float = 0.0
 
@@ -116,12 +117,16 @@ class Keepers:
         changed = False
         for name in report.nodes:
             node = self._nodes.setdefault(name, _Node(moved_at=self._began))
-            node.heard_at = now
+            node.heard_at, node.addresses = now, report.addresses
             if node.sets != sets:
                 node.sets, node.moved_at, changed = sets, now, True
         if self.gpus.hear(report, now):
             self.bell.ring(GPUS)
         return changed
+
+    def addresses(self, nodes: Iterable[str]) -> set[str]:
+        """Return the addresses that these nodes have on all their networks, as far as their keepers spoke."""
+        return {address for name in nodes if name in self._nodes for address in self._nodes[name].addresses}
 
     def nodes_with(self, use: DataUse, nodes: Iterable[str]) -> tuple[str, ...]:
         """Return those of these nodes that have it."""

@@ -6,21 +6,26 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from minicluster_hub.cluster.firewall import Nodes
 from minicluster_hub.cluster.firewall_rules import (
     ALLOWED_ENV,
     CHAIN,
     DENIED_ENV,
     Access,
     Endpoint,
+    name_servers,
     restore_input,
 )
 
 ACCESS = Access(
-    (Endpoint("10.0.0.1", 443), Endpoint("fd00::1", 443)), ("10.0.0.1", "10.0.0.0/24", "fd00::/8")
+    (Endpoint("10.0.0.1", 443), Endpoint("fd00::1", 443)),
+    ("10.0.0.1", "10.0.0.0/24", "fd00::/8"),
+    ("10.0.0.53", "fd00::53"),
 )
 
 
@@ -42,6 +47,41 @@ def test_each_version_has_its_own_addresses() -> None:
     assert not [rule for rule in rules(4) if "fd00" in rule]
     assert not [rule for rule in rules(6) if "10.0.0" in rule or "169.254" in rule]
     assert "-m conntrack --ctorigdst fd00::/8 -j REJECT" in rules(6)
+
+
+def test_names_are_asked_for_at_the_name_servers_and_nowhere_else() -> None:
+    found = [rule for rule in rules(4) if "53" in rule]
+    called = "-m conntrack --ctorigdst 10.0.0.53 --ctorigdstport 53 -j RETURN"
+    assert found == [f"-p udp {called}", f"-p tcp {called}"]
+    assert rules(4).index(found[1]) < rules(4).index("-m addrtype --dst-type LOCAL -j REJECT")
+
+
+def test_name_servers_are_those_that_containers_ask_themselves() -> None:
+    told = """# a comment\nsearch lab.org\nnameserver 10.0.0.53\nnameserver fd00::53
+    nameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver\nnameserver dns.lab.org\n"""
+    assert name_servers(told) == ("10.0.0.53", "fd00::53")
+
+
+def test_an_address_is_denied_until_many_answers_were_without_it() -> None:
+    told = [["10.0.0.1", "10.66.0.1"], *[["10.0.0.1"]] * 59]
+    nodes = Told(told)
+    assert {nodes.addresses() for _ in told} == {("10.0.0.1", "10.66.0.1")}
+    nodes.answers = [OSError("the job service is away"), ["10.0.0.1"]]
+    assert [nodes.addresses(), nodes.addresses()] == [("10.0.0.1", "10.66.0.1"), ("10.0.0.1",)]
+
+
+class Told(Nodes):
+    """Hears these answers of a job service, one after the other."""
+
+    def __init__(self, answers: Sequence[list[str] | OSError]) -> None:
+        super().__init__(["https://10.0.0.1:8083/"], Path())
+        self.answers = list(answers)
+
+    def _ask(self, url: str) -> tuple[str, ...]:
+        answer = self.answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return tuple(answer)
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:70000", "pc-1:80", "10.0.0.1:8 -j X"])

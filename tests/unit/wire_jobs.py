@@ -240,6 +240,7 @@ MESSAGES = {
         "nodes": ["node-1"],
         "sets": [DATA_STANDING],
         "gpus": [{"gpu": "GPU-ab-1", "idle_s": 12.5, "held_bytes": 512}],
+        "addresses": ["10.0.0.1", "fd00::1"],
     },
     wire.Displays: {
         "rank": 1,

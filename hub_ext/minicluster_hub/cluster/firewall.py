@@ -17,9 +17,9 @@ import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 
+from minicluster.wire.bounds import plain_address
 from minicluster_hub.cluster.firewall_rules import (
     ALLOWED_ENV,
     BRIDGE,
@@ -30,13 +30,17 @@ from minicluster_hub.cluster.firewall_rules import (
     SERVICES_ENV,
     Access,
     Endpoint,
+    name_servers,
     restore_input,
 )
 
 ADDRESSES_PATH = "api/nodes/addresses"
 _CA_FILE = Path("/run/secrets/service_ca")
+_RESOLV_CONF = Path("/etc/resolv.conf")
 _PATIENCE_S, _LOOK_AGAIN_S = 5.0, 10.0
 """Who flushes a node's filter (firewalld that loads its rules again) tells nobody."""
+_FORGET_AFTER = 60
+"""Answers without an address: a job service that has just started knows little of the nodes."""
 _IPV6_IS_ON = Path("/proc/net/if_inet6")
 _WAIT_FOR_LOCK = "--wait=10"
 _FROM_CONTAINERS = ("INPUT", "DOCKER-USER")
@@ -60,7 +64,8 @@ class Nodes:
     def __init__(self, urls: Sequence[str], ca_file: Path) -> None:
         self._urls = urls
         self._ca_file = ca_file
-        self._known: tuple[str, ...] = ()
+        self._missed: dict[str, int] = {}
+        """By address, how many answers in a row were without it."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Nodes:
@@ -69,9 +74,14 @@ class Nodes:
     def addresses(self) -> tuple[str, ...]:
         for url in self._urls:
             with contextlib.suppress(OSError, ValueError, TypeError):  # away, or something else answers
-                self._known = self._ask(url)
+                self._hear(self._ask(url))
                 break
-        return self._known
+        return tuple(sorted(self._missed))
+
+    def _hear(self, told: Sequence[str]) -> None:
+        missed = {address: answers + 1 for address, answers in self._missed.items()}
+        missed |= dict.fromkeys(told, 0)
+        self._missed = {address: answers for address, answers in missed.items() if answers < _FORGET_AFTER}
 
     def _ask(self, url: str) -> tuple[str, ...]:
         context = ssl.create_default_context(cafile=str(self._ca_file))
@@ -79,7 +89,7 @@ class Nodes:
         url = f"{url}{ADDRESSES_PATH}"  # of `up`, never of a user
         with urllib.request.urlopen(url, timeout=_PATIENCE_S, context=context) as answer:  # noqa: S310
             told = json.load(answer)["addresses"]
-        return tuple(str(ip_address(one)) for one in told)
+        return tuple(plain_address(one) for one in told)
 
 
 class PacketFilter:
@@ -139,11 +149,15 @@ def main() -> int:
     chosen, nodes, filters = access_of(os.environ), Nodes.of(os.environ), _filters()
     access: Access | None = None
     while True:
-        wanted = replace(chosen, denied=(*chosen.denied, *nodes.addresses()))
+        wanted = replace(
+            chosen,
+            denied=(*chosen.denied, *nodes.addresses()),
+            name_servers=name_servers(_RESOLV_CONF.read_text()),
+        )
         for one in filters:
             if wanted != access or not one.is_installed():
                 one.install(wanted)
-                log.info("users' containers reach %s, and not %s", wanted.allowed, wanted.denied)
+                log.info("users' containers have this of the machines' network: %s", wanted)
         access = wanted
         if ended.wait(_LOOK_AGAIN_S):
             return 0  # The rules stay: a new version of this service follows, and users' containers run on.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 ALLOWED_ENV, DENIED_ENV = "MINICLUSTER_ALLOWED", "MINICLUSTER_DENIED"
 """Endpoints and networks, with commas between."""
@@ -43,10 +43,24 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """allowed: endpoints that users' containers reach in any case. denied: networks that they do not."""
+    """allowed: endpoints that users' containers reach in any case. denied: networks that they do not.
+
+    name_servers: addresses that they ask for names.
+    """
 
     allowed: tuple[Endpoint, ...]
     denied: tuple[str, ...]
+    name_servers: tuple[str, ...] = ()
+
+
+def name_servers(resolv_conf: str) -> tuple[str, ...]:
+    """Return what containers ask for names, by the file that the engine gives one in the node's own network.
+
+    The engine itself asks those on the loopback, and from the node.
+    """
+    told = (line.split() for line in resolv_conf.splitlines())
+    named = (words[1] for words in told if len(words) > 1 and words[0] == "nameserver")
+    return tuple(one for one in named if _is_elsewhere(one))
 
 
 def restore_input(access: Access, version: int) -> str:
@@ -63,11 +77,21 @@ def _rules(access: Access, version: int) -> Iterator[str]:
             # The address as it was called: a published port leads to a container's own address.
             called = f"--ctorigdst {one.address} --ctorigdstport {one.port}"
             yield f"-p tcp -m conntrack {called} -j RETURN"
-    for protocol in ("udp", "tcp"):
-        yield f"-p {protocol} --dport {_DNS} -j RETURN"
+    for address in _of_version(access.name_servers, version):
+        for protocol in ("udp", "tcp"):
+            called = f"--ctorigdst {address} --ctorigdstport {_DNS}"
+            yield f"-p {protocol} -m conntrack {called} -j RETURN"
     yield "-m addrtype --dst-type LOCAL -j REJECT"
     for network in _of_version((*LINK_LOCAL, *access.denied), version):
         yield f"-m conntrack --ctorigdst {network} -j REJECT"
+
+
+def _is_elsewhere(address: str) -> bool:
+    """Whether it is an address, and none of the loopback. With a zone (`%eth0`) no container reaches it."""
+    try:
+        return "%" not in address and not ip_address(address).is_loopback
+    except ValueError:
+        return False
 
 
 def _of_version(networks: Iterable[str], version: int) -> list[str]:

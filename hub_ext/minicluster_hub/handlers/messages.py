@@ -20,7 +20,7 @@ class JobStory(Message):
 
 
 class NodeAddresses(Message):
-    """Of all machines of the cluster, on the network that they share."""
+    """Of all machines of the cluster, on all networks that these have."""
 
     addresses: tuple[str, ...]
 

@@ -16,5 +16,7 @@ class NodeAddressesHandler(OpenHandler):
     """For the nodes' firewalls, on the agents' port. Whoever is on the machines' network sees them anyway."""
 
     def get(self) -> None:
-        addresses = {node.address for node in self.context.board.node_views() if node.address}
+        nodes = self.context.board.node_views()
+        addresses = {node.address for node in nodes if node.address}
+        addresses |= self.context.board.keepers.addresses(node.name for node in nodes)
         self.reply(NodeAddresses(addresses=tuple(sorted(addresses))))

@@ -1,7 +1,7 @@
 """The keeper of a node: has the data sets there that the node's jobs read, each once for all of them.
 
 A process of the platform, not of a job: it follows the service's orders, and says how far it is. It
-also says since when the node's GPUs are idle.
+also says since when the node's GPUs are idle, and which addresses the node has.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .keeper_cache import Cache
 from .keeper_link import KeeperLink
 from .keeper_work import DataWork
 from .link import Backoff, ServiceAway, ServiceRefused
+from .node_addresses import own_addresses
 from .program import log_to_stderr, until_told
 from .settings import TOKEN_FILE, SettingsIncomplete, need, read_token
 from .trust import trust
@@ -162,7 +163,9 @@ class Keeper:
         }
         sets |= {folder: work.standing for folder, work in list(self._works.items())}
         gpus = self._gpus.readings() if self._gpus else ()
-        return KeeperReport(nodes=self._settings.nodes, sets=tuple(sets.values()), gpus=gpus)
+        return KeeperReport(
+            nodes=self._settings.nodes, sets=tuple(sets.values()), gpus=gpus, addresses=own_addresses()
+        )
 
 
 async def serve(settings: KeeperSettings) -> None:

@@ -8,9 +8,10 @@ reads it. An error is never lost because it is long, not even that of an agent o
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 NAME_CHARS = 255
 """Of users, nodes, folders, options: what databases and file systems take."""
@@ -25,6 +26,7 @@ NOTES = 32
 ENDINGS = 8
 RANKS_OF_TASK = 1024
 NODES = 10_000
+ADDRESSES_OF_NODE = 256
 CHUNKS = 64
 CHUNK_CHARS = 2 << 20
 """Of base64. Agents send 256 KiB at once."""
@@ -65,8 +67,16 @@ def first(most: int) -> BeforeValidator:
     return _listed(lambda told: told[:most])
 
 
+def plain_address(told: str) -> str:
+    """Return an IP address as it is usually written. Raises ValueError: a zone (`%`) may be any text."""
+    if "%" in told:
+        raise ValueError("want an IP address without a zone")
+    return str(ip_address(told))
+
+
 Name = Annotated[str, Field(max_length=NAME_CHARS)]
 Address = Annotated[str, Field(max_length=ADDRESS_CHARS)]
+IpAddress = Annotated[str, Field(max_length=NAME_CHARS), AfterValidator(plain_address)]
 NodeText = Annotated[str, _cut(NAME_CHARS), Field(max_length=NAME_CHARS)]
 VersionText = Annotated[str, _cut(VERSION_CHARS), Field(max_length=VERSION_CHARS)]
 Sentence = Annotated[str, _cut(SENTENCE_CHARS), Field(max_length=SENTENCE_CHARS)]
@@ -75,3 +85,6 @@ Traceback = Annotated[str, _cut(TRACEBACK_CHARS), Field(max_length=TRACEBACK_CHA
 Notes = Annotated[tuple[Sentence, ...], Field(max_length=NOTES), _listed(few_notes)]
 Endings = Annotated[tuple[Sentence, ...], Field(max_length=ENDINGS), first(ENDINGS)]
 Addresses = Annotated[tuple[Address, ...], Field(max_length=NODES), first(NODES)]
+NodeAddresses = Annotated[
+    tuple[IpAddress, ...], Field(max_length=ADDRESSES_OF_NODE), first(ADDRESSES_OF_NODE)
+]

@@ -16,7 +16,7 @@ from pydantic import FailFast, Field, model_validator
 
 from .artifacts import relative_path
 from .base import Count, Message, Sha256
-from .bounds import DATA_SETS_OF_NODE, NODES, Name, Sentence
+from .bounds import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
 from .jobs import BlobInfo
 
 PIECE_BYTES = 16 << 20
@@ -170,9 +170,10 @@ class GpuReading(Message):
 class KeeperReport(Message):
     """POST api/keepers/report: all that a keeper knows, for the nodes that it keeps data for.
 
-    gpus: of those nodes, where their use is measured.
+    gpus: of those nodes, where their use is measured. addresses: all that the machine has, on any network.
     """
 
     nodes: tuple[Name, ...] = Field(min_length=1, max_length=NODES)
     sets: tuple[DataStanding, ...] = Field(default=(), max_length=DATA_SETS_OF_NODE)
     gpus: tuple[GpuReading, ...] = Field(default=(), max_length=256)
+    addresses: NodeAddresses = ()

@@ -6,7 +6,9 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from socket import AF_INET
 
+import psutil
 import pytest
 
 from minicluster.wire import PIECE_BYTES
@@ -202,6 +204,14 @@ async def test_a_piece_that_the_service_lost_fails_the_job_and_is_sent_again(api
         assert sent.sent_bytes == 5_000
         _, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
         assert contents(keeper.folder(run, "pets")) == contents(folder)
+
+
+async def test_a_keeper_tells_its_machines_addresses_on_all_networks(api, tmp_path):
+    own = {one.address for held in psutil.net_if_addrs().values() for one in held if one.family == AF_INET}
+    async with a_keeper(api, tmp_path / "node", "node-1"):
+        await eventually(lambda: api.context.board.keepers.addresses(["node-1"]))
+    told = api.context.board.keepers.addresses(["node-1", "node-2"])
+    assert own - told <= {"127.0.0.1"} and not {"127.0.0.1", "::1"} & told
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs something as another user")
