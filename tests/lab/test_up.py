@@ -14,14 +14,17 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub.cluster.firewall_rules import CHAIN
+from minicluster_hub.cluster.plan import PLATFORM
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_VOLUME
 from minicluster_hub.launch.demo import SERVICE_PATH
 
+from .behind import containers as running
 from .cluster import LABEL, Images, LabCluster, Person
 from .machines import Lab, LabError, Node
 from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE, build, push
 from .machines.processes import wait_for
 
+KILLED = 128 + 9
 KINDS = ("service", "network", "secret", "config", "volume")
 APART = pytest.mark.apart("it makes machines of its own")
 
@@ -87,6 +90,27 @@ async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
     again = cluster.up()
     assert "nothing was changed" in again and cluster.password not in again
     assert versions(cluster) == before and set(running) <= set(containers(cluster))
+
+
+def test_what_the_platform_takes_of_a_machine_has_an_end(cluster: LabCluster) -> None:
+    """A defect in one of its services, or an attack on it, ends with that container."""
+    roles = {f"{CLUSTER}_{role}" for role in PLATFORM if role != "images"} & set(cluster.services())
+    form = "{{json .Spec.TaskTemplate.Resources.Limits}}"
+    for name in roles:
+        found = json.loads(cluster.docker("service", "inspect", name, "--format", form)[0])
+        assert found["MemoryBytes"] and found["Pids"], name
+    here = [one for one in running(cluster.lab) if one.node == cluster.first.name]
+    assert {"hub", "service", "proxy", "registry", "relay"} <= {one.role for one in here}
+    (relay,) = [one.id for one in here if one.role == "relay"]
+    hog = ["docker", "exec", relay, "python", "-c", "b'x' * (1 << 30)"]
+    assert cluster.first.run(hog, check=False).returncode == KILLED
+    assert relay in containers(cluster)
+    assert [one for one in doctor(cluster) if one["level"] == "FAILED"] == []
+
+
+def doctor(cluster: LabCluster) -> list[dict[str, str]]:
+    said = cluster.command("doctor", "--json", check=False)
+    return json.loads(said[said.index("[") :])
 
 
 @APART

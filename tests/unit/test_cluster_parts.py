@@ -163,6 +163,13 @@ def test_an_option_changes_just_that() -> None:
         port=8443, names=("a",), server_gpus=1
     )
     assert chosen(before, parse(["up", "--disk-reserve", "20g"])).disk_reserve_bytes == 20 * 10**9
+    assert chosen(before, parse(["up", "--platform-memory", "8g"])).platform_memory_bytes == 8 * 10**9
+
+
+def test_hub_and_job_service_are_given_what_they_start_with(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["up", "--platform-memory", "100m"])
+    assert "hub and job service need 500m at least" in capsys.readouterr().err
 
 
 def test_plain_http_goes_to_its_own_port_unless_told() -> None:

@@ -95,6 +95,18 @@ def test_every_service_is_held_tight(role: str) -> None:
     assert spec["labels"]["org.minicluster.role"] == role
 
 
+@pytest.mark.parametrize("role", sorted(set(plan.PLATFORM) - {"images"}))
+def test_every_service_that_serves_takes_so_much_of_its_machine_and_no_more(role: str) -> None:
+    limits = by_role(WITH_POLICIES)[role]["task_template"]["Resources"]["Limits"]
+    assert 200 * 10**6 < limits["MemoryBytes"] < 3 * 10**9 and 50 < limits["Pids"] < 4096
+
+
+def test_hub_and_job_service_take_what_was_chosen() -> None:
+    for role in ("hub", "service"):
+        spec = by_role(Choices(platform_memory_bytes=8 * 10**9))[role]
+        assert spec["task_template"]["Resources"]["Limits"]["MemoryBytes"] == 8 * 10**9
+
+
 def test_secrets_are_files_for_one_user_and_nowhere_else() -> None:
     for spec in by_role(Choices(has_db_url=True)).values():
         files = [one["File"] for one in container(spec)["Secrets"]]
@@ -253,6 +265,7 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),
         (Choices(shared_homes="nfs:/homes"), {"hub", "docker-proxy", "eviction"}),
         (Choices(disk_reserve_bytes=10**9), {"eviction"}),
+        (Choices(platform_memory_bytes=10**9), {"service", "hub"}),
         (Choices(server_mounts=("/srv/data:ro",)), {"docker-proxy"}),
         (Choices(data_cache_bytes=10**9), {"service"}),
     ],

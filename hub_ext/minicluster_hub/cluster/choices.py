@@ -27,6 +27,7 @@ class Choices:
     tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
     networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
     server_mounts: folders and volumes that notebook servers may mount beside their homes.
+    platform_memory_bytes: what the hub may take of its machine's memory, and so the job service.
     disk_reserve_bytes: what jobs and servers leave free of each node's disk; 0: a share of it.
     policies: the texts of the lab's own, by their names.
     tls_mark, db_mark: which of several that were given in the course of time.
@@ -49,6 +50,7 @@ class Choices:
     shared_data: str = ""
     data_cache_bytes: int = 0
     dedicated_managers: bool = False
+    platform_memory_bytes: int = 2_000_000_000
     disk_reserve_bytes: int = 0
     tenants_reach: tuple[str, ...] = ()
     tenants_deny: tuple[str, ...] = ()

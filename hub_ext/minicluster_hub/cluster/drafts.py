@@ -11,12 +11,7 @@ from minicluster_hub.cluster.choices import SERVICE_PREFIX, TLS_NONE, Choices
 from minicluster_hub.cluster.docker_proxy.settings import docker_host, docker_socket
 from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
 from minicluster_hub.cluster.record import Images
-from minicluster_hub.cluster.relay import (
-    CACHE_ENV,
-    NODE_ENV,
-    PUBLISH_NODE_ENV,
-    REGISTRY_ENV,
-)
+from minicluster_hub.cluster.relay import NODE_ENV
 
 DATA_DIR = "/srv/minicluster"
 REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
@@ -27,6 +22,8 @@ FORMER_PORT, _FORMER_INSIDE = 8082, 8085
 """Where agents of releases before TLS report; published, and answered only while one of their tasks lives."""
 USER, ROOT = "1000", "0"
 _REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
+LARGE_BYTES, SMALL_BYTES = 1_000_000_000, 250_000_000
+"""Memory of what runs once, and of what runs on each node: several times what was seen of them at work."""
 _TLS_SECRETS = {"tls_ca_file": "service_ca", "tls_cert_file": "service_cert", "tls_key_file": "service_key"}
 
 
@@ -104,6 +101,11 @@ class Draft:
     grace_s: int = 5
 
 
+def limits(memory_bytes: int, pids: int) -> dict[str, int]:
+    """Return what a service may take of its machine, so that a defect of it does not take the machine."""
+    return {"MemoryBytes": memory_bytes, "Pids": pids}
+
+
 def registry(facts: Facts) -> Draft:
     return _registry(facts, "registry", REGISTRY_PORT, ("registry_publisher",))
 
@@ -123,25 +125,7 @@ def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ())
         data_dir="/var/lib/registry",
         ports={port: 5000},
         user=ROOT,  # its image's folder is root's
-    )
-
-
-def relay(facts: Facts) -> Draft:
-    """Each node's doors to the registry; a hub image that was never published is on the manager only."""
-    environment = {
-        REGISTRY_ENV: facts.doors(REGISTRY_PORT),
-        PUBLISH_NODE_ENV: ",".join(facts.managers or (facts.manager_id,)),
-        NODE_ENV: "{{.Node.ID}}",
-    }
-    if facts.upstream:
-        environment[CACHE_ENV] = facts.doors(CACHE_PORT)
-    return Draft(
-        role="relay",
-        image=facts.images.hub,
-        args=("run", "relay"),
-        environment=environment,
-        secrets=("registry_ca", "registry_reader"),
-        everywhere=True,
+        limits=limits(LARGE_BYTES, 1024),
     )
 
 
@@ -162,6 +146,7 @@ def firewall(choices: Choices, facts: Facts) -> Draft:
         user=ROOT,
         capabilities=("CAP_NET_ADMIN",),
         everywhere=True,
+        limits=limits(SMALL_BYTES, 64),
     )
 
 
@@ -199,6 +184,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         sockets=docker_socket("service"),
         policy_socket=facts.own_policies,
         each_manager=bool(facts.shared_data),
+        limits=limits(choices.platform_memory_bytes, 2048),
     )
 
 
@@ -240,6 +226,7 @@ def hub(choices: Choices, facts: Facts) -> Draft:
         configs={"hub_config": HUB_CONFIG} if choices.config else {},
         data_dir=DATA_DIR,
         sockets=docker_socket("hub"),
+        limits=limits(choices.platform_memory_bytes, 2048),
         grace_s=10,
     )
 
@@ -251,6 +238,7 @@ def proxy(choices: Choices, facts: Facts) -> Draft:
         args=("run", "proxy", *(("--host-routing",) if choices.domain else ())),
         secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
         ports={choices.port: 8000},
+        limits=limits(LARGE_BYTES, 256),
     )
 
 

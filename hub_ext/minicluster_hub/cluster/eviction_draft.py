@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster_hub.cluster.choices import Choices
-from minicluster_hub.cluster.drafts import ROOT, Draft, Facts
+from minicluster_hub.cluster.drafts import ROOT, SMALL_BYTES, Draft, Facts, limits
 from minicluster_hub.cluster.eviction_rules import RESERVE_ENV, VOLUME_DIR, VOLUMES_ENV
 
 
@@ -22,5 +22,5 @@ def eviction(choices: Choices, facts: Facts) -> Draft:
         socket=True,
         everywhere=True,
         read_only=True,
-        limits={"MemoryBytes": 256 << 20, "Pids": 64},
+        limits=limits(SMALL_BYTES, 64),
     )

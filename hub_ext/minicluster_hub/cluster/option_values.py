@@ -9,6 +9,7 @@ from pathlib import Path
 
 from minicluster_hub.cluster.firewall_rules import Endpoint
 
+_LEAST_MEMORY_BYTES = 500 * 10**6
 _DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z](?:[a-z0-9-]*[a-z0-9])?", re.IGNORECASE)
 
 
@@ -50,6 +51,14 @@ def size(text: str) -> int:
     if not number.isdigit() or unit not in units:
         raise argparse.ArgumentTypeError(f"{text}: a size is a number of bytes, or 500m, 200g, 2t")
     return int(number) * units[unit]
+
+
+def memory(text: str) -> int:
+    """Return a size with which hub and job service start."""
+    found = size(text)
+    if found < _LEAST_MEMORY_BYTES:
+        raise argparse.ArgumentTypeError(f"{text}: hub and job service need 500m at least, each")
+    return found
 
 
 def url_of(path: str) -> str:

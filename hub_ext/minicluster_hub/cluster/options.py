@@ -9,6 +9,7 @@ from typing import Any
 from minicluster_hub.cluster.option_values import (
     domain,
     endpoint,
+    memory,
     network,
     port,
     service_option,
@@ -63,6 +64,7 @@ def _up(parser: argparse.ArgumentParser) -> None:
     _servers(parser)
     _data_sets(parser)
     _disks(parser)
+    _memory(parser)
     _policies(parser)
     _managers(parser)
     _network(parser)
@@ -149,6 +151,16 @@ def _disks(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="of each node's disk, like 20g: where less is left, the job or notebook server that fills it is "
         "ended; 0: 5 %% of the disk, at least 1g and at most 10g",
+    )
+
+
+def _memory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--platform-memory",
+        dest="platform_memory_bytes",
+        type=memory,
+        metavar="SIZE",
+        help="most memory of the hub, and of the job service, each (2g); what needs more is started again",
     )
 
 

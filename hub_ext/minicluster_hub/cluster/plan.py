@@ -15,6 +15,7 @@ from minicluster_hub.cluster.drafts import ROOT, Draft, Facts, Kept
 from minicluster_hub.cluster.eviction_draft import eviction
 from minicluster_hub.cluster.policy_draft import policy
 from minicluster_hub.cluster.record import Images
+from minicluster_hub.cluster.relay_draft import relay
 from minicluster_hub.cluster.sweep import VOLUMES
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
@@ -61,7 +62,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
 
     Without a notebook image (it is still on its way into the registry) only what images come through.
     """
-    found = [drafts.registry(facts), *([drafts.cache(facts)] if facts.upstream else []), drafts.relay(facts)]
+    found = [drafts.registry(facts), *([drafts.cache(facts)] if facts.upstream else []), relay(facts)]
     if facts.images.notebook:
         found += [
             drafts.firewall(choices, facts),

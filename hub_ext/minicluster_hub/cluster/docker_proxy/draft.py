@@ -16,7 +16,7 @@ from minicluster_hub.cluster.docker_proxy.settings import (
     TOLD_ENV,
     docker_socket,
 )
-from minicluster_hub.cluster.drafts import Draft, Facts
+from minicluster_hub.cluster.drafts import LARGE_BYTES, Draft, Facts, limits
 from minicluster_hub.engines.swarm.shared_homes import volume_options
 
 _HOST_NETWORK = re.compile(r"--SwarmEngine\.host_network=(True|true|1)")
@@ -40,5 +40,5 @@ def docker_proxy(choices: Choices, facts: Facts) -> Draft:
         socket=True,
         each_manager=bool(facts.shared_data),
         sealed_off=True,
-        limits={"MemoryBytes": 1 << 30, "Pids": 64},
+        limits=limits(LARGE_BYTES, 64),
     )
