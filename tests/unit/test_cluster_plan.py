@@ -255,6 +255,7 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (WITH_POLICIES, {"policy", "service"}),
         (Choices(port=8443), {"proxy", "hub", "firewall"}),
         (Choices(tenants_deny=("10.0.0.0/8",)), {"firewall"}),
+        (Choices(tenants_dns=("10.0.0.53",)), {"firewall"}),
         (Choices(tenants_reach=("10.0.0.5:5432",)), {"firewall"}),
         (Choices(tls=TLS_NONE), {"proxy", "hub"}),
         (Choices(names=("lab.example.org",)), {"hub"}),

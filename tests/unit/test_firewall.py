@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,14 @@ from minicluster_hub.cluster.firewall_rules import (
 
 ACCESS = Access(
     (Endpoint("10.0.0.1", 443), Endpoint("fd00::1", 443)),
-    ("10.0.0.1", "10.0.0.0/24", "fd00::/8"),
+    ("10.0.0.0/24", "fd00::/8"),
+    ("10.0.0.1", "10.66.0.1"),
     ("10.0.0.53", "fd00::53"),
 )
 
 
-def rules(version: int) -> list[str]:
-    lines = restore_input(ACCESS, version).splitlines()
+def rules(version: int, access: Access = ACCESS) -> list[str]:
+    lines = restore_input(access, version).splitlines()
     return [line.removeprefix(f"-A {CHAIN} ") for line in lines if line.startswith("-A")]
 
 
@@ -60,6 +62,19 @@ def test_name_servers_are_those_that_containers_ask_themselves() -> None:
     told = """# a comment\nsearch lab.org\nnameserver 10.0.0.53\nnameserver fd00::53
     nameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver\nnameserver dns.lab.org\n"""
     assert name_servers(told) == ("10.0.0.53", "fd00::53")
+    assert name_servers("nameserver 127.0.0.1") == ()
+    assert name_servers("nameserver 127.0.0.53\nsearch lab.org") is None
+
+
+def test_where_nobody_knows_the_name_servers_they_are_anywhere_but_on_the_machines() -> None:
+    found = rules(4, replace(ACCESS, name_servers=None))
+    anywhere = found.index("-p udp -m conntrack --ctorigdstport 53 -j RETURN")
+    for before in (
+        "-m addrtype --dst-type LOCAL",
+        *(f"-m conntrack --ctorigdst {one}" for one in ACCESS.nodes),
+    ):
+        assert found.index(f"{before} -j REJECT") < anywhere
+    assert anywhere < found.index("-m conntrack --ctorigdst 169.254.0.0/16 -j REJECT")
 
 
 def test_an_address_is_denied_until_many_answers_were_without_it() -> None:

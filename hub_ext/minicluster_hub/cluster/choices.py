@@ -25,7 +25,8 @@ class Choices:
     URL. shared_data: a folder that all managers have at the same path; the platform then runs on any of
     them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
     tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
-    networks that they may not. dedicated_managers: they run no jobs and no notebook servers.
+    networks that they may not. tenants_dns: the name servers that they ask; empty: what each node tells.
+    dedicated_managers: they run no jobs and no notebook servers.
     server_mounts: folders and volumes that notebook servers may mount beside their homes.
     platform_memory_bytes: what the hub may take of its machine's memory, and so the job service.
     disk_reserve_bytes: what jobs and servers leave free of each node's disk; 0: a share of it.
@@ -54,6 +55,7 @@ class Choices:
     disk_reserve_bytes: int = 0
     tenants_reach: tuple[str, ...] = ()
     tenants_deny: tuple[str, ...] = ()
+    tenants_dns: tuple[str, ...] = ()
     server_mounts: tuple[str, ...] = ()
     service_options: tuple[str, ...] = ()
     policies: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,13 @@ from minicluster_hub.cluster import policy_container
 from minicluster_hub.cluster.browser_addresses import login_environment, public_url
 from minicluster_hub.cluster.choices import SERVICE_PREFIX, TLS_NONE, Choices
 from minicluster_hub.cluster.docker_proxy.settings import docker_host, docker_socket
-from minicluster_hub.cluster.firewall_rules import ALLOWED_ENV, DENIED_ENV, SERVICES_ENV
+from minicluster_hub.cluster.firewall_rules import (
+    ALLOWED_ENV,
+    DENIED_ENV,
+    MANAGERS_ENV,
+    NAME_SERVERS_ENV,
+    SERVICES_ENV,
+)
 from minicluster_hub.cluster.record import Images
 from minicluster_hub.cluster.relay import NODE_ENV
 
@@ -139,7 +145,9 @@ def firewall(choices: Choices, facts: Facts) -> Draft:
         args=("run", "firewall"),
         environment={
             ALLOWED_ENV: ",".join([*doors, *choices.tenants_reach]),
-            DENIED_ENV: ",".join([*facts.manager_addresses, *choices.tenants_deny]),
+            DENIED_ENV: ",".join(choices.tenants_deny),
+            MANAGERS_ENV: ",".join(facts.manager_addresses),
+            NAME_SERVERS_ENV: ",".join(choices.tenants_dns),
             SERVICES_ENV: ",".join(map(_task_url, facts.manager_addresses)),
         },
         secrets=("service_ca",),

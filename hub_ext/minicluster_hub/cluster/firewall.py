@@ -27,6 +27,8 @@ from minicluster_hub.cluster.firewall_rules import (
     DENIED_ENV,
     IPV4,
     IPV6,
+    MANAGERS_ENV,
+    NAME_SERVERS_ENV,
     SERVICES_ENV,
     Access,
     Endpoint,
@@ -54,8 +56,11 @@ class FilterUnusable(Exception):
 
 def access_of(environ: Mapping[str, str]) -> Access:
     """Read what `up` chose. Raises ValueError."""
-    allowed = tuple(Endpoint.of(one) for one in environ.get(ALLOWED_ENV, "").split(",") if one)
-    return Access(allowed, tuple(one for one in environ.get(DENIED_ENV, "").split(",") if one))
+    allowed, denied, managers, asked = (
+        tuple(one for one in environ.get(name, "").split(",") if one)
+        for name in (ALLOWED_ENV, DENIED_ENV, MANAGERS_ENV, NAME_SERVERS_ENV)
+    )
+    return Access(tuple(map(Endpoint.of, allowed)), denied, managers, asked)
 
 
 class Nodes:
@@ -151,8 +156,8 @@ def main() -> int:
     while True:
         wanted = replace(
             chosen,
-            denied=(*chosen.denied, *nodes.addresses()),
-            name_servers=name_servers(_RESOLV_CONF.read_text()),
+            nodes=(*chosen.nodes, *nodes.addresses()),
+            name_servers=chosen.name_servers or name_servers(_RESOLV_CONF.read_text()),
         )
         for one in filters:
             if wanted != access or not one.is_installed():

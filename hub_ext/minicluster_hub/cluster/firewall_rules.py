@@ -13,6 +13,8 @@ from ipaddress import ip_address, ip_network
 
 ALLOWED_ENV, DENIED_ENV = "MINICLUSTER_ALLOWED", "MINICLUSTER_DENIED"
 """Endpoints and networks, with commas between."""
+MANAGERS_ENV, NAME_SERVERS_ENV = "MINICLUSTER_MANAGERS", "MINICLUSTER_NAME_SERVERS"
+"""Addresses, with commas between."""
 SERVICES_ENV = "MINICLUSTER_SERVICES"
 """Where job services answer agents, with commas between: a job service is told NODE=URL, a firewall URL."""
 CHAIN = "MINICLUSTER-TENANTS"
@@ -22,6 +24,8 @@ IPV4, IPV6 = 4, 6
 LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
 """Clouds answer there with a machine's own credentials."""
 _DNS = 53
+_STUB = ("127.0.0.53",)
+"""Of systemd-resolved: the engine looks up which servers it asks, in a file that only the node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +49,24 @@ class Endpoint:
 class Access:
     """allowed: endpoints that users' containers reach in any case. denied: networks that they do not.
 
-    name_servers: addresses that they ask for names.
+    nodes: addresses of machines of the cluster, which they do not reach either. name_servers: addresses that
+    they ask for names; None where nobody knows.
     """
 
     allowed: tuple[Endpoint, ...]
     denied: tuple[str, ...]
-    name_servers: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    name_servers: tuple[str, ...] | None = ()
 
 
-def name_servers(resolv_conf: str) -> tuple[str, ...]:
+def name_servers(resolv_conf: str) -> tuple[str, ...] | None:
     """Return what containers ask for names, by the file that the engine gives one in the node's own network.
 
-    The engine itself asks those on the loopback, and from the node.
+    The engine itself asks those on the loopback, and from the node. None: only systemd-resolved knows.
     """
     told = (line.split() for line in resolv_conf.splitlines())
-    named = (words[1] for words in told if len(words) > 1 and words[0] == "nameserver")
-    return tuple(one for one in named if _is_elsewhere(one))
+    named = tuple(words[1] for words in told if len(words) > 1 and words[0] == "nameserver")
+    return None if named == _STUB else tuple(one for one in named if _is_elsewhere(one))
 
 
 def restore_input(access: Access, version: int) -> str:
@@ -77,13 +83,20 @@ def _rules(access: Access, version: int) -> Iterator[str]:
             # The address as it was called: a published port leads to a container's own address.
             called = f"--ctorigdst {one.address} --ctorigdstport {one.port}"
             yield f"-p tcp -m conntrack {called} -j RETURN"
-    for address in _of_version(access.name_servers, version):
-        for protocol in ("udp", "tcp"):
-            called = f"--ctorigdst {address} --ctorigdstport {_DNS}"
-            yield f"-p {protocol} -m conntrack {called} -j RETURN"
+    for address in _of_version(access.name_servers or (), version):
+        yield from _names(f"--ctorigdst {address} ")
     yield "-m addrtype --dst-type LOCAL -j REJECT"
+    for address in _of_version(access.nodes, version):
+        yield f"-m conntrack --ctorigdst {address} -j REJECT"
+    if access.name_servers is None:
+        yield from _names()
     for network in _of_version((*LINK_LOCAL, *access.denied), version):
         yield f"-m conntrack --ctorigdst {network} -j REJECT"
+
+
+def _names(at: str = "") -> Iterator[str]:
+    for protocol in ("udp", "tcp"):
+        yield f"-p {protocol} -m conntrack {at}--ctorigdstport {_DNS} -j RETURN"
 
 
 def _is_elsewhere(address: str) -> bool:

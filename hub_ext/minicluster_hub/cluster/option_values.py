@@ -7,6 +7,7 @@ import re
 from ipaddress import ip_network
 from pathlib import Path
 
+from minicluster.wire.bounds import plain_address
 from minicluster_hub.cluster.firewall_rules import Endpoint
 
 _LEAST_MEMORY_BYTES = 500 * 10**6
@@ -34,6 +35,13 @@ def network(text: str) -> str:
         return str(ip_network(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: want a network, like 10.0.0.0/8 ({error})") from error
+
+
+def address(text: str) -> str:
+    try:
+        return plain_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: want an address, like 10.0.0.53 ({error})") from error
 
 
 def domain(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minicluster_hub.cluster.option_values import (
+    address,
     domain,
     endpoint,
     memory,
@@ -179,6 +180,13 @@ def _network(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NETWORK",
         help="a network, like 10.0.0.0/8, that users' containers do not reach; can be repeated",
+    )
+    add(
+        "--tenants-dns",
+        type=address,
+        action="append",
+        metavar="ADDRESS",
+        help="a name server that users' containers ask, where nodes have systemd-resolved; can be repeated",
     )
 
 
