@@ -19,6 +19,8 @@ from minicluster_hub.store.storage import StorageRows
 _LOOK_BYTES = 16 << 20
 _READING_SHARE = 20
 """A sum is read again after so many times as long as reading it took: a twentieth of the time at most."""
+_GOOD_S = 60.0
+"""How long a sum is good: rows of jobs grow by what their ranks report."""
 _REMEMBERED = 10_000
 _HINT = (
     "`%distribute storage` shows what is largest; `%distribute storage rm JOB` removes what a job that is "
@@ -152,7 +154,8 @@ class Storage:
         return "data_limit" if data and used[kind] + more_bytes > data else ""
 
     def _used(self, owner: str) -> Counter[StorageKind]:
-        if owner not in self._known:
+        known = self._known.get(owner)
+        if known is None or time.monotonic() - known.read_at > max(_GOOD_S, _READING_SHARE * known.took_s):
             began = time.monotonic()
             uses = self._rows.used(owner)
             ended = time.monotonic()

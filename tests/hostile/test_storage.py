@@ -18,6 +18,7 @@ from minicluster.wire import (
     TaskReport,
 )
 from minicluster_hub.disk_room import Room
+from minicluster_hub.store import job_rows
 
 from ..patience import eventually
 from ..service.api.test_full_disk import small_disk
@@ -279,6 +280,46 @@ async def test_jobs_without_end_count_though_they_are_only_rows(api):
     assert not api.context.store.job(removed).spec.env, "its row has shrunk"
     assert (await one_more()).status_code == 201
     assert api.context.store.job(first.id).state == "queued", "what waits goes on"
+
+
+async def test_jobs_submitted_and_removed_for_ever_leave_few_rows(api, monkeypatch):
+    """What stays of a removed job counts to nobody, so there are only so many of them."""
+    monkeypatch.setattr(job_rows, "MOST_REMOVED", 5)
+    quota(api, MB)
+
+    def rows():
+        names = ("jobs", "events", "job_files", "job_blobs", "notices")
+        with api.context.store._database.read() as connection:
+            return [connection.exec_driver_sql(f"SELECT COUNT(*) FROM {name}").scalar() for name in names]
+
+    counts, ids = [], []
+    for number in range(20):
+        job = await api.submit("ada", payload=b"a cell", nodes=5, name=f"job-{number}")
+        await api.ask("POST", f"api/jobs/{job.id}/stop")
+        await api.until(job.id, "stopped")
+        assert (await api.ask("DELETE", f"api/jobs/{job.id}/storage")).status_code == 204
+        counts.append(rows())
+        ids.append(job.id)
+    assert counts[-1] == counts[9] and used(api) == 0
+    assert (await api.ask("GET", f"api/jobs/{ids[0]}")).status_code == 404
+    listed = (await api.ask("GET", "api/jobs")).json()["jobs"]
+    assert [job["id"] for job in listed] == ids[:-6:-1]
+
+
+async def test_what_a_job_tells_of_its_end_counts(api):
+    """Errors and notes lie in the database: 4 MB of each attempt, 500 KB of each job."""
+    job, (agent,), (run,) = await api.running()
+    before = used(api)
+    for number in range(100):
+        await agent.report(attempt=run.attempt, notes=(f"{number} {'n' * 1_900}",))
+    api.context.storage.forget("ada")
+    assert used(api) - before > 180 * KB
+    quota(api, 200 * KB)
+    assert await put(api.client("ada-token"), "api/blobs", os.urandom(90 * KB)) == REFUSED
+    await agent.finish(run)
+    await api.until(job.id, "succeeded")
+    assert (await api.ask("DELETE", f"api/jobs/{job.id}/storage")).status_code == 204
+    assert used(api) == 0
 
 
 async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):

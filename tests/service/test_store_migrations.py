@@ -111,6 +111,25 @@ def test_an_address_for_e_mails_has_to_be_confirmed_again_and_its_owner_is_told(
     store.close()
 
 
+def test_rows_of_earlier_jobs_count_to_their_owners_unless_they_were_removed(old, database_url):
+    migrate(old, "0012")
+    with old.write() as connection:
+        for sql in (
+            "INSERT INTO jobs (id, owner, idempotency_key, spec, state, reason, created_at, state_since,"
+            " attempts, removed_at) VALUES (8, 'bob', 'key-0002', '{}', 'stopped', '', 1.0, 2.0, 0, 3.0)",
+            "INSERT INTO job_files VALUES (7, 'output', '', 'ada', 5000)",
+            "UPDATE ranks SET error = :long",
+            "INSERT INTO events (job_id, at, kind, text) VALUES (7, 1.0, 'note', :long)",
+        ):
+            connection.execute(text(sql), {"long": "ü" * 5_000} if ":long" in sql else {})
+    store = Store.open(database_url)
+    uses = {kind.value: use.size_bytes for kind, use in store.storage.used("ada").items()}
+    assert uses.pop("output") == 5_000
+    assert 20_000 < uses.pop("cells") < 21_000 and not uses
+    assert store.storage.used("bob") == {}
+    store.close()
+
+
 def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):
     store = Store.open(database_url)
     store.place_server("bob", "", ("node-1", (1,)), until=9.0, shared_home=False, now=3.0)

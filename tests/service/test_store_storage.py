@@ -3,8 +3,19 @@
 import pytest
 from sqlalchemy import text
 
-from minicluster.wire import BlobInfo, ImageState, Recipe, StorageKind
+from minicluster.wire import (
+    BlobInfo,
+    ImageState,
+    JobError,
+    RankReport,
+    RankState,
+    Recipe,
+    StorageKind,
+    TaskReport,
+)
 from minicluster_hub.models import DataSetRecord, ImageRecord
+from minicluster_hub.states import JobEvent
+from minicluster_hub.store import job_rows
 from minicluster_hub.store.storage import sums_queries
 
 ROW = 4096
@@ -164,6 +175,85 @@ def test_the_largest_things_come_first(store, given):
     assert found[0].open and found[0].size_bytes == 39_096 + ROW
     assert [thing.owner for thing in store.storage.largest(None, 2)] == ["bob", "ada"]
     assert [thing.name for thing in store.storage.largest("ada", 9)].index("pets") == 3
+
+
+def run_to_the_end(store, given, key, long="x" * 10_000):
+    """Have a job that ran on three nodes and told much of its end; return its id."""
+    job, gang_id, tasks = given.admitted(key)
+    error = JobError(kind="exception", message="no luck", traceback=long)
+    for task in tasks:
+        told = TaskReport(attempt=job.attempt_id, ranks=[_exited(rank, error) for rank in range(3)])
+        store.report(task, told.model_copy(update={"notes": (f"a note of {task.node} {'y' * 1_000}",)}), 3.0)
+    store.apply(job.id, JobEvent.FAILURE_SEEN, 4.0, error=error)
+    store.apply(job.id, JobEvent.CLEARED, 5.0)
+    store.end_gang(gang_id)
+    for task in tasks:
+        store.task_ended(task.id, 6.0)
+    return job.id
+
+
+def _exited(rank, error):
+    return RankReport(rank=rank, state=RankState.EXITED, exit_code=1, error=error)
+
+
+def rows(store):
+    """Return how many rows each table has, and how many characters lie in errors and stories."""
+    tables = ("jobs", "events", "attempts", "ranks", "tasks", "gangs", "job_files", "job_blobs")
+    chars = ("jobs.error", "jobs.spec", "events.text", "ranks.error")
+    with store._database.read() as connection:
+        counts = {
+            table: connection.exec_driver_sql(f"SELECT COUNT(*) FROM {table}").scalar() for table in tables
+        }
+        for name in chars:
+            table, _, column = name.partition(".")
+            counts[name] = (
+                connection.exec_driver_sql(f"SELECT SUM(LENGTH({column})) FROM {table}").scalar() or 0
+            )
+    return counts
+
+
+def test_what_ranks_tell_of_their_end_counts_until_the_job_is_removed(store, given):
+    job_id = run_to_the_end(store, given, "key-0001")
+    assert 4 * 10_000 < sizes(store)["cells"] < 50_000
+    store.storage.remove_job(job_id, "ada", 9.0)
+    assert sizes(store) == {}
+    left = rows(store)
+    assert sum(left[name] for name in ("jobs.error", "jobs.spec", "events.text", "ranks.error")) < 1_500
+    assert store.job(job_id).error.message == "no luck"
+    assert store.history.nodes([store.job(job_id).attempt_id]), "its page names the nodes"
+
+
+def test_rows_of_jobs_that_ran_and_were_removed_have_an_end(store, given, monkeypatch):
+    monkeypatch.setattr(job_rows, "MOST_REMOVED", 3)
+    others = run_to_the_end(store, given, "key-other")
+    after = []
+    for number in range(12):
+        job_id = run_to_the_end(store, given, f"key-{number:04}")
+        store.storage.remove_job(job_id, "ada", 10.0 + number)
+        after.append(rows(store))
+    assert after[11] == after[5], "no table grows any more"
+    assert after[11]["jobs"] == 1 + 3
+    assert store.job(job_id) and store.job(others) and store.job(job_id - 3) is None
+    given.check_invariants(store.world())
+    store.old_jobs.forget([others], 99.0)
+    assert rows(store)["jobs"] == 3
+
+
+def test_a_removed_job_whose_files_are_kept_longer_stays(store, given, monkeypatch):
+    monkeypatch.setattr(job_rows, "MOST_REMOVED", 0)
+    job = given.job()
+    store.apply(job.id, JobEvent.STOP_ASKED, 2.0)
+    store.storage.add("ada", job.id, StorageKind.FILES, [blob(1, 5_000)])
+    store.old_jobs.forget([job.id], 3.0)
+    assert store.job(job.id) is not None and sizes(store) == {"files": 5_000}
+
+
+def test_what_a_task_says_of_a_removed_job_is_not_kept(store, given):
+    job, _, (task, *_others) = given.admitted()
+    store.apply(job.id, JobEvent.STOP_ASKED, 2.0)
+    store.apply(job.id, JobEvent.CLEARED, 2.0)
+    store.storage.remove_job(job.id, "ada", 3.0)
+    assert not store.report(task, TaskReport(attempt=job.attempt_id, notes=("late",)), 4.0)
 
 
 def test_a_job_that_is_removed_gives_back_what_no_other_of_its_owner_names(store, given):

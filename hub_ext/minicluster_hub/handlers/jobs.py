@@ -15,7 +15,7 @@ from minicluster_hub.handlers.route import Scope
 from minicluster_hub.models import JobRecord, NodeView
 from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
 from minicluster_hub.states import JobEvent, TransitionImpossible
-from minicluster_hub.store.jobs import row_bytes
+from minicluster_hub.store.job_rows import spec_bytes
 
 
 class JobsHandler(UserHandler):
@@ -45,7 +45,7 @@ class JobsHandler(UserHandler):
 
     def _kept(self, request: JobSubmit) -> tuple[JobRecord, bool]:
         """Write the job's row, which counts as a file does. Raises OverQuota, DiskReserved."""
-        storage, owner, size_bytes = self.context.storage, self.user.name, row_bytes(request.spec)
+        storage, owner, size_bytes = self.context.storage, self.user.name, spec_bytes(request.spec)
         with storage.reserve(owner, StorageKind.CELLS, size_bytes, small=True):
             return self.context.store.submit(owner, request, self.context.clock())
 

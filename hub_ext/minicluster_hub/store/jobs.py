@@ -7,13 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from minicluster.wire import JobError, JobSpec, JobState, JobSubmit, StorageKind
+from minicluster.wire import JobError, JobState, JobSubmit
 from minicluster_hub.models import EventRecord, GangTarget, JobRecord
 from minicluster_hub.states import JobEvent, TransitionImpossible, next_state
-from minicluster_hub.store import blobs, notices
+from minicluster_hub.store import blobs, job_rows, notices
 from minicluster_hub.store.errors import JobUnknown
 from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
-from minicluster_hub.store.storage_tables import JOB_FILES
 from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
@@ -35,23 +34,9 @@ def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -
     }
     job_id = add_row(connection, JOBS, values)
     blobs.name(connection, job_id, request.spec.blobs)
-    row = {"job_id": job_id, "kind": StorageKind.CELLS, "sha256": "", "owner": owner}
-    connection.execute(insert(JOB_FILES).values(**row, size_bytes=row_bytes(request.spec)))
+    job_rows.add(connection, job_id, owner, request.spec)
     add_event(connection, job_id, "submitted", request.spec.name, now)
     return find_known(connection, job_id)
-
-
-def row_bytes(spec: JobSpec) -> int:
-    """Return what a job's row takes in the database, about: it counts to its owner until it is shrunk."""
-    return len(spec.model_dump_json().encode())
-
-
-def shrink(connection: Connection, job_ids: Collection[int]) -> None:
-    """Leave of jobs that are removed what their story needs: no variables, no list of parts."""
-    query = select(JOBS.c.id, JOBS.c.spec).where(JOBS.c.id.in_(job_ids))
-    for row in connection.execute(query).all():
-        spec = JobSpec.model_validate_json(row.spec).model_copy(update={"env": {}, "parts": ()})
-        connection.execute(update(JOBS).where(JOBS.c.id == row.id).values(spec=to_json(spec)))
 
 
 def find_by_key(connection: Connection, owner: str, key: str) -> JobRecord | None:
@@ -145,6 +130,8 @@ def step(
     connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(changes))
     add_event(connection, job.id, event, text or reason or (error.message if error else ""), now)
     notices.of_step(connection, job, state, now, reason, job.error or error)
+    if state.terminal:
+        job_rows.count(connection, job.id)
     if state.terminal or state is JobState.QUEUED:
         _release_gang(connection, job.id, now, end=event is JobEvent.GIVEN_UP)
 

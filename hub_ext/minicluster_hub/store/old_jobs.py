@@ -1,4 +1,4 @@
-"""Jobs that ended long ago: their row and their story stay, what is large of them goes."""
+"""Jobs that ended long ago: what is large of them goes, and the rows of the oldest; see job_rows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Collection
 from sqlalchemy import delete, exists, select, update
 
 from minicluster.wire import JobSpec, StorageKind
-from minicluster_hub.store import blobs, storage
+from minicluster_hub.store import blobs, job_rows, storage
 from minicluster_hub.store.blob_tables import JOB_BLOBS
 from minicluster_hub.store.database import Database
-from minicluster_hub.store.jobs import add_event, shrink
+from minicluster_hub.store.jobs import add_event
 from minicluster_hub.store.tables import JOBS, SNAPSHOTS
 
 _STORY = "its cell, its result, its snapshots and its output were removed"
@@ -35,10 +35,13 @@ class OldJobs:
             for table in (JOB_BLOBS, SNAPSHOTS):
                 connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
             storage.forget(connection, job_ids, StorageKind.CELLS, StorageKind.SNAPSHOTS, StorageKind.OUTPUT)
-            shrink(connection, job_ids)
+            job_rows.shrink(connection, job_ids)
             connection.execute(update(JOBS).where(JOBS.c.id.in_(job_ids)).values(removed_at=now))
             for job_id in job_ids:
                 add_event(connection, job_id, "removed", _STORY, now)
+            owners = select(JOBS.c.owner).where(JOBS.c.id.in_(job_ids)).distinct()
+            for owner in list(connection.execute(owners).scalars()):
+                job_rows.drop_oldest(connection, owner)
 
     def name_blobs(self, limit: int) -> int:
         """Keep which blobs jobs take along that another release took in, of so many; return of how many."""

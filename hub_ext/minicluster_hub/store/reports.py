@@ -13,9 +13,9 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotReport, TaskReport, Versions
 from minicluster_hub.models import TaskRecord, TaskState
-from minicluster_hub.store import artifacts, environments, images, snapshots
+from minicluster_hub.store import artifacts, environments, images, job_rows, snapshots
 from minicluster_hub.store.rows import clean, to_json, to_task
-from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, RANKS, TASKS
+from minicluster_hub.store.tables import ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
 
 NOTES_OF_JOB = 256
 """A large gang may tell one from each node, and a hostile one a new one each second."""
@@ -54,11 +54,12 @@ def plan(
     if task.state is TaskState.ENDED:
         return None
     newest_id = select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == task.gang_id).scalar_subquery()
-    newest = connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.id == newest_id)).one_or_none()
+    with_job = select(ATTEMPTS, JOBS.c.removed_at).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
+    newest = connection.execute(with_job.where(ATTEMPTS.c.id == newest_id)).one_or_none()
     if newest is None:  # Dropped from its gang as lost: nothing that it says counts.
         return None
     changes = _task_changes(task, report, newest.id)
-    if report.attempt != newest.id:
+    if report.attempt != newest.id or newest.removed_at is not None:
         return ReportPlan(None, None, changes, (), {}, (), versions=report.versions)
     result = {}
     if report.result and newest.result_sha256 is None and _leads(connection, newest.id, task):
@@ -103,6 +104,8 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
     for text in changes.notes:
         values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
         connection.execute(insert(EVENTS).values(values))
+    if changes.job_id and (changes.ranks or changes.notes):
+        job_rows.count(connection, changes.job_id)
 
 
 def _write_ranks(connection: Connection, changes: ReportPlan) -> None:

@@ -19,8 +19,9 @@ from sqlalchemy import (
 )
 
 from minicluster.wire import FILE_BYTES, JobSpec, StorageKind, StorageUse, StoredThing
+from minicluster_hub.store import job_rows
 from minicluster_hub.store.blob_tables import BLOBS, JOB_BLOBS
-from minicluster_hub.store.jobs import OPEN_STATES, add_event, shrink
+from minicluster_hub.store.jobs import OPEN_STATES, add_event
 from minicluster_hub.store.rows import clean
 from minicluster_hub.store.storage_tables import JOB_FILES, cost
 from minicluster_hub.store.tables import ARTIFACTS, ATTEMPTS, DATASETS, JOBS, SNAPSHOTS
@@ -47,9 +48,10 @@ def remove_job(connection: Connection, job_id: int, by: str, now: float) -> list
     for some in _portions(gone):
         connection.execute(delete(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some)))
     connection.execute(update(JOBS).where(JOBS.c.id == job_id).values(removed_at=now))
-    shrink(connection, (job_id,))
+    job_rows.shrink(connection, (job_id,))
     story = f"its cell, its result, its snapshots, its files and its output were removed by {clean(by)}"
     add_event(connection, job_id, "removed", story, now)
+    job_rows.drop_oldest(connection, owner)
     return gone
 
 

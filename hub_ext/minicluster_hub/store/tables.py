@@ -63,6 +63,7 @@ JOBS = Table(
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state"),
     Index(None, "owner", "id"),
+    Index(None, "owner", "removed_at"),
     sqlite_autoincrement=True,
 )
 
@@ -129,6 +130,7 @@ RANKS = Table(
     Column("error", Text),
     # Of a task that came while the attempt was running.
     Column("joined", Boolean, nullable=False, server_default=false()),
+    Index(None, "task_id"),
 )
 
 # Notebook servers that have a place, whether they run by now or not.
@@ -198,6 +200,7 @@ SNAPSHOTS = Table(
     Column("sha256", String(64), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("created_at", Float, nullable=False),
+    Index(None, "attempt_id"),
 )
 
 # One row: which of several job services acts. `epoch` grows with each change, and fences off those before.
