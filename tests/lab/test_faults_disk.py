@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from .cluster import Images, LabCluster
-from .faults import Jobs, administrator, check_nothing_of_jobs_left, counted, counting
+from .faults import Jobs, administrator, check_nothing_of_jobs_left, counted, counting, wait_idle
 from .machines import Lab
 from .machines.processes import wait_for
 
@@ -32,9 +32,11 @@ def test_a_full_disk_is_named_and_forgotten_once_there_is_room(small_disk: LabCl
     cluster, full = small_disk, small_disk.lab.nodes[2]
     with administrator(cluster) as jobs:
         wait_for(lambda: is_ready(jobs), "three nodes that have the image", READY_WITHIN_S, 0.5)
+        wait_idle(jobs)
+        check_nothing_of_jobs_left(cluster)  # A warm gang needs no room, and its end gives some back.
         full.fill_disk()
         failed = jobs.wait(jobs.submit(counting(3), nodes=3), "failed")
-        assert failed["state"] == "failed"
+        assert failed["state"] == "failed", jobs.story(failed["id"])
         assert failed["error"]["node"] == full.name
         told = " ".join(failed["error"][part] for part in ("message", "traceback", "hint"))
         assert "disk is full" in told and "doctor" in told
