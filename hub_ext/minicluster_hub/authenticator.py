@@ -10,7 +10,7 @@ from jupyterhub.auth import Authenticator
 from tornado.web import HTTPError
 from traitlets import Instance, Set, Unicode, default
 
-from minicluster_hub.login import sessions
+from minicluster_hub.login import sessions, tokens
 from minicluster_hub.login.gate import LoginGate, LoginRefused
 from minicluster_hub.login.origin import Origin, OriginFinder, remember_device
 from minicluster_hub.login.pages import PAGES
@@ -56,10 +56,10 @@ class PasswordAuthenticator(Authenticator):
         return True
 
     def get_handlers(self, app: Any) -> list[tuple[str, Any]]:
-        """Add the pages Password and People to the hub's own."""
+        """Add the pages Password and People to the hub's own, and put bounds on tokens."""
         self.origins = OriginFinder(getattr(app.proxy, "api_url", ""), app.trusted_downstream_ips)
         app.template_vars["account_pages"] = True
-        return [*super().get_handlers(app), *PAGES]
+        return [*super().get_handlers(app), *PAGES, *tokens.PAGES]
 
     async def authenticate(self, handler: Any, data: dict[str, str] | None) -> Any:
         """Return the user as a dict, or None for a wrong name or password (the same answer for both)."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minicluster_hub import configure_swarm, server_addresses
+from minicluster_hub.hub_requests import limit_requests
 from minicluster_hub.passwords import ADMIN_GROUP
 from minicluster_hub.processes import DATA_LABEL
 from minicluster_hub.settings import Settings
@@ -49,6 +50,7 @@ def configure(
     )
     if bool(service_url) != bool(service_token):
         raise ValueError("configure(): service_url and service_token belong together; give both or neither.")
+    limit_requests()
     _hub(c, settings)
     _login(c, settings)
     _scopes(c)
