@@ -40,6 +40,20 @@ while True:
     time.sleep(0.5)
 """
 
+UNSEEN = f"""
+import ctypes, os, time
+disk, size = os.statvfs("/"), 64 << 20
+file = os.open("/tmp/unseen", os.O_CREAT | os.O_RDWR)
+KEEP_SIZE, taken = 1, 0
+while disk.f_blocks * disk.f_frsize < {2 * DISK_MB << 20}:
+    if ctypes.CDLL(None).fallocate(file, KEEP_SIZE, ctypes.c_long(taken), ctypes.c_long(size)) == 0:
+        taken += size
+    else:
+        size = max(4096, size // 2)
+while True:
+    time.sleep(0.5)
+"""
+
 
 @pytest.fixture(scope="module")
 def small_disk(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
@@ -89,6 +103,19 @@ def test_a_job_that_fills_the_disk_is_ended_for_it_and_others_are_not(
     assert jobs.wait(beside, "succeeded")["state"] == "succeeded"
     (line,) = ended(small_disk)
     assert line.startswith("ending minicluster-task-"), line
+
+
+def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_left(
+    jobs: Jobs, small_disk: LabCluster
+) -> None:
+    """By `fallocate` beyond the end of a file: neither its size nor what was written tells of it."""
+    before, full = ended(small_disk), node(small_disk)
+    failed = jobs.wait(jobs.submit(UNSEEN, nodes=3), "failed")
+    assert (failed["error"]["kind"], failed["error"]["node"]) == ("disk", full.name), failed
+    wait_for(lambda: full.disk.free_bytes > RESERVE, "room to come back", WITHIN_S, 0.5)
+    (line,) = ended(small_disk)[len(before) :]
+    assert "went unseen" in line, line
+    works_beside(small_disk, jobs)
 
 
 async def test_a_server_that_fills_its_home_is_ended_its_owner_is_told_and_others_go_on(

@@ -23,6 +23,7 @@ from minicluster_hub.cluster.eviction_rules import (
     Disk,
     Eviction,
     History,
+    Room,
     Step,
     Tenant,
     choose,
@@ -247,9 +248,32 @@ def test_the_guard_goes_on_when_the_engine_was_away() -> None:
     assert [what for what, _, _ in engine.done] == ["kill"]
 
 
+def test_what_a_disk_lost_is_known_for_some_minutes() -> None:
+    room = Room()
+    looks = [(1000.0, 9 * GB), (1003.0, 10 * GB), (1006.0, GB), (1006.0 + WINDOW_S, GB)]
+    assert [room.lost_bytes(now, free) for now, free in looks] == [0, 0, 9 * GB, 0]
+
+
+def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> None:
+    """No size and no writing tells of blocks that `fallocate` takes beyond the end of a file."""
+    wrote_little = tenant("little", layer_bytes=GB // 2, written_bytes=GB // 2)
+    found = [wrote_little, replace(tenant("hidden"), created_at=2.0), replace(tenant("old"), created_at=1.0)]
+    past = history((1000.0, [replace(one, layer_bytes=0, written_bytes=0) for one in found]), (1010.0, found))
+    assert choose(1010.0, replace(LOW, lost_bytes=50 * GB), found, past) is None
+    verdict = choose(1010.0, replace(NEED, lost_bytes=50 * GB), found, past)
+    assert verdict is not None and verdict.tenant.id == "hidden", verdict
+    assert "went unseen" in verdict.why
+
+
+def test_nobody_is_ended_for_a_disk_that_was_full_long_ago() -> None:
+    found = [tenant("one"), tenant("other")]
+    past = history((1000.0, found), (1010.0, found))
+    assert choose(1010.0, replace(NEED, lost_bytes=NEED.reserve_bytes // MUCH - 1), found, past) is None
+
+
 def test_the_disk_with_least_beyond_its_reserve_counts(tmp_path: Path) -> None:
     told = os.statvfs(tmp_path)
-    disk = fullest([str(tmp_path), "/"], 10**18)
+    disk = fullest({str(tmp_path): Room(), "/": Room()}, 10**18, 1000.0)
     assert disk.low and disk.nearly_low and disk.in_need and disk.reserve_bytes == 10**18
     assert abs(disk.free_bytes - told.f_bavail * told.f_frsize) < 10 * GB
     assert "less than the reserve" in str(disk)

@@ -12,10 +12,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minicluster_hub.cluster.eviction_rules import RESERVE_ENV, VOLUME_DIR, VOLUMES_ENV, Disk, reserve_bytes
+from minicluster_hub.cluster.eviction_rules import (
+    RESERVE_ENV,
+    VOLUME_DIR,
+    VOLUMES_ENV,
+    Disk,
+    Room,
+    reserve_bytes,
+)
 
 if TYPE_CHECKING:
     from minicluster_hub.cluster.eviction_guard import Guard
@@ -36,8 +43,9 @@ def main() -> int:
     chosen_bytes = int(os.environ.get(RESERVE_ENV) or 0)
     guard: Guard | None = None
     was_low = False
+    rooms = {folder: Room() for folder in _FOLDERS}
     while not ended.wait(_LOOK_S):
-        disk = fullest(_FOLDERS, chosen_bytes)
+        disk = fullest(rooms, chosen_bytes, time.time())
         if disk.low != was_low:
             was_low = disk.low
             log.warning("%s", disk)
@@ -48,13 +56,14 @@ def main() -> int:
     return 0
 
 
-def fullest(folders: Sequence[str], chosen_bytes: int) -> Disk:
-    """Return the disk that has least beyond its reserve."""
+def fullest(rooms: Mapping[str, Room], chosen_bytes: int, now: float) -> Disk:
+    """Return the disk that has least beyond its reserve. rooms: by a folder on each disk."""
     found: list[Disk] = []
-    for folder in folders:
+    for folder, room in rooms.items():
         told = os.statvfs(folder)
         reserve = reserve_bytes(chosen_bytes, told.f_blocks * told.f_frsize)
-        found.append(Disk(told.f_bavail * told.f_frsize, reserve))
+        free = told.f_bavail * told.f_frsize
+        found.append(Disk(free, reserve, room.lost_bytes(now, free)))
     return min(found, key=lambda one: one.free_bytes - one.reserve_bytes)
 
 

@@ -25,6 +25,8 @@ WINDOW_S = 300.0
 """Who filled the disk within this time is to blame for it."""
 MUCH = 20
 """Who has used less than this part of the reserve is left alone: others may have filled the disk long ago."""
+_SEEN = 10
+"""Nor is blamed who used less than this part of what went: then most was taken unseen (`fallocate`)."""
 KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
 """After the word to end; and how long room may take to come back before the next one is ended."""
 
@@ -37,8 +39,11 @@ def reserve_bytes(chosen_bytes: int, total_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
+    """lost_bytes: so much less is free than at some time in the last minutes."""
+
     free_bytes: int
     reserve_bytes: int
+    lost_bytes: int = 0
 
     def __str__(self) -> str:
         words = "less than" if self.low else "at least"
@@ -57,6 +62,20 @@ class Disk:
     @property
     def in_need(self) -> bool:
         return self.free_bytes < self.reserve_bytes // 2
+
+
+class Room:
+    """What was free of a disk in the last minutes."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def lost_bytes(self, now: float, free_bytes: int) -> int:
+        """Take what is free now; return how much less it is than it was at best."""
+        self._seen.append((now, free_bytes))
+        while self._seen[0][0] < now - WINDOW_S:
+            self._seen.popleft()
+        return max(free for _, free in self._seen) - free_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +183,16 @@ def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) 
     """Return who is ended: whose files grew most, else who wrote most; in need, whose end gives most back.
 
     What is written goes second, because files are also written anew. It finds who fills a file that is
-    removed and still open.
+    removed and still open. Blocks that are only taken, not written, nobody counts for a container: in need,
+    the newest one goes for them, and then the next, since with the last byte the platform would end.
     """
     if not disk.low:
         return None
     running = [one for one in tenants if one.running]
     growth = {one.id: history.growth(now, one) for one in running}
-    least = disk.reserve_bytes // MUCH
+    least = max(1, disk.reserve_bytes // MUCH)
+    # What went before the disk was nearly low, growth does not tell of: it was not measured then.
+    much = max(least, min(disk.lost_bytes, 2 * disk.reserve_bytes) // _SEEN)
     ways = [
         ({one: of.stored_bytes for one, of in growth.items()}, "its files grew by"),
         ({one: of.written_bytes for one, of in growth.items()}, "it wrote"),
@@ -179,8 +201,11 @@ def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) 
         ways.append(({one.id: one.layer_bytes for one in running}, "its end gives back"))
     for used, words in ways:
         worst = max(running, key=lambda one: used[one.id], default=None)
-        if worst is not None and used[worst.id] >= max(1, least):
+        if worst is not None and used[worst.id] >= much:
             return Verdict(worst, f"{words} {used[worst.id] / 1e9:.1f} GB")
+    if running and disk.in_need and disk.lost_bytes >= least:
+        newest = max(running, key=lambda one: one.created_at)
+        return Verdict(newest, f"{disk.lost_bytes / 1e9:.1f} GB went unseen, and it is the newest")
     return None
 
 

@@ -22,7 +22,7 @@ def error(node: str, folder: Path, processes: Path = Path("/proc")) -> JobError:
     told = f" It wrote {wrote / 1e9:.1f} GB." if wrote else ""
     message = (
         f"The disk of {node} was nearly full ({left}), and this job's task there was ended because it took "
-        f"most of it lately.{told}"
+        f"most of it lately, or is the newest one where nobody is seen to have taken it.{told}"
     )
     return JobError(kind=ErrorKind.DISK, message=message, node=node, hint=_HINT, at=time.time())
 
