@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import shutil
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -89,6 +90,8 @@ class KeeperProcess:
 
 @asynccontextmanager
 async def a_keeper(api, folder, nodes="node-1,node-2,node-3", limit_bytes=0):
+    disk = shutil.disk_usage(folder.parent)
+    assert disk.free > disk.total * 0.06, f"a keeper leaves 5 % of a disk free: {folder}'s has too little"
     made = KeeperProcess(api, folder, nodes, limit_bytes)
     try:
         yield made

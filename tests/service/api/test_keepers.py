@@ -57,6 +57,13 @@ async def end(api, job, agent, run):
     await api.until(job.id, "succeeded")
 
 
+async def told(api, job, reason):
+    """Wait until a job's owner is told that it waits for this: the service looks again in a moment."""
+    async with asyncio.timeout(WITHIN_S):
+        while not (await api.ask("GET", f"api/jobs/{job.id}")).json()["reason"].startswith(reason):
+            await asyncio.sleep(0.01)
+
+
 async def test_two_jobs_at_once_fetch_a_data_set_once(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
     await api.submit("bob")  # the first of the three nodes is taken
@@ -84,16 +91,14 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     (agent,) = await api.agents(job.id)
     await agent.report()
     assert (await agent.orders()).run is None
-    shown = (await api.ask("GET", f"api/jobs/{job.id}")).json()
-    assert shown["reason"].startswith("fetching pets: node-1 ") and "its keeper" in shown["reason"]
+    await told(api, job, "fetching pets: node-1 waits for its keeper")
     report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
     report["folder"] = api.context.board.keepers.folder(api.context.store.job(job.id).spec.data[0])
     token = api.context.board.keepers.tokens.issue(["node-1"])
     headers = {"Authorization": f"keeper {token}"}
     body = {"nodes": ["node-1"], "sets": [report]}
     await api.client(**headers).post("api/keepers/report", json=body)
-    shown = (await api.ask("GET", f"api/jobs/{job.id}")).json()
-    assert shown["reason"] == "fetching pets: node-1 42 %"
+    await told(api, job, "fetching pets: node-1 42 %")
     for wrong in ("keeper x", f"token {token}", "task x"):
         assert (
             await api.client(Authorization=wrong).get("api/keepers/orders", params={"node": "node-1"})
