@@ -265,6 +265,30 @@ def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> N
     assert "went unseen" in verdict.why
 
 
+def test_what_somebody_filled_who_is_gone_is_not_taken_for_something_unseen() -> None:
+    """A home stays full; the next one in line is not ended for it."""
+    filler, guess = tenant("filler", layer_bytes=20 * GB), tenant("newest")
+    for found, disk, explained in (
+        ([filler], LOW, True),
+        ([guess], replace(NEED, lost_bytes=50 * GB), False),
+    ):
+        past, eviction = (
+            history((1000.0, [replace(one, layer_bytes=0) for one in found]), (1010.0, found)),
+            Eviction(),
+        )
+        order = eviction.next(1010.0, disk, found, past)
+        assert order is not None and order[1].tenant == found[0]
+        assert not eviction.explained
+        assert eviction.next(1013.0, disk, [], past) is None
+        assert eviction.explained is explained
+        eviction.next(1016.0, disk, [], past)
+        assert not eviction.explained
+    room = Room()
+    assert [room.lost_bytes(1000.0, 10 * GB), room.lost_bytes(1003.0, GB)] == [0, 9 * GB]
+    room.forget()
+    assert [room.lost_bytes(1006.0, GB), room.lost_bytes(1009.0, GB // 2)] == [0, GB - GB // 2]
+
+
 def test_nobody_is_ended_for_a_disk_that_was_full_long_ago() -> None:
     found = [tenant("one"), tenant("other")]
     past = history((1000.0, found), (1010.0, found))

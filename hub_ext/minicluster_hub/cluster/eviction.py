@@ -51,8 +51,9 @@ def main() -> int:
             log.warning("%s", disk)
         if disk.nearly_low and guard is None:
             guard = _guard()
-        if guard is not None:
-            guard.look(time.time(), disk)
+        if guard is not None and guard.look(time.time(), disk):
+            for room in rooms.values():
+                room.forget()
     return 0
 
 

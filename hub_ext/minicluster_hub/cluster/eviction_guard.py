@@ -71,18 +71,20 @@ class Guard:
         self._history = History()
         self._eviction = Eviction()
 
-    def look(self, now: float, disk: Disk) -> None:
-        """Do what is to be done now, where it is nearly low."""
+    def look(self, now: float, disk: Disk) -> bool:
+        """Do what is to be done now, where it is nearly low; return whether who filled it has just gone."""
         if not (disk.nearly_low or self._eviction.under_way):
-            return
+            return False
         try:
             tenants = self._tenants(now)
             self._history.add(now, tenants)
             order = self._eviction.next(now, disk, tenants, self._history)
             if order is not None:
                 self._carry_out(*order)
+            return self._eviction.explained
         except DockerError as error:
             log.warning("the engine does not say who fills the disk: %s", error)
+            return False
 
     def _tenants(self, now: float) -> list[Tenant]:
         raw = [

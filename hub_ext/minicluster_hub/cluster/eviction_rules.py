@@ -77,6 +77,10 @@ class Room:
             self._seen.popleft()
         return max(free for _, free in self._seen) - free_bytes
 
+    def forget(self) -> None:
+        """Begin anew: who took what went until now is known, and gone."""
+        self._seen.clear()
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -173,10 +177,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is to be ended, and why, for a log."""
+    """Who is to be ended, and why, for a log. a_guess: nobody was seen to fill the disk."""
 
     tenant: Tenant
     why: str
+    a_guess: bool = False
 
 
 def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) -> Verdict | None:
@@ -205,7 +210,8 @@ def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) 
             return Verdict(worst, f"{words} {used[worst.id] / 1e9:.1f} GB")
     if running and disk.in_need and disk.lost_bytes >= least:
         newest = max(running, key=lambda one: one.created_at)
-        return Verdict(newest, f"{disk.lost_bytes / 1e9:.1f} GB went unseen, and it is the newest")
+        why = f"{disk.lost_bytes / 1e9:.1f} GB went unseen, and it is the newest"
+        return Verdict(newest, why, a_guess=True)
     return None
 
 
@@ -219,10 +225,15 @@ class Step(StrEnum):
 
 @dataclass(slots=True)
 class Eviction:
-    """One container at a time, and what comes next for it."""
+    """One container at a time, and what comes next for it.
 
+    explained: who filled the disk has just gone. What stays of it, in a home, is nobody else's doing.
+    """
+
+    explained: bool = False
     _id: str = ""
     _since: float = 0.0
+    _guessed: bool = False
     _quiet_until: float = field(default=float("-inf"))
 
     @property
@@ -233,18 +244,20 @@ class Eviction:
         self, now: float, disk: Disk, tenants: Sequence[Tenant], history: History
     ) -> tuple[Step, Verdict] | None:
         """Return what is to be done now, None for nothing."""
+        self.explained = False
         if self._id:
             return self._further(now, tenants)
         verdict = choose(now, disk, tenants, history) if now >= self._quiet_until else None
         if verdict is None:
             return None
-        self._id, self._since = verdict.tenant.id, now
+        self._id, self._since, self._guessed = verdict.tenant.id, now, verdict.a_guess
         return Step.ASK, verdict
 
     def _further(self, now: float, tenants: Sequence[Tenant]) -> tuple[Step, Verdict] | None:
         tenant = next((one for one in tenants if one.id == self._id), None)
         if tenant is None:
             self._id, self._quiet_until = "", now + SETTLE_S
+            self.explained = not self._guessed
             return None
         waited_s = now - self._since
         if waited_s >= REMOVE_AFTER_S:  # What a dead container holds comes back with its removal.
