@@ -21,7 +21,7 @@ from .cluster import LabCluster
 from .machines.processes import wait_for
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
 
-DOMAIN, USER = "hub.lab.test", "dora"
+DOMAIN, USER = "hub.lab.test", "delia"
 HUB, SERVICE, SERVER = (f"https://{name}{DOMAIN}" for name in ("", "minicluster--service.", f"{USER}."))
 READY_WITHIN_S = 120
 

@@ -122,7 +122,7 @@ until seen INPUT; do sleep 0.05; done
 echo mended
 kill $firewall; wait $firewall
 seen DOCKER-USER && echo stays
-{python} -m minicluster_hub.cluster run sweep
+{python} -c "from minicluster_hub.cluster import firewall; firewall.remove()"
 iptables-nft -S
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from minicluster_hub.cluster import record, shared
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
 from minicluster_hub.cluster.plan import service_name
+from minicluster_hub.engines.swarm.docker import DockerConflict, DockerMissing
 from minicluster_hub.engines.swarm.names import NAME_LABEL
 from minicluster_hub.passwords import FIRST_USER, PasswordError, PasswordFile
 
 _PROGRAM = ["python", "-P", "-m", "minicluster_hub.cluster", "run"]
+_LOOK_S, _LIMIT_S = 0.3, 60.0
 
 
 def change(data_dir: Path, words: Sequence[str]) -> int:
@@ -55,7 +58,7 @@ def ask(daemon: Daemon, words: Sequence[str]) -> str:
 def in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
     """Run one of our commands where the hub's data is: in its container, or beside it."""
     try:
-        return daemon.run_in(container_of(daemon, "hub"), [*_PROGRAM, *words])
+        return run_in(daemon, "hub", [*_PROGRAM, *words])
     except ClusterMissing:
         known = record.load(daemon)
         if known is None or not known.choices.shared_data:
@@ -64,7 +67,23 @@ def in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
         return shared.run_hub(daemon, known.images.hub, known.choices.shared_data, list(words))
 
 
-def container_of(daemon: Daemon, role: str) -> str:
+def run_in(daemon: Daemon, role: str, command: list[str]) -> tuple[int, str]:
+    """Run a command in the container of a platform service on this machine; return its exit code and output.
+
+    One that ends just then has not run it: the next one does. Raises ClusterMissing where there is none.
+    """
+    ended, deadline = False, time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            return daemon.run_in(_container_of(daemon, role), command)
+        except (DockerConflict, DockerMissing, ClusterMissing) as error:
+            ended = ended or not isinstance(error, ClusterMissing)
+            if not ended or time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_S)
+
+
+def _container_of(daemon: Daemon, role: str) -> str:
     """Return the running container of a platform service on this machine. Raises ClusterMissing."""
     found: list[Mapping[str, str]] = daemon.call(
         "containers", filters={"label": f"{NAME_LABEL}={service_name(role)}", "status": "running"}

@@ -28,8 +28,7 @@ def login(daemon: Daemon, known: Record, node_id: str) -> dict[str, str]:
 
 
 def _read_in(daemon: Daemon, role: str) -> str:
-    container = accounts.container_of(daemon, role)
-    return daemon.run_in(container, ["cat", f"/run/secrets/{_SECRET}"])[1]
+    return accounts.run_in(daemon, role, ["cat", f"/run/secrets/{_SECRET}"])[1]
 
 
 def _read_here(daemon: Daemon, image: str, node_id: str) -> str:

@@ -12,23 +12,26 @@ from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL
 
 VOLUMES = "--volumes"
+_EMPTY = f"{CLUSTER}_eviction"
+"""Nothing is ever in it: the disk guard measures by it the disk that volumes are on."""
 
 
 def main(words: Sequence[str]) -> int:
     """Return 1 if something is still in use, so that Swarm tries again."""
     firewall.remove()
-    return _remove_volumes() if VOLUMES in words else 0
+    return _remove_volumes(every=VOLUMES in words)
 
 
-def _remove_volumes() -> int:
+def _remove_volumes(*, every: bool) -> int:
     daemon = Daemon.connect()
     failed = False
     found = daemon.call("volumes", filters={"label": f"{CLUSTER_LABEL}={CLUSTER}"}) or {}
-    for volume in found.get("Volumes") or ():
+    names = [volume["Name"] for volume in found.get("Volumes") or ()]
+    for name in names if every else {_EMPTY}.intersection(names):
         try:
             with suppress(DockerMissing):
-                daemon.once("remove_volume", volume["Name"])
+                daemon.once("remove_volume", name)
         except DockerError as error:
-            sys.stderr.write(f"{volume['Name']}: {error.message}\n")
+            sys.stderr.write(f"{name}: {error.message}\n")
             failed = True
     return int(failed)

@@ -178,11 +178,12 @@ async def test_a_push_that_was_cut_goes_on_where_it_was(ready: LabCluster, peopl
             async with nina.kernel() as kernel:
                 there = pieces_of(ready, "nina")
                 said = text(await kernel.run(PUSH_LARGE))
+                everything = pieces_of(ready, "nina")
                 text(await kernel.run("%distribute data rm large"))
         finally:
             node.unlimit()
             await nina.stop_server()
-    *_, manifest = everything = pieces_of(ready, "nina")
+    *_, manifest = everything
     assert manifest < 100_000 and sum(everything) == 90_000_000 + manifest
     pieces, known = len(everything) - 1 - len(there), sum(there) / 1e6
     assert re.search(rf"sent in {pieces} pieces?, {known:.1f} MB were there already", said), said
