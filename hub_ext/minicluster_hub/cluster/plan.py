@@ -85,7 +85,7 @@ def sweep(image: str, manager_id: str, socket_path: str, *, volumes: bool) -> di
         image=image,
         args=("run", "sweep", *((VOLUMES,) if volumes else ())),
         user=ROOT,
-        socket=volumes,
+        socket=True,
         capabilities=("CAP_NET_ADMIN",),
         everywhere=True,
         once=True,
