@@ -87,7 +87,7 @@ class BenchCluster(LabCluster):
 
     def wait_no_tasks(self) -> None:
         """Wait until nothing of a job is left in the Swarm."""
-        wait_for(lambda: not any(self.remains().values()), "the last job's services to go", 60, 0.5)
+        wait_for(lambda: not self.remains(), "the last job's services to go", 60, 0.5)
 
     def container_story(self, since: float) -> list[str]:
         """Return when the gang that is there was made and started, in milliseconds since a time."""
