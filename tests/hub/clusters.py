@@ -14,6 +14,8 @@ import psutil
 
 from minicluster_hub.processes import find, of_data_folder
 
+from ..processes import runs
+
 START_LIMIT_S = 60.0
 
 
@@ -84,9 +86,7 @@ class RunningCluster:
         return find(of_data_folder(self.data))
 
     def hub(self) -> psutil.Process:
-        return next(
-            process for process in self.processes() if "minicluster_hub.launch.hub" in process.cmdline()
-        )
+        return next(one for one in self.processes() if runs(one, "minicluster_hub.launch.hub"))
 
     def end(self, number: int = signal.SIGINT, timeout_s: float = START_LIMIT_S) -> int:
         """Send a signal, return the exit code."""

@@ -23,6 +23,7 @@ from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import SERVER_LABEL, find, labelled
 
 from ..patience import WITHIN_S
+from ..processes import runs
 from .conftest import Lab
 from .test_servers import home, stop_server
 
@@ -139,7 +140,7 @@ async def kill_server(case: Running) -> None:
 
 def processes_of(name: str, module: str) -> list[psutil.Process]:
     found = find(labelled(**{SERVER_LABEL: f"{name}/"}))
-    return [process for process in found if any(module in word for word in process.cmdline())]
+    return [process for process in found if runs(process, module)]
 
 
 ALSO = pytest.mark.full("the same with another end of the kernel")

@@ -11,6 +11,7 @@ from minicluster_hub.rules.in_force import BUILT_IN
 from minicluster_hub.rules.own import OwnPolicies
 from minicluster_hub.states import JobEvent
 
+from ..processes import runs
 from .machines import Machines, play, play_one, service, submit, until
 
 LAST_FIRST = """
@@ -105,9 +106,7 @@ def own(tmp_path):
 
 def children():
     """Return the processes of policies that are still there."""
-    return [
-        child for child in psutil.Process().children() if "minicluster_hub.rules.child" in child.cmdline()
-    ]
+    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.rules.child")]
 
 
 def first_of(store):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from ...processes import runs
+
 
 class Peak:
     """How much more memory than now a process takes until it is asked."""
@@ -24,6 +26,6 @@ class Peak:
 
 def agents_of(cluster):
     """Return the process ids of the agents of warm gangs."""
-    found = [process.pid for process in cluster.tasks() if "minicluster.runtime.agent" in process.cmdline()]
+    found = [process.pid for process in cluster.tasks() if runs(process, "minicluster.runtime.agent")]
     assert found
     return found
