@@ -14,7 +14,7 @@ import psutil
 
 from minicluster_hub.processes import find, of_data_folder
 
-from ..processes import runs
+from ..processes import runs, signal_all
 
 START_LIMIT_S = 60.0
 
@@ -101,5 +101,4 @@ class RunningCluster:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for process in self.processes():
-            process.kill()
+        signal_all(self.processes())

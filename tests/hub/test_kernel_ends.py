@@ -23,7 +23,7 @@ from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import SERVER_LABEL, find, labelled
 
 from ..patience import WITHIN_S
-from ..processes import runs
+from ..processes import runs, signal_all
 from .conftest import Lab
 from .test_servers import home, stop_server
 
@@ -125,12 +125,11 @@ async def stop_my_server(case: Running) -> None:
 
 
 async def kill_kernel(case: Running) -> None:
-    psutil.Process(int(processes_of(case.visitor.name, "ipykernel_launcher")[0].pid)).kill()
+    signal_all(processes_of(case.visitor.name, "ipykernel_launcher")[:1])
 
 
 async def kill_server(case: Running) -> None:
-    for process in processes_of(case.visitor.name, "minicluster_spawner.server"):
-        process.kill()
+    signal_all(processes_of(case.visitor.name, "minicluster_spawner.server"))
     async with asyncio.timeout(WITHIN_S):
         while processes_of(case.visitor.name, "ipykernel_launcher"):
             await asyncio.sleep(0.1)

@@ -5,7 +5,6 @@ import os
 import stat
 import sys
 
-import psutil
 import pytest
 
 from minicluster_hub.engines.base import TaskLaunch, TaskRefused
@@ -14,6 +13,7 @@ from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.engines.local.processes import of_task, tasks_alive
 
 from ..patience import WITHIN_S
+from ..processes import lives, signal_all
 
 FAMILY = """
 import subprocess, sys, time
@@ -52,8 +52,7 @@ def folder(tmp_path):
     yield tmp_path
     left = tasks_alive(tmp_path / "tasks")
     for task_id in left:
-        for process in of_task(tmp_path / "tasks" / str(task_id)):
-            process.kill()
+        signal_all(of_task(tmp_path / "tasks" / str(task_id)))
     assert left == {}, "a test left processes of these tasks"
 
 
@@ -70,7 +69,7 @@ async def test_end_leaves_no_process_of_the_whole_family(folder):
     await engine.start(launch())
     found = await family(folder)
     await engine.end(1)
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
+    assert not any(map(lives, found))
     assert (engine.tasks()[1].alive, engine.tasks()[1].clean) == (False, True)
     await engine.end(1)
     engine.forget(1)

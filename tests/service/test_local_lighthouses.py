@@ -4,13 +4,13 @@ import asyncio
 import signal
 import urllib.request
 
-import psutil
 import pytest
 
 from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.processes import DATA_LABEL, find, labelled
 
 from ..patience import WITHIN_S
+from ..processes import lives, signal_all
 
 pytest.importorskip("torchft")
 
@@ -31,8 +31,7 @@ def processes(folder):
 def folder(tmp_path):
     yield tmp_path
     left = processes(tmp_path)
-    for process in left:
-        process.kill()
+    signal_all(left)
     assert not left, "a test left lighthouses"
 
 
@@ -99,4 +98,4 @@ async def test_a_new_service_finds_those_that_run(folder):
     await second.end_lighthouse(7)
     await second.end_lighthouse(8)
     await second.close()
-    assert not psutil.pid_exists(process.pid) or process.status() == psutil.STATUS_ZOMBIE
+    assert not lives(process)

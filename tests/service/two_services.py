@@ -14,6 +14,7 @@ import httpx
 import psutil
 
 from ..patience import WITHIN_S
+from ..processes import signal_all
 
 PREFIX = "/services/minicluster/"
 LED_NO_MORE = 75
@@ -108,8 +109,7 @@ class TwoServices:
     def close(self):
         for service in self.services:
             service.end()
-        for process in self.tasks():
-            process.kill()
+        signal_all(self.tasks())
         self._hub.shutdown()
         self._hub.server_close()
 

@@ -19,6 +19,7 @@ from minicluster.client import Service
 from minicluster_hub.task_memory import TaskMemory
 
 from ...patience import WITHIN_S
+from ...processes import signal_all
 
 PREFIX = "/services/minicluster/"
 
@@ -89,8 +90,7 @@ class Cluster:
         finally:
             self.process.kill()
             # Agents outlive their service on purpose; these are known by their service's address.
-            for process in self.tasks():
-                process.kill()
+            signal_all(self.tasks())
             TaskMemory(self.folder.resolve() / "tasks").sweep(())
 
     def tasks(self):

@@ -2,12 +2,12 @@
 
 import signal
 
-import psutil
 import pytest
 
 from minicluster.wire import JobState
 
 from ...patience import until
+from ...processes import runs, signal_all
 from ..cells import TRAINING, submit
 
 OTHERS = pytest.mark.full("the same with the others' agents")
@@ -31,8 +31,7 @@ def agents(cluster):
     """Return the agents by the number of their task."""
     found = {}
     for process in cluster.tasks():
-        with_words = psutil.Process.cmdline(process)
-        if "minicluster.runtime.agent" in with_words:
+        if runs(process, "minicluster.runtime.agent"):
             found[process.environ()["MINICLUSTER_TASK"]] = process
     return found
 
@@ -58,8 +57,7 @@ def test_the_others_go_on(cluster, service, running, index, number):
     job, before = running
     task = sorted(before, key=int)[index]
     victims = [before[task], *before[task].children(recursive=True)]
-    for process in victims:
-        process.send_signal(number)
+    signal_all(victims, number)
     until(lambda: service.job(job).attempt == 2)
     until(has_said(service, job, "on 2"))
     assert service.job(job).state is JobState.RUNNING
