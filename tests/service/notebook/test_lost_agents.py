@@ -100,7 +100,7 @@ def test_the_ranks_of_a_fault_tolerant_job_go_on_and_another_joins_them(cluster,
     try:
         before[task].kill()
         until(has_said(service, job, "on 2", rank=1))
-        until(has_said(service, job, "on 3", rank=3))
+        until(has_said(service, job, "\nstep ", rank=3))
         assert (service.job(job).attempt, service.job(job).world_size) == (1, 3)
         assert kept(cluster, before, task)
         steps = [line for line in service.log(job, 3, 1 << 20)[0].splitlines() if line.startswith("step ")]
