@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from minicluster_hub.hub_requests import MOST_BYTES
@@ -193,7 +194,10 @@ async def test_a_long_password_is_refused_before_anything_is_computed(tmp_path):
 def server_token(lab, name):
     """What the user's notebook server was given, from its process."""
     for process in lab.cluster.processes():
-        environment = process.environ()
+        try:
+            environment = process.environ()
+        except psutil.NoSuchProcess:
+            continue
         if environment.get("JUPYTERHUB_USER") == name and "JUPYTERHUB_API_TOKEN" in environment:
             return environment["JUPYTERHUB_API_TOKEN"]
     raise AssertionError(f"{name} has no server")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from docker.errors import NotFound
 
 from minicluster_hub.engines.swarm.names import (
     CLUSTER_FILTER,
@@ -66,8 +69,11 @@ def containers(lab: Lab) -> list[Container]:
 
 def _containers(node: Node) -> list[Container]:
     with node.docker() as client:
-        listed = client.containers(filters=CLUSTER_FILTER)
-        return [_container(node.name, client.inspect_container(one["Id"])) for one in listed]
+        found: list[Container] = []
+        for one in client.containers(filters=CLUSTER_FILTER):
+            with suppress(NotFound):  # It ended meanwhile.
+                found.append(_container(node.name, client.inspect_container(one["Id"])))
+        return found
 
 
 def _container(node: str, found: dict[str, Any]) -> Container:

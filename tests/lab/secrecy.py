@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+from contextlib import suppress
 from typing import Any
+
+from docker.errors import NotFound
 
 from .behind import Container, containers
 from .cluster import LabCluster
@@ -48,13 +51,20 @@ def inspections(cluster: LabCluster) -> list[Any]:
         config["Spec"]["Data"] = base64.b64decode(config["Spec"]["Data"]).decode()
     for node in cluster.lab.nodes:
         with node.docker() as client:
-            found.append([client.inspect_container(one["Id"]) for one in client.containers(all=True)])
+            for one in client.containers(all=True):
+                with suppress(NotFound):  # It went meanwhile.
+                    found.append(client.inspect_container(one["Id"]))
     return found
 
 
 def _inspect(cluster: LabCluster, kind: str) -> Any:
     names = cluster.docker(kind, "ls", "--quiet")
-    return json.loads("\n".join(cluster.docker(kind, "inspect", *names))) if names else []
+    if not names:
+        return []
+    told = cluster.first.run(["docker", kind, "inspect", *names], check=False)
+    # The others are told where one went meanwhile.
+    assert not told.returncode or set(names) - set(cluster.docker(kind, "ls", "--quiet")), told.stderr
+    return json.loads(told.stdout)
 
 
 def _inside(cluster: LabCluster, container: Container, script: str) -> str:

@@ -88,6 +88,13 @@ def test_each_machine_speaks_for_itself(cluster: LabCluster) -> None:
         assert ask(cluster, f"api/keepers/pieces/{'a' * 64}", **as_node).status_code == 403
 
 
+def secrets_of(cluster: LabCluster, service: str) -> set[str]:
+    """Return the ids of a service's secrets; none where it went a moment ago."""
+    form = "{{range .Spec.TaskTemplate.ContainerSpec.Secrets}}{{.SecretID}} {{end}}"
+    words = ["docker", "service", "inspect", service, "--format", form]
+    return set(cluster.first.run(words, check=False).stdout.split())
+
+
 def test_the_secret_that_makes_tokens_is_the_job_services_alone(cluster: LabCluster) -> None:
     """Nor does any other container have the key of its certificate."""
     listed = cluster.docker("secret", "ls", "--format", "{{.ID}} {{.Name}}")
@@ -98,10 +105,5 @@ def test_the_secret_that_makes_tokens_is_the_job_services_alone(cluster: LabClus
         if name.startswith(("minicluster_keeper_token", "minicluster_service_key"))
     }
     assert len(wanted) == 2
-    form = "{{range .Spec.TaskTemplate.ContainerSpec.Secrets}}{{.SecretID}} {{end}}"
-    holders = {
-        name
-        for name in cluster.services()
-        if wanted & set(cluster.docker("service", "inspect", name, "--format", form)[0].split())
-    }
+    holders = {name for name in cluster.services() if wanted & secrets_of(cluster, name)}
     assert holders == {"minicluster_service"}

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from docker.errors import NotFound
 
 from minicluster_hub.engines.swarm.names import labels
 
@@ -68,7 +69,10 @@ def test_only_the_docker_proxy_and_what_guards_the_disks_have_the_socket(cluster
     for node in cluster.lab.nodes:
         with node.docker() as client:
             for one in client.containers():
-                found = client.inspect_container(one["Id"])
+                try:
+                    found = client.inspect_container(one["Id"])
+                except NotFound:
+                    continue  # It ended meanwhile.
                 role = found["Config"]["Labels"].get("org.minicluster.role", "")
                 sources = [mount["Source"] for mount in found["Mounts"]]
                 holds = any("docker.sock" in path for path in sources)

@@ -100,10 +100,14 @@ class Managers(LabCluster):
 
     @property
     def url(self) -> str:
-        wait_for(lambda: self.node_of("proxy"), "a proxy", WITHIN_S, 0.5)
-        node = self.node_of("proxy")
-        assert node is not None
-        return f"https://{node.address}"
+        found: list[Node] = []
+
+        def there() -> bool:
+            found[:] = filter(None, [self.node_of("proxy")])
+            return bool(found)
+
+        wait_for(there, "a proxy", WITHIN_S, 0.5)
+        return f"https://{found[0].address}"
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,9 @@ def filter_rules(node: Node) -> list[str]:
 
 
 def containers(cluster: LabCluster) -> list[str]:
-    return sorted(cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}"))
+    """Return the platform's containers: data set agents and warm gangs end by themselves."""
+    wanted = (f"--filter=label={LABEL}", f"--filter=name={CLUSTER}_")
+    return sorted(cluster.docker("ps", "--quiet", "--no-trunc", *wanted))
 
 
 async def logs_in(cluster: LabCluster) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -51,8 +50,11 @@ class ControlGroup:
         file, word = ("cgroup.freeze", "0") if self._is_v2 else ("freezer.state", "THAWED")
         for folder in (self._folder, *_below(self._folder)):
             if (folder / file).exists():
-                with contextlib.suppress(FileNotFoundError):  # It ended when those above went on.
+                try:
                     (folder / file).write_text(word)
+                except OSError:  # It ended when those above went on.
+                    if (folder / file).exists():
+                        raise
 
     def kill(self) -> None:
         """Kill the processes of this very group, frozen ones before they do anything more."""

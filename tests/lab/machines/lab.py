@@ -212,7 +212,11 @@ class Lab:
             raise LabBusy(f"the lab {name} stands already; `down --name {name}` removes it")
         self.remove()
         for other in names():
-            if Lab.attach(other).plan.subnet == self.plan.subnet:
+            try:
+                subnet = Lab.attach(other).plan.subnet
+            except (LabError, OSError):
+                continue  # It was removed a moment ago.
+            if subnet == self.plan.subnet:
                 raise LabBusy(f"the lab {other} has the subnet {self.plan.subnet}")
         mine = run_folder() / f".{name}.{os.getpid()}"
         mine.mkdir(parents=True)
