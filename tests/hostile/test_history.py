@@ -72,10 +72,12 @@ async def test_a_list_asks_the_database_as_often_for_many_as_for_few(api):
     counts = {}
     for first, jobs in ((0, 5), (5, 40)):
         await failed_jobs(api, jobs, first)
-        with listening(engine, asked):
-            assert len((await api.ask("GET", "api/jobs", "bob-token")).json()["jobs"]) == jobs
-        counts[jobs] = len([query for query in asked if "jobs" in query or "events" in query])
-        asked.clear()
+        for _ in range(10):
+            with listening(engine, asked):
+                assert len((await api.ask("GET", "api/jobs", "bob-token")).json()["jobs"]) == jobs
+            count = len([query for query in asked if "jobs" in query or "events" in query])
+            counts[jobs] = min(count, counts.get(jobs, count))
+            asked.clear()
     assert counts[40] <= counts[5] + 5, "the reconciler may look meanwhile"
 
 

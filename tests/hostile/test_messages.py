@@ -155,10 +155,12 @@ def test_lines_that_only_look_like_records_are_not_all_tried():
     few, many = b'"whole":\n' * 16, b'"whole":\n' * 100_000
     took = {}
     for data in (few, many):
-        began = time.perf_counter()
+        times = []
         for _ in range(20):
+            began = time.perf_counter()
             paces.hear(1, 1, 1, data, 0.0)
-        took[data] = time.perf_counter() - began
+            times.append(time.perf_counter() - began)
+        took[data] = min(times)  # The others hold what else this machine did.
     assert took[many] < 50 * took[few]
 
 

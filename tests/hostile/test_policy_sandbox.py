@@ -13,6 +13,7 @@ from minicluster_hub.rules.in_force import BUILT_IN
 from minicluster_hub.rules.sandbox import ContainerSandbox, SandboxAway
 from minicluster_hub.states import JobEvent
 
+from ..patience import WITHIN_S
 from ..service.machines import Machines, play, play_one, say, service, submit, until
 from ..service.sandboxes import own_policies
 from ..service.test_rules import TURNS_BAD
@@ -62,6 +63,17 @@ RAISES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def plan_within(monkeypatch):
+    """Policies have time to plan, whatever else this machine does; return what sets another limit."""
+
+    def limit(seconds):
+        monkeypatch.setattr("minicluster_hub.rules.own.PLAN_S", seconds)
+
+    limit(WITHIN_S)
+    return limit
+
+
 @pytest.fixture(params=["process", "server"])
 def own(request, tmp_path):
     """Put a policy into the folder; return what the service is given, in each form of the sandbox."""
@@ -93,7 +105,7 @@ def was_called(listening):
 
 @pytest.mark.parametrize("does", RAISES)
 async def test_a_policy_that_attacks_is_taken_back_and_the_jobs_run(
-    sqlite, own, witness, tmp_path, monkeypatch, caplog, does
+    sqlite, own, witness, tmp_path, monkeypatch, caplog, plan_within, does
 ):
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the service's own word")
     secret, made = tmp_path / "cookie_secret", tmp_path / "made"
@@ -104,6 +116,8 @@ async def test_a_policy_that_attacks_is_taken_back_and_the_jobs_run(
     caplog.set_level("INFO")
     async with service(sqlite, machines, own=own(line, **names)) as reconciler:
         await reconciler.choose_policy(OURS, "root")
+        if "longer than 1 s" in told:
+            plan_within(1.0)
         report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
     assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
@@ -159,10 +173,16 @@ def _may_unshare():
 
 
 @pytest.mark.parametrize("does", ["import time; time.sleep(0.9)", BUSY], ids=["thinks", "is killed"])
-async def test_a_loss_is_noticed_while_a_policy_thinks_as_soon_as_under_a_built_in_one(sqlite, own, does):
-    policies = own(does)
-    usual_s = await noticed_s(sqlite, policies, BUILT_IN, "key-usual")
-    assert await noticed_s(sqlite, policies, OURS, "key-slow") < 2 * usual_s
+async def test_a_loss_is_noticed_while_a_policy_thinks_as_soon_as_under_a_built_in_one(
+    sqlite, own, plan_within, does
+):
+    """What else this machine does makes a time longer only: the least of a few are compared."""
+    policies, usual_s, slow_s = own(does), [], []
+    while not slow_s or min(slow_s) >= 2 * min(usual_s):
+        assert len(slow_s) < 5, (usual_s, slow_s)
+        for times, choice in ((usual_s, BUILT_IN), (slow_s, OURS)):
+            key = f"key-{choice.policy}-{len(times)}"
+            times.append(await noticed_s(sqlite, policies, choice, key, plan_within))
 
 
 async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
@@ -183,11 +203,13 @@ async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
         await play(sqlite, again, machines, job)
 
 
-async def noticed_s(store, own, choice, key):
+async def noticed_s(store, own, choice, key, plan_within):
     """Return after how long the loss of a silent agent is noticed while another job waits for its plan."""
     machines = Machines()
     async with service(store, machines, own=own, heartbeat_timeout_s=0.3) as reconciler:
+        plan_within(WITHIN_S)
         await reconciler.choose_policy(choice, "root")
+        plan_within(1.0)
         job = submit(store, "bob", 2, f"{key}-runs")
         reconciler.wake()
         await runs(store, reconciler, job)

@@ -125,11 +125,17 @@ def test_bytes_are_counted_and_a_slow_cable_is_slow(swarm: Lab) -> None:
     target.limit_rate(20)
     slow_s = transfer(source, target, 5 * MEGABYTE)
     target.unlimit()
-    fast_s = transfer(source, target, 5 * MEGABYTE)
     assert slow_s > 1.7, "5 MB at 20 Mbit/s take 2 s, but for what the first burst has"
-    assert fast_s < slow_s / 2
-    assert 10 * MEGABYTE < source.bytes_sent() - sent < 11 * MEGABYTE
-    assert 10 * MEGABYTE < target.bytes_received() - received < 11 * MEGABYTE
+    took_s = [slow_s]
+
+    def is_fast() -> bool:
+        took_s.append(transfer(source, target, 5 * MEGABYTE))
+        return took_s[-1] < slow_s / 2
+
+    wait_for(is_fast, "a fast cable", 60)
+    least = 5 * MEGABYTE * len(took_s)
+    assert least < source.bytes_sent() - sent < 1.1 * least
+    assert least < target.bytes_received() - received < 1.1 * least
 
 
 def test_a_full_disk_refuses_containers_until_it_is_freed(swarm: Lab) -> None:
@@ -198,7 +204,7 @@ def test_nothing_is_left_of_a_removed_lab(builder: None) -> None:
         lab.nodes[0].freeze()
         lab.nodes[1].kill()
         assert len(remains(lab)) > 5
-    wait_for(lambda: not remains(lab), f"the last of {remains(lab)}", 10)
+    wait_for(lambda: not remains(lab), f"the last of {remains(lab)}", 60)
 
 
 def test_a_dead_owners_lab_is_swept_by_the_next_of_its_name(builder: None, tree: Path, say: Callable) -> None:
@@ -208,4 +214,4 @@ def test_a_dead_owners_lab_is_swept_by_the_next_of_its_name(builder: None, tree:
     former = orphan.nodes[0].machine.first()
     with Lab("orphan", "10.91.1") as lab:
         assert lab.nodes[0].machine.first() != former
-    wait_for(lambda: not remains(lab), f"the last of {remains(lab)}", 10)
+    wait_for(lambda: not remains(lab), f"the last of {remains(lab)}", 60)

@@ -39,11 +39,11 @@ class ControlGroup:
         if self._is_v2:
             (self._folder / "cgroup.freeze").write_text("1")
             events = self._folder / "cgroup.events"
-            wait_for(lambda: "frozen 1" in events.read_text(), f"{self.name} to freeze", 10)
+            wait_for(lambda: "frozen 1" in events.read_text(), f"{self.name} to freeze", 60)
         else:
             state = self._folder / "freezer.state"
             state.write_text("FROZEN")
-            wait_for(lambda: state.read_text().strip() == "FROZEN", f"{self.name} to freeze", 10)
+            wait_for(lambda: state.read_text().strip() == "FROZEN", f"{self.name} to freeze", 60)
 
     def thaw(self) -> None:
         """Let all processes go on, those of a single container below that was stopped, too."""
@@ -67,7 +67,7 @@ class ControlGroup:
         for hierarchy in [_ROOT] if self._is_v2 else _ROOT.iterdir():
             top = hierarchy / self.name.strip("/")
             if top.is_dir():
-                wait_for(lambda top=top: _remove(top), f"{top} to become empty", 10)
+                wait_for(lambda top=top: _remove(top), f"{top} to become empty", 60)
 
 
 def _below(top: Path) -> list[Path]:

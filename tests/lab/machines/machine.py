@@ -56,7 +56,7 @@ class Machine:
         log = self.folder / "first.log"
         start([*boot, str(self.folder), self.hostname], self.folder / "outer", log)
         try:
-            wait_for(self.record.exists, f"{self.hostname} to start", 10)
+            wait_for(self.record.exists, f"{self.hostname} to start", 60)
         except LabError as error:
             raise LabError(f"{error}; {log}: {log.read_text()[-2000:]}") from None
 

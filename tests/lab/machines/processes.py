@@ -45,7 +45,7 @@ def start(
             cwd="/",
             env=environment,
         )
-    wait_for(lambda: record.exists() and record.stat().st_size, f"{words[0]} to start", 10)
+    wait_for(lambda: record.exists() and record.stat().st_size, f"{words[0]} to start", 60)
 
 
 def process_of(record: Path) -> int | None:

@@ -30,7 +30,7 @@ class Switch:
         start(["unshare", "--net", "--", "sleep", "infinity"], self._record, self._record.with_suffix(".log"))
         switch = self._process()
         own = Path("/proc/self/ns/net").readlink()
-        wait_for(lambda: Path(f"/proc/{switch}/ns/net").readlink() != own, "the switch's namespace", 10)
+        wait_for(lambda: Path(f"/proc/{switch}/ns/net").readlink() != own, "the switch's namespace", 60)
         _ip(switch, "link", "add", "bridge", "type", "bridge")
         _ip(switch, "link", "set", "bridge", "up")
         run("ip", "link", "add", self._root_device, "type", "veth", "peer", "port-root", "netns", str(switch))
