@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -158,7 +159,12 @@ class Person:
         await self.visitor.http.get(SERVICE_PATH)
 
     async def stop_server(self) -> None:
-        await self.visitor.call("DELETE", f"/hub/api/users/{self.visitor.name}/server", "/hub/")
+        """Stop it, and wait until it has: where that takes long, the hub answers before."""
+        user = f"/hub/api/users/{self.visitor.name}"
+        await self.visitor.call("DELETE", f"{user}/server", "/hub/")
+        async with asyncio.timeout(UP_WITHIN_S):
+            while (told := await self.visitor.call("GET", user, "/hub/"))["server"] or told["pending"]:
+                await asyncio.sleep(0.2)
 
     @asynccontextmanager
     async def kernel(self, notebook: str = "quickstart.ipynb") -> AsyncIterator[Kernel]:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from docker.errors import APIError
 
 from .cluster import LabCluster
 from .faults import NO_IMAGE, Jobs, counting, jobs, other_image, ready
+from .machines import Node
 from .machines.processes import wait_for
 
 __all__ = ["jobs", "other_image", "ready"]  # fixtures
@@ -59,5 +61,16 @@ def test_without_a_registry_a_node_says_which_image_it_lacks(
         assert other_image in words(done) and "doctor" in words(done), done
         known = jobs.wait(jobs.submit(counting(3), nodes=3))
         assert known["state"] == "succeeded", known
+    for node in ready.lab.nodes:
+        wait_for(lambda node=node: offers(node, other_image), f"{node.name} to hear of the image", 60, 0.5)
     done = jobs.wait(jobs.submit(counting(3), nodes=3, image=other_image))
     assert done["state"] == "succeeded", done
+
+
+def offers(node: Node, image: str) -> bool:
+    """Whether a node's engine is told of an image by the cluster's cache."""
+    with node.docker() as client:
+        try:
+            return bool(client.inspect_distribution(image))
+        except APIError:
+            return False

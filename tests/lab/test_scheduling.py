@@ -138,9 +138,11 @@ def test_an_elastic_job_shrinks_for_another_and_grows_back(jobs: Jobs) -> None:
     job = jobs.submit(TRAINING, nodes={"min": 1, "max": 3}, **WHOLE_NODES)
     wait_snapshot(jobs, job)
     assert began(jobs, job, attempt=1) == (0, 6)
-    other = jobs.submit(SHORT, **WHOLE_NODES)
+    other = jobs.submit(ENDLESS, **WHOLE_NODES)
+    jobs.wait_log(other, "here")
     shrunk = began(jobs, job, attempt=2)
-    assert jobs.wait(other)["state"] == "succeeded", jobs.story(other)
+    jobs.stop(other)
+    assert jobs.wait(other)["state"] == "stopped", jobs.story(other)
     grown = began(jobs, job, attempt=3)
     assert (shrunk[1], grown[1]) == (4, 6), jobs.story(job)
     assert EVERY <= shrunk[0] <= grown[0]

@@ -99,7 +99,8 @@ def holders(jobs: Jobs, job: int) -> list[str]:
 
 def test_while_it_waits_for_slots(jobs: Jobs, ready: LabCluster, say: Callable[[str], None]) -> None:
     blocker = jobs.submit(WAITING, nodes=3, slots_per_node=2)
-    jobs.wait_log(blocker, "here", rank=2)
+    for rank in range(6):
+        jobs.wait_log(blocker, "here", rank)
     before = Census.of(ready)
     job = jobs.submit(WAITING, nodes=3)
     assert jobs.wait(job, "queued")["state"] == "queued"

@@ -21,7 +21,9 @@ import time, minicluster as mc
 (mc.output() / "logs" / f"of {mc.rank()}").write_bytes(bytes([mc.rank()]) * 3_000_000)
 print("written", flush=True)
 """
-FAIL = WRITE + "if mc.rank() == 1:\n    time.sleep(1)\n    raise ValueError('no luck')\n"
+MEET = "import torch.distributed as dist\ndist.init_process_group()\ndist.barrier()\n"
+"""Behind it all ranks have written."""
+FAIL = WRITE + MEET + "if mc.rank() == 1:\n    raise ValueError('no luck')\n"
 STAY = WRITE + "while True: time.sleep(0.1)\n"
 TWICE = """
 import time, minicluster as mc

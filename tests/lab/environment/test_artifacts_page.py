@@ -14,10 +14,12 @@ from .data import ready
 __all__ = ["ready"]  # a fixture
 USER = "paula"
 CELL = """%%distribute --nodes 3 --name spoiled
-import time, minicluster as mc
+import minicluster as mc
+import torch.distributed as dist
 (mc.output() / f"rank {mc.rank()}.txt").write_text(f"of {mc.rank()}" * 1000)
+dist.init_process_group()
+dist.barrier()
 if mc.rank() == 1:
-    time.sleep(1)
     raise ValueError("no luck")
 """
 LOOK = """

@@ -13,7 +13,8 @@ from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, files_on, keepe
 
 __all__ = ["jobs", "ready", "sets"]  # fixtures
 NODES = ["node1", "node2", "node3"]
-SLOW_MBIT = 100
+SLOW_MBIT = 30
+"""So slow that a fetch is seen under way, however late one looks: four pieces take 9 s."""
 
 
 def wait_reason(jobs: Jobs, job: int, pattern: str) -> None:

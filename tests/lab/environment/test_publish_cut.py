@@ -92,12 +92,17 @@ def freeze_in_an_upload(cluster: LabCluster, within_s: float = 120) -> ControlGr
     """Stop the registry in the middle of taking a layer; return what it runs in."""
     folder, group = repositories(cluster), cluster.first.machine.group.name
     registry = ControlGroup(f"{group}/{container_of(cluster, 'registry')}")
-    known, until = set(folder.glob("**/_uploads/*")), time.monotonic() + within_s
-    while not (begun := set(folder.glob("**/_uploads/*")) - known):
-        assert time.monotonic() < until, "no upload has begun"
-        time.sleep(0.002)
-    registry.freeze()
-    if not any(upload.exists() for upload in begun):
+    until = time.monotonic() + within_s
+    try:
+        registry.freeze()
+        known = set(folder.glob("**/_uploads/*"))
+        # It takes small steps between the looks: a pause of whoever looks is none of the upload's time.
+        while not set(folder.glob("**/_uploads/*")) - known:
+            assert time.monotonic() < until, "no upload has begun"
+            registry.thaw()
+            time.sleep(0.005)
+            registry.freeze()
+    except BaseException:
         registry.thaw()
-        raise AssertionError(f"the upload was over before the registry stopped: {begun}")
+        raise
     return registry
