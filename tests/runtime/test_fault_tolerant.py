@@ -11,6 +11,7 @@ import pytest
 from .live import Live, longest_pause_s, lost_steps, next_step_s, now, samples_of, told
 
 pytest.importorskip("torchft")
+pytestmark = pytest.mark.alone("on a busy machine the others are taken for lost meanwhile")
 
 
 async def test_survivors_step_on_when_a_rank_is_killed(
@@ -47,7 +48,6 @@ async def test_each_sample_of_an_epoch_is_seen_once(live: Live) -> None:
 
 
 @pytest.mark.full("half a minute alone; in the gate a rank is lost")
-@pytest.mark.alone("on a busy machine the others are taken for lost meanwhile")
 async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     await live.run(3, epochs=30)
     await live.until_step(0, 10)
