@@ -40,9 +40,9 @@ class Run:
         self.attempt = attempt
 
     async def started(self) -> None:
-        """Wait until each rank has printed something."""
+        """Wait until each rank has printed a line: its end is written by itself."""
         ranks = range(self.attempt.world_size)
-        await self.cluster.service.until(lambda: all(self.attempt.text(rank) for rank in ranks))
+        await self.cluster.service.until(lambda: all("\n" in self.attempt.text(rank) for rank in ranks))
 
     async def stop(self, mode: StopMode = StopMode.INTERRUPT) -> None:
         for task in self.attempt.tasks:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,7 +146,8 @@ class Live:
         task = self.cluster.tasks[number]
         task.over = True
         for pid in self.cluster.processes(number):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # The kernel ends them with their parent.
+                os.kill(pid, signal.SIGKILL)
         self.attempt.tasks.remove(task)
         # As the engine does for an agent that was killed.
         shutil.rmtree(f"/dev/shm/minicluster-{self.cluster.label(number)}", ignore_errors=True)

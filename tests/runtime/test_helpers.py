@@ -159,7 +159,8 @@ def test_records_are_lines_of_the_wire(tmp_path: Path, monkeypatch: pytest.Monke
         records = [Record.model_validate_json(line) for line in lines]
     assert records[0].values == {"loss": 2.0, "worst": float("inf")}
     assert (records[1].step, records[1].values) == (2.0, {"train/loss": 3.0})
-    assert [(record.done, record.total) for record in records[2:]] == [(0, 5), (5, 5)]
+    # A slow machine tells more in between.
+    assert [(record.done, record.total) for record in (records[2], records[-1])] == [(0, 5), (5, 5)]
 
 
 def test_a_descriptor_that_is_no_pipe_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

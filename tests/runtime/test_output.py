@@ -9,6 +9,7 @@ from tornado.web import HTTPError
 
 from minicluster.wire import ReportAnswer, StopMode, TaskReport
 
+from ..patience import eventually
 from .cluster import Cluster, Run
 from .conftest import Start
 from .task_service import Task, TaskService
@@ -148,9 +149,10 @@ async def test_a_stop_does_not_wait_for_ever_and_says_what_is_missing(start: Sta
         """
     run = await cluster.run(source, nodes=1)
     await run.started()
-    await asyncio.sleep(0.5)
+    # Files come when the ranks have left.
+    await eventually(lambda: b"s" in cluster.service.blobs.values())
     await run.stop()
-    await run.over(12)
+    await run.over()
     assert brought(run) == {(0, "small"): b"s"}
     assert run.attempt.notes == {
         "Left in the output folder on node-0: a (there was no time: the job was stopped)."

@@ -96,10 +96,9 @@ async def test_an_agent_whose_task_is_over_ends_its_ranks_and_itself(start: Star
 
 async def test_a_killed_zygote_is_told(start: Start) -> None:
     cluster = await start(1, TaskService())
-    run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=1)
+    run = await cluster.run("import os, time\nprint(os.getppid())\ntime.sleep(600)", nodes=1)
     await run.started()
-    zygote = min(pid for pid in cluster.processes(0) if pid != cluster.agents[0].pid)
-    os.kill(zygote, signal.SIGKILL)
+    os.kill(int(run.attempt.text(0)), signal.SIGKILL)
     await cluster.service.until(lambda: run.errors() and cluster.tasks[0].report.failure)
     failure = cluster.tasks[0].report.failure
     assert failure and "node-0" in failure.message

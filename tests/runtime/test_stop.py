@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import psutil
@@ -10,6 +9,7 @@ import pytest
 
 from minicluster.wire import ErrorKind, StopMode
 
+from ..processes import lives, signal_all
 from .cluster import Cluster, Run
 
 EXCEPTION = 1
@@ -120,8 +120,7 @@ async def test_ranks_that_somebody_stopped_with_their_parent_are_woken_and_ended
     run = await cluster.run("print('here')\nwhile True: pass", nodes=2)
     await run.started()
     for agent in cluster.agents[:2]:
-        for process in psutil.Process(agent.pid).children(recursive=True):
-            process.suspend()
+        signal_all(psutil.Process(agent.pid).children(recursive=True), signal.SIGSTOP)
     assert await stop(run, StopMode.INTERRUPT) <= {EXCEPTION, -signal.SIGTERM}
 
 
@@ -140,11 +139,10 @@ async def test_what_a_rank_has_started_ends_with_it(cluster: Cluster) -> None:
         nodes=1,
     )
     await run.started()
-    away = int(run.attempt.text(0))
-    os.kill(away, 0)
+    away = psutil.Process(int(run.attempt.text(0)))
+    assert lives(away)
     await stop(run, StopMode.INTERRUPT)
-    with pytest.raises(ProcessLookupError):
-        os.kill(away, 0)
+    assert not lives(away)
 
 
 async def test_a_stop_before_the_start_starts_nothing(cluster: Cluster) -> None:

@@ -58,8 +58,8 @@ async def test_output_is_complete_though_a_child_holds_the_pipe(cluster: Cluster
     run = await cluster.run(
         """
         import subprocess
-        subprocess.Popen(["sh", "-c", "echo started; exec sleep 600"])
-        import time; time.sleep(0.3)
+        words = ["sh", "-c", "echo started; echo >&2; exec sleep 600"]
+        subprocess.Popen(words, stderr=subprocess.PIPE).stderr.read(1)
         print("end")
         """,
         nodes=1,

@@ -205,14 +205,16 @@ async def test_quiet_ranks_are_reported(cluster: Cluster, body: str, quiet: set[
     def reported() -> set[int]:
         return {rank for task in run.attempt.tasks for rank in task.report.quiet}
 
-    await cluster.service.until(lambda: reported() == quiet)
-    reports = [task.reports for task in run.attempt.tasks]
-    # Four more reports of each, so four more samples: it stays so.
-    await cluster.service.until(
-        lambda: all(
-            task.reports > before + 4 for task, before in zip(run.attempt.tasks, reports, strict=True)
-        )
-    )
+    since: list[int] = []
+
+    def stays() -> bool:
+        """Say the same in four more reports of each, so in four more samples."""
+        now = [task.reports for task in run.attempt.tasks]
+        if reported() != quiet or not since:
+            since[:] = now
+        return all(count > before + 4 for count, before in zip(now, since, strict=True))
+
+    await cluster.service.until(stays)
     assert reported() == quiet, (run.errors(), [task.report.ranks for task in run.attempt.tasks])
     await run.stop()
     await run.over()
