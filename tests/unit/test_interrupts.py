@@ -10,6 +10,8 @@ import pytest
 
 from minicluster.interrupts import Kernel, StopRequests
 
+from ..patience import until
+
 
 def in_a_kernel(**more: Any) -> Kernel:
     return Kernel(SimpleNamespace(kernel=SimpleNamespace(), exit_now=False, **more))
@@ -26,9 +28,7 @@ def test_in_a_kernel_it_is_so_when_a_moment_has_passed() -> None:
     stops = StopRequests(in_a_kernel())
     began = time.monotonic()
     stops.interrupt()
-    while not stops.certain:
-        time.sleep(0.05)
-        assert time.monotonic() - began < 3
+    until(lambda: stops.certain)
     assert time.monotonic() - began >= 0.9
 
 

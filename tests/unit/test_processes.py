@@ -25,6 +25,9 @@ from minicluster_hub.processes import (
     of_data_folder,
 )
 
+from ..patience import WITHIN_S, until
+from ..processes import signal_all
+
 PATIENCE_S = 5.0
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
@@ -36,8 +39,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
     """A data folder that is in no other process's environment; whatever has it is killed at the end."""
     folder = tmp_path / uuid4().hex
     yield folder
-    for process in find(of_data_folder(folder)):
-        process.kill()
+    signal_all(find(of_data_folder(folder)))
 
 
 def start(code: str, **labels: str) -> subprocess.Popen[str]:
@@ -81,13 +83,13 @@ def test_the_caller_never_finds_itself(data: Path, monkeypatch: pytest.MonkeyPat
 def test_what_ignores_sigterm_is_killed(data: Path) -> None:
     process = start(STUBBORN, **{DATA_LABEL: str(data)})
     assert end_all(of_data_folder(data), 0.3) == 1
-    assert process.wait(5) == -9
+    assert process.wait(WITHIN_S) == -9
 
 
 def test_a_single_process_is_killed_when_it_does_not_listen(data: Path) -> None:
     process = start(STUBBORN, **{DATA_LABEL: str(data)})
     end_one(psutil.Process(process.pid), 0.3)
-    assert process.wait(5) == -9
+    assert process.wait(WITHIN_S) == -9
 
 
 def test_what_left_its_session_and_parent_is_found_and_ended(data: Path) -> None:
@@ -116,10 +118,7 @@ def test_a_child_dies_with_its_parent(data: Path) -> None:
     assert len(find(of_data_folder(data))) == 2
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 5
-    while find(of_data_folder(data)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not find(of_data_folder(data))
+    until(lambda: not find(of_data_folder(data)))
 
 
 def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
@@ -129,7 +128,7 @@ def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
         process = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: die_with_parent(nobody))
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert process.wait(5) == -15
+    assert process.wait(WITHIN_S) == -15
 
 
 def test_all_labels_must_fit(data: Path) -> None:

@@ -71,9 +71,12 @@ def test_the_report_names_the_slowest_and_the_failed(
 ) -> None:
     run_pytest(tree, tmp_path, MARKED)
     monkeypatch.setattr(report, "RESULTS", tmp_path)
-    table = report.slowest(count=2).splitlines()
-    assert len(table) == 3 and table[1].endswith("test_that_is_slow")
-    total, setup, call, teardown = map(float, table[1].split()[:4])
+    assert len(report.slowest(count=2).splitlines()) == 3
+    rows = [line.split() for line in report.slowest(count=3).splitlines()[1:]]
+    totals = [float(row[0]) for row in rows]
+    assert totals == sorted(totals, reverse=True)
+    (slow,) = (row for row in rows if row[-1].endswith("test_that_is_slow"))
+    total, setup, call, teardown = map(float, slow[:4])
     assert call >= 0.3 and total == pytest.approx(setup + call + teardown, abs=0.2)
     (failed,) = report.failures()
     assert failed.endswith("test_of_full_only")
