@@ -17,6 +17,14 @@ def runs(process: psutil.Process, word: str) -> bool:
         return False
 
 
+def has_word(process: psutil.Process, word: str) -> bool:
+    """Whether a whole word is on a process's command line; one that ends meanwhile has none."""
+    try:
+        return word in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
 def lives(process: psutil.Process) -> bool:
     """Whether a process is there, and more than a zombie."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from ..hub.clusters import RunningCluster
+from ..patience import until
 from .chromium import MISSING, browser, program
 from .lab import JOB_MS, log_in, stop_open_jobs
 
@@ -50,7 +52,14 @@ class Site:
         write_notebook(self.home / name, *cells)
 
     def read_notebook(self, name: str) -> nbformat.NotebookNode:
-        return nbformat.read(self.home / name, as_version=4)
+        """Read a notebook once it is whole: JupyterLab writes it in its place."""
+
+        def whole() -> nbformat.NotebookNode | None:
+            with suppress(ValueError):
+                return nbformat.read(self.home / name, as_version=4)
+            return None
+
+        return until(whole)
 
 
 @pytest.fixture(scope="session")

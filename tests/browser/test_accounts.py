@@ -66,6 +66,7 @@ def test_an_admin_makes_another_admin_who_then_sees_the_page(page, site, chromiu
     browser = chromium.new_context()
     lise = browser.new_page()
     enter(lise, site, "lise", password)
+    expect(lise.get_by_role("link", name="Token")).to_be_visible()
     assert lise.goto(f"{site.url}/hub/people").status == 403
     page.locator('tr[data-name="lise"]').get_by_role("button", name="Make admin").click()
     expect(page.locator('tr[data-name="lise"]')).to_contain_text("No longer admin")

@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from ..patience import until
 from .conftest import USER
 from .lab import JOB_MS, JOBS_PATH, cell, open_notebook, output_of, run_cell, wait_ran
 
@@ -59,8 +60,8 @@ def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
     # The figure, and SVG as an image: its scripts do not run.
     pictures = output.locator("img")
     expect(pictures).to_have_count(2)
-    assert pictures.first.evaluate("image => image.complete && image.naturalWidth > 200")
-    assert pictures.last.evaluate("image => image.complete && image.naturalWidth") == 40
+    until(lambda: pictures.first.evaluate("image => image.complete && image.naturalWidth > 200"))
+    until(lambda: pictures.last.evaluate("image => image.complete && image.naturalWidth") == 40)
     expect(output.locator("svg")).to_have_count(0)
     # As JupyterLab draws it elsewhere.
     expect(output.locator(".mc-lab strong")).to_have_text("bold")
@@ -86,7 +87,7 @@ def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
     expect(log).to_contain_text("rank 2 draws\n")
     expect(log).to_contain_text("table of rank 2")
     expect(log.get_by_role("img")).to_have_count(2)
-    assert log.get_by_role("img").last.evaluate("image => image.complete && image.naturalWidth") == 40
+    until(lambda: log.get_by_role("img").last.evaluate("image => image.complete && image.naturalWidth") == 40)
     expect(log).to_contain_text("**bold** of rank 2")
     expect(log).to_contain_text("x^2")
     expect(log.locator("table, iframe, script")).to_have_count(0)

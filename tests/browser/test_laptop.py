@@ -77,7 +77,9 @@ def test_a_laptops_notebook_trains_on_the_cluster(
 ) -> None:
     token = make_token(page, site, shots)
     connect = f"%distribute connect {site.url}/hub/home"
-    write_notebook(tmp_path / "mine.ipynb", "%load_ext minicluster", connect, TRAIN, "answer")
+    seen = tmp_path / "seen"
+    wait = f"import os\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.02)\n"
+    write_notebook(tmp_path / "mine.ipynb", "%load_ext minicluster", connect, TRAIN + wait, "answer")
     # A profile of its own: cookies do not tell one port from another.
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     laptop = context.new_page()
@@ -97,6 +99,7 @@ def test_a_laptops_notebook_trains_on_the_cluster(
         expect(output_of(connecting)).not_to_contain_text(token)
         training = run_cell(laptop, 2)
         expect(training.locator(".mc-panel")).to_contain_text("Running on 3 ranks", timeout=JOB_MS)
+        seen.touch()
         wait_ran(training)
         expect(training.locator(".mc-picture")).to_contain_text("hello from rank 0")
         expect(training.locator(".mc-picture img[alt^='Plot of']")).to_be_visible()

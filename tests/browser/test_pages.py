@@ -13,6 +13,7 @@ from minicluster_hub.models import ImageRecord
 from minicluster_hub.store import Store
 
 from ..patience import until
+from ..processes import has_word
 from .conftest import USER, Site
 from .lab import (
     JOB_MS,
@@ -159,7 +160,7 @@ def test_a_page_goes_on_where_it_was_after_the_job_service_started_anew(page, se
     log = job.locator("#log")
     expect(log).to_contain_text("rank 0, step 5,", timeout=JOB_MS)
     mark(job)
-    (service,) = (one for one in site.cluster.processes() if "minicluster_hub" in one.cmdline())
+    (service,) = (one for one in site.cluster.processes() if has_word(one, "minicluster_hub"))
     service.kill()
     expect(job.locator("#connection")).to_be_visible(timeout=JOB_MS)
     seen = last_step(log)
