@@ -34,14 +34,6 @@ def run(*arguments: str, timeout_s: float = START_LIMIT_S) -> subprocess.Complet
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def lives(pid: int) -> bool:
-    """Say whether a process is there and not only a zombie that nobody asked for its exit code."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 class RunningCluster:
     """A started cluster; `words` is all that it has said on its terminal."""
 

@@ -81,10 +81,16 @@ async def grace(lab: Lab) -> AsyncIterator[Visitor]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def hedy(lab: Lab) -> AsyncIterator[Visitor]:
-    """Her server may be stopped by any test: nothing keeps its token."""
+async def hedys_browser(lab: Lab) -> AsyncIterator[Visitor]:
     async for visitor in logged_in(lab, "hedy"):
         yield visitor
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def hedy(hedys_browser: Visitor) -> Visitor:
+    """Her server may be stopped by any test, by one that fails, too: nothing keeps its token."""
+    await hedys_browser.start_server()
+    return hedys_browser
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -22,7 +22,7 @@ from minicluster_hub.launch.kernel import Kernel, open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import SERVER_LABEL, find, labelled
 
-from ..patience import WITHIN_S
+from ..patience import WITHIN_S, eventually
 from ..processes import runs, signal_all
 from .conftest import Lab
 from .test_servers import home, stop_server
@@ -33,11 +33,23 @@ _SEES_ITS_END_S = 3.0
 
 
 class Running:
-    """A cell that is not detached, in a kernel of its user; its job ends when `go` is there."""
+    """A cell that is not detached, in a kernel of its user; its job ends when `go` is there.
 
-    def __init__(self, visitor: Visitor, kernel: Kernel, job: int, go: Path, cell: asyncio.Task[Any]) -> None:
+    told: what the kernel says of the cell, as it comes.
+    """
+
+    def __init__(
+        self,
+        visitor: Visitor,
+        kernel: Kernel,
+        told: list[str],
+        job: int,
+        go: Path,
+        cell: asyncio.Task[Any],
+    ) -> None:
         self.visitor = visitor
         self.kernel = kernel
+        self.told = told
         self.job = job
         self.go = go
         self.cell = cell
@@ -84,12 +96,13 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
     newest = max([job["id"] for job in await jobs(visitor)], default=0)
     async with AsyncExitStack() as stack:
         kernel = await stack.enter_async_context(open_kernel(visitor, NOTEBOOK))
+        told = heard(kernel)
         task = asyncio.create_task(kernel.run(cell))
         async with asyncio.timeout(WITHIN_S):
             while not (new := [job for job in await jobs(visitor) if job["id"] > newest]):
                 assert not task.done(), task
                 await asyncio.sleep(0.1)
-        case = Running(visitor, kernel, new[0]["id"], go, task)
+        case = Running(visitor, kernel, told, new[0]["id"], go, task)
         await case.wait_for("running")
         try:
             yield case
@@ -98,6 +111,20 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
             task.cancel()
             with suppress(VisitFailed):  # its kernel may have ended: that is what these tests are about
                 await stack.aclose()
+
+
+def heard(kernel: Kernel) -> list[str]:
+    """Return a list that grows with what a kernel says."""
+    told: list[str] = []
+    answers = kernel._answers
+
+    async def listening(source: str, expressions: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
+        async for message in answers(source, expressions):
+            told.append(json.dumps(message["content"]))
+            yield message
+
+    kernel._answers = listening  # type: ignore[method-assign]
+    return told
 
 
 async def jobs(visitor: Visitor) -> list[dict[str, Any]]:
@@ -178,8 +205,10 @@ async def test_a_persons_interrupt_stops_the_job_and_is_shown(hedy: Visitor, tmp
 async def test_an_interrupt_stops_the_job_though_its_person_ends_the_kernel_right_after_it(
     hedy: Visitor, tmp_path: Path, end: Callable[[Running], Awaitable[None]]
 ) -> None:
-    async with running(hedy, tmp_path / "go") as case:
+    async with running(hedy, tmp_path / "go", "--plain") as case:
         await case.post("interrupt")
+        # Its end interrupts it, too, and two signals that come before the first one is taken are one.
+        await eventually(lambda: any("Stopping: " in words for words in case.told))
         await end(case)
         assert await case.wait_for("succeeded", "failed", "stopped") == "stopped"
 

@@ -8,13 +8,14 @@ from importlib import metadata
 from pathlib import Path
 
 import httpx
+import psutil
 
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.processes import SERVER_LABEL, find, labelled
 
 from ..patience import eventually
-from .clusters import lives
+from ..processes import lives
 from .conftest import Lab
 
 
@@ -61,9 +62,10 @@ async def test_stopping_a_server_ends_all_that_it_started(lab: Lab, hedy: Visito
     async with open_kernel(hedy, "quickstart.ipynb") as kernel:
         stray = "__import__('subprocess').Popen(['sleep', '600'], start_new_session=True).pid"
         pid = int(await kernel.ask(stray))
-    assert lives(pid)
+    process = psutil.Process(pid)
+    assert lives(process)
     await stop_server(hedy)
-    assert not lives(pid)
+    assert not lives(process)
     await hedy.start_server()
 
 
