@@ -1,6 +1,7 @@
 """The two forms of a sandbox of policies: processes of the service, the server of the policy container."""
 
 import os
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -12,13 +13,19 @@ from minicluster_hub.rules.sandbox import ContainerSandbox, ProcessSandbox
 from ..patience import until
 
 
+def listens(path):
+    """Whether somebody listens at a socket; its file is there before."""
+    with socket.socket(socket.AF_UNIX) as link:
+        return link.connect_ex(str(path)) == 0
+
+
 @contextmanager
 def served(folder, path):
     """Run the server of the policy container, here without its container."""
     program = [sys.executable, "-P", "-m", "minicluster_hub.rules.sandbox_server", str(path), str(folder)]
     server = subprocess.Popen(program, env={**os.environ, "JUPYTERHUB_API_TOKEN": "not in the container"})
     try:
-        until(path.exists)
+        until(lambda: listens(path))
         yield server
     finally:
         server.kill()

@@ -8,9 +8,10 @@ import pytest
 from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.rules.errors import ChoiceRefused
 from minicluster_hub.rules.in_force import BUILT_IN
-from minicluster_hub.rules.own import OwnPolicies
+from minicluster_hub.rules.own import OwnPolicies, OwnPolicy
 from minicluster_hub.states import JobEvent
 
+from ..patience import WITHIN_S
 from ..processes import runs
 from .machines import Machines, play, play_one, service, submit, until
 
@@ -195,31 +196,48 @@ async def test_a_policy_that_prints_plans_all_the_same(sqlite, own, caplog):
     assert "the policy ours prints: here" in caplog.text
 
 
-async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite, own):
-    slow = TURNS_BAD.format(does="import time; time.sleep(0.8)")
-    machines = Machines()
-    async with service(sqlite, machines, own=own(slow)) as reconciler:
+def thinks_while(there, monkeypatch):
+    """Return a policy that plans for ada when a file is gone, and a list of the jobs that it was asked of."""
+    asked, plan = [], OwnPolicy.plan
+
+    def planning(policy, snapshot):
+        asked.extend(job.job_id for job in snapshot.waiting if job.owner == "ada")
+        return plan(policy, snapshot)
+
+    monkeypatch.setattr(OwnPolicy, "plan", planning)
+    monkeypatch.setattr("minicluster_hub.rules.own.PLAN_S", WITHIN_S)
+    does = f"import time\n        while os.path.exists({str(there)!r}): time.sleep(0.01)"
+    return TURNS_BAD.format(does=does), asked
+
+
+async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite, own, tmp_path, monkeypatch):
+    machines, held = Machines(), tmp_path / "held"
+    source, asked = thinks_while(held, monkeypatch)
+    async with service(sqlite, machines, own=own(source)) as reconciler:
         await reconciler.choose_policy(OURS, "root")
+        held.touch()
         job = submit(sqlite, nodes=1)
         reconciler.wake()
-        turns = 0
-        while not machines.launches:
+        assert await until(reconciler, lambda: job in asked)
+        for _ in range(20):
             await asyncio.sleep(0.001)
-            turns += 1
+        assert not machines.launches, "the loop did not turn while the policy thought"
+        held.unlink()
         assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
         assert reconciler.rules.in_force.choice.policy == "ours"
-    assert turns > 20, "the loop did not turn while the policy thought"
 
 
-async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite, own):
-    slow = TURNS_BAD.format(does="import time; time.sleep(0.5)")
-    machines = Machines()
-    async with service(sqlite, machines, own=own(slow)) as reconciler:
+async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite, own, tmp_path, monkeypatch):
+    machines, held = Machines(), tmp_path / "held"
+    source, asked = thinks_while(held, monkeypatch)
+    async with service(sqlite, machines, own=own(source)) as reconciler:
         await reconciler.choose_policy(OURS, "root")
+        held.touch()
         gone, other = submit(sqlite, nodes=1), submit(sqlite, nodes=1, key="key-00002")
         reconciler.wake()
-        await asyncio.sleep(0.1)
+        assert await until(reconciler, lambda: gone in asked)
         reconciler.happened(gone, JobEvent.STOP_ASKED)
+        held.unlink()
         assert (await play(sqlite, reconciler, machines, other)).state is JobState.SUCCEEDED
         assert [launch.job_id for launch in machines.launches] == [other]
         assert reconciler.rules.report().trouble == ""

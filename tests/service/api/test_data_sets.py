@@ -138,8 +138,8 @@ async def test_a_job_names_data_sets_that_its_owner_may_read(api, tmp_path):
         assert ("There is: own, pets." if owner == "ada" else "There is: ada/pets.") in str(refusal.value)
 
 
-def sweep(api, grace_s=-1.0):
-    return replace(api.context.data_sets, grace_s=grace_s).sweep()
+def sweep(api, grace_s=-1.0, clock=time.time):
+    return replace(api.context.data_sets, grace_s=grace_s, clock=clock).sweep()
 
 
 async def test_pieces_go_when_nobody_needs_them_and_not_before(api, tmp_path):
@@ -177,7 +177,7 @@ async def test_a_push_under_way_is_not_hurt_by_the_sweep(api, tmp_path):
     pieces = (held, *DataManifest.model_validate_json(data).pieces)
     await api.context.data_sets.missing("ada", pieces)  # another push asks
     await api.ask("DELETE", "api/data/sets/again")
-    assert sweep(api, grace_s=time.time() - before) == 0
+    assert sweep(api, grace_s=0.0, clock=lambda: before) == 0
     assert sent.sent_bytes == 0
     assert sweep(api) == 2
 

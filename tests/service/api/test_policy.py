@@ -4,14 +4,17 @@ import asyncio
 import os
 import sys
 
+import psutil
 import pytest
 
 from minicluster.wire import PolicyReport
 from minicluster_hub.app import MiniclusterHub
 from minicluster_hub.rules.in_force import BUILT_IN
 
-from ...patience import WITHIN_S
+from ...patience import WITHIN_S, eventually
+from ...processes import runs
 from .client import PREFIX
+from .test_people import reason
 
 OURS = """
 from minicluster_hub.scheduling.base import Grant, Plan
@@ -147,7 +150,7 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
     async def waits(job):
         return (await api.ask("GET", f"api/jobs/{job.id}")).json()
 
-    assert (await waits(small))["reason"] == f"waits for job {large.id}, first in the queue"
+    await reason(api, small, f"waits for job {large.id}, first in the queue")
     assert (await choose(api, policy="backfill")).status_code == 200
     async with asyncio.timeout(WITHIN_S):
         while (await waits(small))["state"] == "queued":
@@ -155,17 +158,25 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
     assert (await waits(large))["state"] == "queued"
 
 
-async def test_others_are_answered_while_a_policy_is_tried_out(api, ours):
-    ours(f"import time; time.sleep(3)\n{OURS}")
-    admin, client, answered = api.client("root-token"), api.client("ada-token"), 0
+def tried_out():
+    """Return the processes of policies."""
+    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.rules.child")]
+
+
+async def test_others_are_answered_while_a_policy_is_tried_out(api, ours, tmp_path, monkeypatch):
+    monkeypatch.setattr("minicluster_hub.rules.own.START_S", WITHIN_S)
+    held = tmp_path / "held"
+    held.touch()
+    ours(f"import os, time\nwhile os.path.exists({str(held)!r}): time.sleep(0.01)\n{OURS}")
+    admin, client = api.client("root-token"), api.client("ada-token")
     choice = {"policy": "ours"}
     choosing = asyncio.create_task(admin.put("api/policy", json=choice, timeout=60))
-    while not choosing.done():
+    await eventually(tried_out)
+    for _ in range(20):
         assert (await client.get("api/jobs")).status_code == 200
-        answered += 1
-        await asyncio.sleep(0.01)
-    assert choosing.result().status_code == 200, choosing.result().text
-    assert answered > 20
+    assert not choosing.done()
+    held.unlink()
+    assert (await choosing).status_code == 200, choosing.result().text
     assert (await report(api)).in_force.choice.policy == "ours"
 
 

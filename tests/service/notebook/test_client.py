@@ -76,8 +76,12 @@ def test_the_end_of_a_log(service):
     assert left_out == sum(len(f"line {i}\n") for i in range(1000)) - 100
 
 
-def test_a_killed_service_costs_no_output_and_doubles_none(cluster, service):
-    source = "import time\nfor i in range(150): print('line', i, flush=True); time.sleep(0.02)"
+def test_a_killed_service_costs_no_output_and_doubles_none(cluster, service, tmp_path):
+    go = tmp_path / "go"
+    source = (
+        "import time\nfrom pathlib import Path\nfor i in range(150):\n    print('line', i, flush=True)\n"
+        f"    time.sleep(0.02)\n    while i == 100 and not Path({str(go)!r}).exists(): time.sleep(0.01)"
+    )
     job = service.submit(cell(service, source, 2))
     text, lost, killed = "", [], False
     for event in follow(service, job.id):
@@ -89,6 +93,7 @@ def test_a_killed_service_costs_no_output_and_doubles_none(cluster, service):
             killed = True
             cluster.kill()
             cluster.start()
+            go.touch()
     assert text == "".join(f"line {i}\n" for i in range(150))
     assert lost[0]
     assert lost[-1] == ""

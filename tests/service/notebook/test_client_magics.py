@@ -18,6 +18,8 @@ from minicluster.tables import JobHandle
 from minicluster.view import RunView
 from minicluster.wire import JobState
 
+from ...patience import until
+
 
 def test_names_travel_and_results_come_back(notebook):
     notebook.run(
@@ -77,16 +79,30 @@ def test_what_is_refused_starts_nothing(notebook, service, cell, kind):
     assert [job.id for job in service.jobs(1)] == before
 
 
-def interrupted_after(seconds):
-    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.daemon = True
-    timer.start()
+def interrupted_when(seen):
+    """Interrupt this process once `seen()` is true; if it never is, too, for no cell must go on for ever."""
+
+    def interrupt():
+        try:
+            until(seen)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
 
 
 def test_an_interrupt_stops_all_ranks_and_the_shell_lives_on(notebook, service, capsys):
     handler = signal.getsignal(signal.SIGINT)
-    interrupted_after(4)
-    source = "%%distribute --nodes 2\nimport time\nprint('here', flush=True)\nwhile True: time.sleep(0.1)"
+
+    def has_said():
+        mine = (job.id for job in service.jobs(1) if job.name == "to-stop")
+        return any("here" in service.log(job, 0, 1000)[0] for job in mine)
+
+    interrupted_when(has_said)
+    source = (
+        "%%distribute --nodes 2 --name to-stop\nimport time\n"
+        "print('here', flush=True)\nwhile True: time.sleep(0.1)"
+    )
     error = notebook.fails(source, JobStopped)
     job = service.jobs(1)[0]
     assert job.state is JobState.STOPPED

@@ -12,7 +12,10 @@ from minicluster.payload import CellPayload
 from minicluster.sse import Connection, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
-SOURCE = "import time\nfor i in range(100): print('line', i, flush=True); time.sleep(0.02)"
+SOURCE = (
+    "import time\nfrom pathlib import Path\nfor i in range(100):\n    print('line', i, flush=True)\n"
+    "    time.sleep(0.02)\n    while i == 50 and not Path({go!r}).exists(): time.sleep(0.01)"
+)
 
 
 class Proxy(ThreadingHTTPServer):
@@ -83,9 +86,10 @@ def proxy(cluster):
     made.server_close()
 
 
-def test_a_proxy_without_routes_is_waited_for(proxy):
+def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
     service = Service(proxy.url, "ada-token", patience_s=10)
-    blob = service.put_blob(CellPayload(SOURCE, "Cell In[1]", pull=()).to_bytes())
+    go = tmp_path / "go"
+    blob = service.put_blob(CellPayload(SOURCE.format(go=str(go)), "Cell In[1]", pull=()).to_bytes())
     proxy.restart(unrouted=2)
     job = service.submit(JobSpec(payload_sha256=blob.sha256, nodes=NodeRange(min=1, max=1)))
     text, told = "", []
@@ -96,8 +100,9 @@ def test_a_proxy_without_routes_is_waited_for(proxy):
             told.append(event)
         if isinstance(event, Ended):
             assert event.job.state is JobState.SUCCEEDED
-        if "line 20" in text and not told and not proxy.unrouted:
+        if "line 20" in text and not go.exists():
             proxy.restart(unrouted=3)
+            go.touch()
     assert text == "".join(f"line {i}\n" for i in range(100))
     assert any("404" in event.lost for event in told)
     assert told[-1].lost == ""

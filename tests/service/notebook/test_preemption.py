@@ -66,12 +66,15 @@ def test_a_job_of_the_same_priority_waits(lab):
 
 @pytest.mark.full("tests/unit/test_policies_elastic has it without processes")
 @pytest.mark.parametrize("lab", ["elastic_fifo"], indirect=True)
-def test_an_elastic_job_shrinks_for_another_and_grows_back(lab):
+def test_an_elastic_job_shrinks_for_another_and_grows_back(lab, tmp_path):
     ada, bob = lab
     job = training(ada, 1, 3)
     assert began(ada, job) == (0, 3)
-    other = submit(bob, "import time; time.sleep(3)", 1, 1)
+    go = tmp_path / "go"
+    wait = f"import time\nfrom pathlib import Path\nwhile not Path({str(go)!r}).exists(): time.sleep(0.05)"
+    other = submit(bob, wait, 1, 1)
     shrunk = until(lambda: ada.job(job).attempt == 2 and began(ada, job))
+    go.touch()
     until(lambda: bob.job(other).state is JobState.SUCCEEDED)
     grown = until(lambda: ada.job(job).attempt == 3 and began(ada, job))
     assert (shrunk[1], grown[1]) == (2, 3)

@@ -10,7 +10,11 @@ from minicluster.server_extension.watched_job import JobKey, WatchedJob
 from ...patience import WITHIN_S
 from .test_client import cell, ended
 
-COUNT = "import time\nfor number in range(20):\n    print('number', number, flush=True)\n    time.sleep(0.1)"
+COUNT = (
+    "import time\nfrom pathlib import Path\nfor number in range(20):\n"
+    "    print('number', number, flush=True)\n    time.sleep(0.1)\n"
+    "    while number == 9 and not Path({go!r}).exists():\n        time.sleep(0.01)"
+)
 
 
 class Page:
@@ -38,10 +42,17 @@ class Page:
 
 
 @pytest.fixture
-def watched(service):
-    job = service.submit(cell(service, COUNT))
+def go(tmp_path):
+    """With this file the job goes on to its second half."""
+    return tmp_path / "go"
+
+
+@pytest.fixture
+def watched(service, go):
+    job = service.submit(cell(service, COUNT.format(go=str(go))))
     made = WatchedJob(JobKey("/here/", job.id, job.created_at))
     yield made
+    go.touch()
     made.readers.clear()
     ended(service, job.id)
 
@@ -62,7 +73,7 @@ def state(page):
     return next((one["head"]["state"] for one in reversed(page.changes()) if "head" in one), "")
 
 
-def test_each_page_has_all_of_it_whenever_it_came_and_however_slow_it_is(watched, service):
+def test_each_page_has_all_of_it_whenever_it_came_and_however_slow_it_is(watched, service, go):
     first, late, slow = Page(), Page(), Page()
     watched.add(first)
     watched.add(slow)
@@ -70,6 +81,7 @@ def test_each_page_has_all_of_it_whenever_it_came_and_however_slow_it_is(watched
     publish_until(watched, lambda: len(first.lines()) > 5)
     slow.busy = True
     watched.add(late)
+    go.touch()
     publish_until(watched, lambda: state(first) == "succeeded")
     slow.busy = False
     watched.publish(time.time())
@@ -80,7 +92,8 @@ def test_each_page_has_all_of_it_whenever_it_came_and_however_slow_it_is(watched
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def test_one_page_alone_writes_the_end_and_none_while_a_kernel_does(watched, service):
+def test_one_page_alone_writes_the_end_and_none_while_a_kernel_does(watched, service, go):
+    go.touch()
     live, second, third = Page(), Page(), Page()
     watched.add(live, live=True)
     watched.add(second)
@@ -105,7 +118,8 @@ def test_one_page_alone_writes_the_end_and_none_while_a_kernel_does(watched, ser
         (None, "Results that are not in the notebook: %distribute result"),
     ],
 )
-def test_the_end_says_how_to_bring_results_that_no_kernel_took(watched, service, waited, said):
+def test_the_end_says_how_to_bring_results_that_no_kernel_took(watched, service, go, waited, said):
+    go.touch()
     page = Page()
     watched.add(page)
     follow(watched, service)

@@ -35,7 +35,7 @@ def still(notebook):
 @pytest.mark.full("tests/runtime/test_why and tests/unit/test_why_shown have its two halves")
 def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
     handle = still("--quiet 6s")
-    assert until(lambda: handle.job.note).startswith(SENTENCE)
+    until(lambda: handle.job.note.startswith(SENTENCE))
     handle.stop()
     until(lambda: handle.state.terminal)
     assert handle.job.note == ""
