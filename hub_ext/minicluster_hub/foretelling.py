@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from math import ceil
 
+from minicluster_hub.computing import Rests
 from minicluster_hub.rules.in_force import Rules
 from minicluster_hub.rules.own import OwnPolicy
 from minicluster_hub.scheduling.base import Placement, Policy
@@ -65,11 +66,11 @@ class Foretelling:
         """
         from minicluster_hub.scheduling.forecast import BOUNDED, forecast, latest_starts
 
-        snapshot, outside = kept.snapshot, kept_off(placement, kept.barred)
+        snapshot, outside, rests = kept.snapshot, kept_off(placement, kept.barred), Rests()
         try:
-            found = forecast(snapshot, policy, outside)
+            found = forecast(snapshot, policy, outside, rest=rests)
             bounded = self._rules.in_force.choice.policy in BOUNDED
-            latest = latest_starts(snapshot, policy, outside) if bounded else {}
+            latest = latest_starts(snapshot, policy, outside, rests) if bounded else {}
         except Exception:
             self._log.exception("no forecast of the queue")
             return {}, {}

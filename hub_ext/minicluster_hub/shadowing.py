@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from minicluster.wire import PolicyChoice, ShadowFigures, ShadowReport, ShadowRow
+from minicluster_hub.computing import Rests
 from minicluster_hub.models import NodeView
 from minicluster_hub.rules.choices import build
 from minicluster_hub.rules.in_force import Rules
@@ -92,7 +93,7 @@ class Shadowing:
             if self._closed:
                 return
             try:
-                rules = SimulatedRules(topology, *build(choice), self._model)
+                rules = SimulatedRules(topology, *build(choice), self._model, rest=Rests())
                 yield ShadowRow(policy=name, figures=_figures(shadow(jobs, rules)))
             except SimulationStuck as stuck:
                 yield ShadowRow(policy=name, trouble=str(stuck))

@@ -60,7 +60,7 @@ LAYERS = [
     ["scheduling", "store", "engines", "logs", "blobs"],
     ["states", "places"],
     ["models", "bell", "processes", "fresh_dns", "steady", "task_memory", "quick_import", "disk_room"],
-    ["full_disk", "tls", "node_tokens", "database_url", "rates"],
+    ["computing", "full_disk", "tls", "node_tokens", "database_url", "rates"],
 ]
 """Of the job service, from the top: a file imports from its own row and the rows below."""
 

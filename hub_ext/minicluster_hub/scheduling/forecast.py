@@ -11,7 +11,7 @@ a guess of its end; one that needs its slots is not told at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -20,7 +20,7 @@ from minicluster_hub.scheduling.free import count_slots
 from minicluster_hub.scheduling.simulation.course import gets_on_from
 from minicluster_hub.scheduling.simulation.model import Model
 from minicluster_hub.scheduling.simulation.work import Work, real_work
-from minicluster_hub.scheduling.simulator import Rules, Simulation, SimulationStuck, Start
+from minicluster_hub.scheduling.simulator import Rules, Simulation, SimulationStuck, Start, go_on
 
 LIMIT_SHARE = 0.5
 """Of its time limit that a job is taken to run."""
@@ -44,20 +44,24 @@ def forecast(
     *,
     limit_share: float = LIMIT_SHARE,
     most_moments: int = 5_000,
+    rest: Callable[[], None] = go_on,
 ) -> Mapping[int, float]:
     """Return when each waiting job is expected to start. Of those that are missing nothing can be said.
 
     limit_share: of its time limit that a job of unknown progress is taken to run.
     most_moments: at which something happens until it stops looking ahead; each costs a plan.
+    rest: called after each plan, for whoever computes beside others.
     """
-    rules = Rules(snapshot.topology, policy, placement, model or Model())
+    rules = Rules(snapshot.topology, policy, placement, model or Model(), rest=rest)
     start = Start(snapshot.obtainable(), snapshot.now, snapshot.servers, snapshot.usage)
     works = [_work(job, snapshot.now, rules, limit_share) for job in snapshot.jobs]
     simulation = Simulation(rules, start, works)
     return dict(_starts(simulation, {job.job_id for job in snapshot.waiting}, most_moments))
 
 
-def latest_starts(snapshot: Snapshot, policy: Policy, placement: Placement) -> Mapping[int, float]:
+def latest_starts(
+    snapshot: Snapshot, policy: Policy, placement: Placement, rest: Callable[[], None] = go_on
+) -> Mapping[int, float]:
     """Return by when waiting jobs start even if all jobs run to their time limits.
 
     Of those before which a job without a limit goes, and of all while such a one runs, nothing can be said.
@@ -66,7 +70,7 @@ def latest_starts(snapshot: Snapshot, policy: Policy, placement: Placement) -> M
     if any(job.time_limit_s is None for job in snapshot.running):
         return {}
     blind = replace(snapshot, jobs=tuple(replace(job, remaining_s=None) for job in snapshot.jobs))
-    starts = forecast(blind, policy, placement, limit_share=1.0)
+    starts = forecast(blind, policy, placement, limit_share=1.0, rest=rest)
     endless = (starts.get(job.job_id, inf) for job in snapshot.waiting if job.time_limit_s is None)
     known_until = min(endless, default=inf)
     return {job_id: at for job_id, at in starts.items() if at <= known_until}

@@ -6,7 +6,7 @@ From event to event (arrival, end, slots given back, the moment that the plan na
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -19,6 +19,10 @@ from minicluster_hub.scheduling.simulation.course import Course, Outcome
 from minicluster_hub.scheduling.simulation.model import Model
 from minicluster_hub.scheduling.simulation.usage import Meter
 from minicluster_hub.scheduling.simulation.work import Work
+
+
+def go_on() -> None:
+    """Take no rest."""
 
 
 class SimulationStuck(Exception):
@@ -40,13 +44,17 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who decides, and over what. `patience`: so many decisions per job show that a policy gets nowhere."""
+    """Who decides, and over what. `patience`: so many decisions per job show that a policy gets nowhere.
+
+    rest: called after each decision, for whoever computes beside others.
+    """
 
     topology: Topology
     policy: Policy
     placement: Placement
     model: Model = field(default_factory=Model)
     patience: int = 20_000
+    rest: Callable[[], None] = go_on
 
     @property
     def keeps_s(self) -> float:
@@ -171,6 +179,7 @@ class Simulation:
         if self._again_at <= self.now:
             raise SimulationStuck("the plan is to be made again at once", self.now, self._views)
         self._apply(assignment.places)
+        self._rules.rest()
 
     def _apply(self, wanted: dict[int, Places]) -> None:
         """Give back what jobs lose before others take it."""
