@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -67,20 +67,20 @@ def end_all(wanted: Wanted, grace_s: float) -> int:
     """
     processes = find(wanted)
     seen = {process.pid for process in processes}
-    _signal(processes, signal.SIGTERM)
+    signal_all(processes, signal.SIGTERM)
     wait_gone(processes, grace_s)
     deadline = time.monotonic() + 5.0
     while (processes := find(wanted)) and time.monotonic() < deadline:
         seen.update(process.pid for process in processes)
-        _signal(processes, signal.SIGKILL)
+        signal_all(processes, signal.SIGKILL)
         wait_gone(processes, 0.5)
     return len(seen)
 
 
 def end_one(process: psutil.Process, grace_s: float) -> None:
     """End a single process in the gentle way; it may be gone already."""
-    _signal([process], signal.SIGTERM)
-    _signal(wait_gone([process], grace_s), signal.SIGKILL)
+    signal_all([process], signal.SIGTERM)
+    signal_all(wait_gone([process], grace_s), signal.SIGKILL)
 
 
 def wait_gone(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
@@ -89,19 +89,21 @@ def wait_gone(processes: list[psutil.Process], timeout_s: float) -> list[psutil.
     One that ended is gone, also when nobody asks for its exit code: psutil's own wait would go on.
     """
     deadline = time.monotonic() + timeout_s
-    while (alive := [process for process in processes if _lives(process)]) and time.monotonic() < deadline:
+    while (alive := [process for process in processes if lives(process)]) and time.monotonic() < deadline:
         time.sleep(_LOOK_AGAIN_S)
     return alive
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether a process is there, and more than a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
 
-def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+def signal_all(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> None:
+    """Send a signal to each of them that is still there."""
     for process in processes:
         try:
             process.send_signal(number)

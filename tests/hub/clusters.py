@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from minicluster_hub.processes import find, of_data_folder
+from minicluster_hub.processes import find, of_data_folder, signal_all
 
-from ..processes import runs, signal_all
+from ..processes import runs
 
 START_LIMIT_S = 60.0
 

@@ -20,10 +20,10 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import Kernel, open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.processes import SERVER_LABEL, find, labelled
+from minicluster_hub.processes import SERVER_LABEL, find, labelled, signal_all
 
 from ..patience import WITHIN_S, eventually
-from ..processes import runs, signal_all
+from ..processes import runs
 from .conftest import Lab
 from .test_servers import home, stop_server
 

@@ -16,10 +16,9 @@ import pytest
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.processes import find, of_data_folder
+from minicluster_hub.processes import find, lives, of_data_folder
 
 from ..patience import WITHIN_S, until
-from ..processes import lives
 from .clusters import RunningCluster, command, free_port
 from .conftest import notebook_api
 from .jobs import submit

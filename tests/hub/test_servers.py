@@ -12,10 +12,9 @@ import psutil
 
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.processes import SERVER_LABEL, find, labelled
+from minicluster_hub.processes import SERVER_LABEL, find, labelled, lives
 
 from ..patience import eventually
-from ..processes import lives
 from .conftest import Lab
 
 

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from minicluster.wire import ErrorKind, StopMode
+from minicluster_hub.processes import lives, signal_all
 
-from ..processes import lives, signal_all
 from .cluster import Cluster, Run
 
 EXCEPTION = 1

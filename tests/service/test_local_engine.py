@@ -11,9 +11,9 @@ from minicluster_hub.engines.base import TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.engines.local.processes import of_task, tasks_alive
+from minicluster_hub.processes import lives, signal_all
 
 from ..patience import WITHIN_S
-from ..processes import lives, signal_all
 
 FAMILY = """
 import subprocess, sys, time

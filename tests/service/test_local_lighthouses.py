@@ -7,10 +7,9 @@ import urllib.request
 import pytest
 
 from minicluster_hub.engines.local.engine import LocalEngine
-from minicluster_hub.processes import DATA_LABEL, find, labelled
+from minicluster_hub.processes import DATA_LABEL, find, labelled, lives, signal_all
 
 from ..patience import WITHIN_S
-from ..processes import lives, signal_all
 
 pytest.importorskip("torchft")
 

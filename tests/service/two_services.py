@@ -13,8 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import psutil
 
+from minicluster_hub.processes import signal_all
+
 from ..patience import WITHIN_S
-from ..processes import signal_all
 
 PREFIX = "/services/minicluster/"
 LED_NO_MORE = 75

@@ -23,10 +23,10 @@ from minicluster_hub.processes import (
     find,
     labelled,
     of_data_folder,
+    signal_all,
 )
 
 from ..patience import WITHIN_S, until
-from ..processes import signal_all
 
 PATIENCE_S = 5.0
 STUBBORN = (

@@ -16,10 +16,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from minicluster.client import Service
+from minicluster_hub.processes import signal_all
 from minicluster_hub.task_memory import TaskMemory
 
 from ...patience import WITHIN_S
-from ...processes import signal_all
 
 PREFIX = "/services/minicluster/"
 

@@ -8,9 +8,10 @@ import psutil
 import pytest
 
 from minicluster.wire import JobState
+from minicluster_hub.processes import signal_all
 
 from ...patience import until
-from ...processes import runs, signal_all
+from ...processes import runs
 from ..cells import TRAINING, submit
 
 OTHERS = pytest.mark.full("the same with the others' agents")
