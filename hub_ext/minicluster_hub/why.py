@@ -85,9 +85,9 @@ def _missing(
     waiting: dict[int, Place], others: Sequence[RankStack], places: dict[int, Place], ended: Sequence[int]
 ) -> Explanation:
     """Some ranks wait for others that are elsewhere, or are through."""
-    goals = _distinct(waiting.values())
+    goals = _distinct(place for place in waiting.values() if place.line) or _distinct(waiting.values())
     goal = _the(goals[0]) if len(goals) == 1 else "what the others wait in"
-    there = f"{_wait(waiting, there=len(goals) == 1)}"
+    there = _wait(waiting, there=len(_distinct(waiting.values())) == 1)
     parts = []
     at_work = [stack.rank for stack in others if stack.quiet_s < BUSY_S]
     stuck = [stack.rank for stack in others if stack.rank not in at_work]

@@ -32,6 +32,11 @@ def in_all_reduce(number):
     return collective(number, "all_reduce", 14)
 
 
+def joining(number):
+    inside = frame(f"{TORCH}/distributed/distributed_c10d.py", "init_process_group")
+    return RankStack(rank=number, sight=RankSight.SEEN, quiet_s=120.0, frames=(inside,))
+
+
 def backward(number, quiet_s=120.0):
     graph = frame(f"{TORCH}/autograd/graph.py", "_engine_run_backward")
     return rank(number, graph, frame(f"{TORCH}/_tensor.py", "backward"), line(14), quiet_s=quiet_s)
@@ -67,6 +72,11 @@ CASES = {
         [in_all_reduce(0), out_of_sight(1, RankSight.ENDED), in_all_reduce(2)],
         "The cell is over on rank 1, which never reached the all_reduce of cell line 14; "
         "ranks 0 and 2 wait there.",
+    ),
+    "a rank is through, and one has not come into the cell yet": (
+        [out_of_sight(0, RankSight.ENDED), collective(1, "barrier", 20), joining(2)],
+        "The cell is over on rank 0, which never reached the barrier of cell line 20; "
+        "others wait: rank 1 in the barrier of cell line 20, rank 2 in the init_process_group.",
     ),
     "all are in the same collective": (
         [in_all_reduce(number) for number in range(3)],
