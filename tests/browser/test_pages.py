@@ -37,6 +37,20 @@ for step in range(600):
 """
 # A script that is put in as HTML does not run, an image's handler does: both are tried.
 EVIL = """<script>window.broken = 1</script><img src=x onerror="window.broken = 1">"""
+ANSWER_LATE = """(() => {
+  const ask = window.fetch;
+  window.fetch = async (...request) => {
+    const answer = await ask(...request);
+    if (String(request[0]).endsWith("/stop")) {
+      while (document.querySelector("#state").textContent.trim() !== "stopped") {
+        await new Promise((go) => setTimeout(go, 50));
+      }
+      setTimeout(() => (document.body.dataset.stopAnswered = "yes"), 500);
+    }
+    return answer;
+  };
+})()"""
+"""Stop's answer comes after the stream has told the job's end."""
 WRONG = f"""%%distribute --nodes 2 --name wrong
 print({EVIL!r})
 raise ValueError({EVIL!r})
@@ -120,9 +134,11 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     expect(jobs.locator("#why-ranks tr")).to_have_count(2)
     expect(log).to_contain_text("rank 0, step 25,", timeout=JOB_MS)
     jobs.screenshot(path=shots / "job.png")
+    jobs.evaluate(ANSWER_LATE)
     jobs.get_by_role("button", name="Stop").click()
-    expect(jobs.locator("#state")).to_have_text("stopped", timeout=STOP_MS)
+    expect(jobs.locator("body[data-stop-answered]")).to_be_attached(timeout=STOP_MS)
     wait_ran(talking, STOP_MS)
+    expect(jobs.locator("#state")).to_have_text("stopped")
     expect(talking.locator(".mc-picture")).to_contain_text("Stopped on 2 ranks")
     expect(used).to_have_count(0)
     assert is_marked(jobs)

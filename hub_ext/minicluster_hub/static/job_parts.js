@@ -67,7 +67,11 @@ export function stopButton(job, changed) {
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
-      changed(await ask(`api/jobs/${job.id}/stop`, { method: "POST" }));
+      const asked = await ask(`api/jobs/${job.id}/stop`, { method: "POST" });
+      // A newer state has drawn another button: the answer may be older than it, and would stay.
+      if (button.isConnected) {
+        changed(asked);
+      }
       tell("stop", null);
     } catch (error) {
       button.disabled = false;
