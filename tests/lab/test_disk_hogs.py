@@ -54,6 +54,22 @@ while True:
     time.sleep(0.5)
 """
 
+MANY_FILES = f"""
+import os, time
+disk, made = os.statvfs("/"), 0
+while disk.f_blocks * disk.f_frsize < {2 * DISK_MB << 20}:
+    if made % 10_000 == 0:
+        os.mkdir(f"/tmp/{{made}}")
+        os.chdir(f"/tmp/{{made}}")
+    try:
+        os.close(os.open(str(made), os.O_CREAT))
+        made += 1
+    except OSError:
+        time.sleep(0.1)
+while True:
+    time.sleep(0.5)
+"""
+
 
 @pytest.fixture(scope="module")
 def small_disk(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
@@ -115,6 +131,19 @@ def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_lef
     wait_for(lambda: full.disk.free_bytes > RESERVE, "room to come back", WITHIN_S, 0.5)
     (line,) = ended(small_disk)[len(before) :]
     assert "went unseen" in line, line
+    works_beside(small_disk, jobs)
+
+
+def test_a_job_that_makes_files_until_the_disk_takes_no_more_is_ended_for_it(
+    jobs: Jobs, small_disk: LabCluster
+) -> None:
+    """They are empty: there are no bytes to be seen. Here the kernel does not tell who made them, either."""
+    before, full = ended(small_disk), node(small_disk)
+    failed = jobs.wait(jobs.submit(MANY_FILES, nodes=3), "failed")
+    assert (failed["error"]["kind"], failed["error"]["node"]) == ("disk", full.name), failed
+    assert "inodes" in failed["error"]["message"], failed["error"]
+    (line,) = ended(small_disk)[len(before) :]
+    assert line.startswith("ending minicluster-task-") and "inodes" in line, line
     works_beside(small_disk, jobs)
 
 

@@ -26,10 +26,12 @@ from minicluster_hub.cluster.eviction_rules import (
     Room,
     Step,
     Tenant,
+    Unit,
+    Use,
     choose,
     reserve_bytes,
     tenant_of,
-    written_bytes,
+    use_of,
 )
 from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
@@ -83,8 +85,8 @@ def test_a_tenant_uses_its_layer_and_the_volumes_that_it_may_write_to(role: str)
         {"Type": "volume", "Name": "keeper", "RW": False},
         {"Type": "tmpfs", "RW": True},
     ]
-    found = tenant_of(raw(role, Mounts=mounts), {"home": 30, "keeper": 500}, {"abc": 9})
-    assert found == Tenant("abc", "minicluster-task-7", "ada", 5.0, True, 7, 30, 9)
+    found = tenant_of(raw(role, Mounts=mounts), {"home": 30, "keeper": 500}, {"abc": Use(9)})
+    assert found == Tenant("abc", "minicluster-task-7", "ada", 5.0, True, 7, 30, Use(9))
     unknown = tenant_of(raw(role, Mounts=mounts), {}, {})
     assert unknown is not None and unknown.volume_bytes is None
 
@@ -95,8 +97,13 @@ def test_of_devices_that_lie_upon_each_other_one_counts() -> None:
         {"major": 8, "op": "Write", "value": 12},
         {"major": 8, "op": "read", "value": 99},
     ]
-    assert written_bytes({"blkio_stats": {"io_service_bytes_recursive": entries}}) == 12
-    assert written_bytes({"blkio_stats": {"io_service_bytes_recursive": None}}) == 0
+    assert use_of({"blkio_stats": {"io_service_bytes_recursive": entries}}) == Use(written_bytes=12)
+    assert use_of({"blkio_stats": {"io_service_bytes_recursive": None}}) == Use()
+
+
+def test_what_the_kernel_remembers_of_files_is_told_with_control_groups_of_version_2_only() -> None:
+    assert use_of({"memory_stats": {"stats": {"slab_reclaimable": 7, "cache": 9}}}) == Use(slab_bytes=7)
+    assert use_of({"memory_stats": {"stats": {"cache": 9}}}) == Use()
 
 
 sizes = st.integers(0, 20 * GB)
@@ -110,7 +117,7 @@ tenants = st.lists(
         running=st.booleans(),
         layer_bytes=sizes,
         volume_bytes=st.none() | sizes,
-        written_bytes=sizes,
+        use=st.builds(Use, sizes, sizes),
     ),
     max_size=6,
 )
@@ -133,15 +140,14 @@ def test_whose_files_grew_most_is_ended_before_all_others(found: list[Tenant], d
     grown = {one.id: past.growth(1010.0, one).stored_bytes for one in found if one.running}
     if verdict is not None:
         assert verdict.tenant.running
-    if grown and max(grown.values()) >= LOW.reserve_bytes // MUCH:
+    if grown and max(grown.values()) >= LOW.reserve // MUCH:
         assert verdict is not None and grown[verdict.tenant.id] == max(grown.values())
 
 
 @given(tenants)
 def test_who_uses_little_is_left_alone(found: list[Tenant]) -> None:
     little = [
-        replace(one, layer_bytes=1, written_bytes=LOW.reserve_bytes // MUCH - 1, volume_bytes=None)
-        for one in found
+        replace(one, layer_bytes=1, use=Use(LOW.reserve // MUCH - 1), volume_bytes=None) for one in found
     ]
     assert choose(1010.0, NEED, little, history((1000.0, little), (1010.0, little))) is None
 
@@ -177,7 +183,7 @@ def test_a_home_that_grows_counts_from_when_its_size_was_known() -> None:
 
 
 def test_a_file_that_is_removed_and_still_open_is_found_by_what_was_written() -> None:
-    sly, tidy = tenant("sly", written_bytes=9 * GB), tenant("tidy", written_bytes=GB // 10)
+    sly, tidy = tenant("sly", use=Use(9 * GB)), tenant("tidy", use=Use(GB // 10))
     past = history((1000.0, [tenant("sly"), tenant("tidy")]), (1010.0, [sly, tidy]))
     verdict = choose(1010.0, LOW, [tidy, sly], past)
     assert verdict is not None and verdict.tenant == sly
@@ -251,16 +257,16 @@ def test_the_guard_goes_on_when_the_engine_was_away() -> None:
 def test_what_a_disk_lost_is_known_for_some_minutes() -> None:
     room = Room()
     looks = [(1000.0, 9 * GB), (1003.0, 10 * GB), (1006.0, GB), (1006.0 + WINDOW_S, GB)]
-    assert [room.lost_bytes(now, free) for now, free in looks] == [0, 0, 9 * GB, 0]
+    assert [room.lost(now, free) for now, free in looks] == [0, 0, 9 * GB, 0]
 
 
 def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> None:
     """No size and no writing tells of blocks that `fallocate` takes beyond the end of a file."""
-    wrote_little = tenant("little", layer_bytes=GB // 2, written_bytes=GB // 2)
+    wrote_little = tenant("little", layer_bytes=GB // 2, use=Use(GB // 2))
     found = [wrote_little, replace(tenant("hidden"), created_at=2.0), replace(tenant("old"), created_at=1.0)]
-    past = history((1000.0, [replace(one, layer_bytes=0, written_bytes=0) for one in found]), (1010.0, found))
-    assert choose(1010.0, replace(LOW, lost_bytes=50 * GB), found, past) is None
-    verdict = choose(1010.0, replace(NEED, lost_bytes=50 * GB), found, past)
+    past = history((1000.0, [replace(one, layer_bytes=0, use=Use()) for one in found]), (1010.0, found))
+    assert choose(1010.0, replace(LOW, lost=50 * GB), found, past) is None
+    verdict = choose(1010.0, replace(NEED, lost=50 * GB), found, past)
     assert verdict is not None and verdict.tenant.id == "hidden", verdict
     assert "went unseen" in verdict.why
 
@@ -270,7 +276,7 @@ def test_what_somebody_filled_who_is_gone_is_not_taken_for_something_unseen() ->
     filler, guess = tenant("filler", layer_bytes=20 * GB), tenant("newest")
     for found, disk, explained in (
         ([filler], LOW, True),
-        ([guess], replace(NEED, lost_bytes=50 * GB), False),
+        ([guess], replace(NEED, lost=50 * GB), False),
     ):
         past, eviction = (
             history((1000.0, [replace(one, layer_bytes=0) for one in found]), (1010.0, found)),
@@ -284,20 +290,59 @@ def test_what_somebody_filled_who_is_gone_is_not_taken_for_something_unseen() ->
         eviction.next(1016.0, disk, [], past)
         assert not eviction.explained
     room = Room()
-    assert [room.lost_bytes(1000.0, 10 * GB), room.lost_bytes(1003.0, GB)] == [0, 9 * GB]
+    assert [room.lost(1000.0, 10 * GB), room.lost(1003.0, GB)] == [0, 9 * GB]
     room.forget()
-    assert [room.lost_bytes(1006.0, GB), room.lost_bytes(1009.0, GB // 2)] == [0, GB - GB // 2]
+    assert [room.lost(1006.0, GB), room.lost(1009.0, GB // 2)] == [0, GB - GB // 2]
 
 
 def test_nobody_is_ended_for_a_disk_that_was_full_long_ago() -> None:
     found = [tenant("one"), tenant("other")]
     past = history((1000.0, found), (1010.0, found))
-    assert choose(1010.0, replace(NEED, lost_bytes=NEED.reserve_bytes // MUCH - 1), found, past) is None
+    assert choose(1010.0, replace(NEED, lost=NEED.reserve // MUCH - 1), found, past) is None
 
 
-def test_the_disk_with_least_beyond_its_reserve_counts(tmp_path: Path) -> None:
+def rooms(*folders: str | Path) -> dict[tuple[str, Unit], Room]:
+    return {(str(folder), unit): Room() for folder in folders for unit in Unit}
+
+
+def test_the_disk_of_which_least_is_left_counts(tmp_path: Path) -> None:
     told = os.statvfs(tmp_path)
-    disk = fullest({str(tmp_path): Room(), "/": Room()}, 10**18, 1000.0)
-    assert disk.low and disk.nearly_low and disk.in_need and disk.reserve_bytes == 10**18
-    assert abs(disk.free_bytes - told.f_bavail * told.f_frsize) < 10 * GB
+    disk = fullest(rooms(tmp_path, "/"), 10**18, 1000.0)
+    assert disk.low and disk.nearly_low and disk.in_need and (disk.reserve, disk.unit) == (10**18, Unit.BYTES)
+    assert abs(disk.free - told.f_bavail * told.f_frsize) < 10 * GB
     assert "less than the reserve" in str(disk)
+
+
+@pytest.mark.parametrize(
+    ("inodes", "free", "unit"),
+    [(10_000_000, 100_000, Unit.INODES), (10_000_000, 9_000_000, Unit.BYTES), (0, 0, Unit.BYTES)],
+)
+def test_a_disk_may_run_out_of_inodes_before_it_is_full(
+    monkeypatch: pytest.MonkeyPatch, inodes: int, free: int, unit: Unit
+) -> None:
+    """A tenth of its bytes is free. The last one is btrfs, which tells of no inodes."""
+    told = os.statvfs_result((4096, 4096, 10**8, 10**7, 10**7, inodes, free, free, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: told)
+    disk = fullest(rooms("/"), 0, 1000.0)
+    assert (disk.unit, disk.low) == (unit, unit is Unit.INODES)
+
+
+INODES = Disk(400_000, 500_000, 3_000_000, Unit.INODES)
+
+
+def test_who_made_most_files_is_ended_for_them() -> None:
+    many, large = tenant("many", use=Use(0, 2 * GB)), tenant("large", layer_bytes=9 * GB, use=Use(9 * GB, 0))
+    past = history((1000.0, [tenant("many"), tenant("large")]), (1010.0, [many, large]))
+    verdict = choose(1010.0, INODES, [large, many], past)
+    assert verdict is not None and verdict.tenant == many and "inodes" in verdict.why
+    few = replace(many, use=Use(0, 1_000_000))
+    past = history((1000.0, [tenant("many"), tenant("large")]), (1010.0, [few, large]))
+    assert choose(1010.0, INODES, [large, few], past) is None
+
+
+def test_where_nobody_is_seen_to_make_files_the_newest_is_ended_in_need() -> None:
+    found = [replace(tenant("old"), created_at=1.0), replace(tenant("new"), created_at=2.0)]
+    past = history((1000.0, found), (1010.0, found))
+    assert choose(1010.0, INODES, found, past) is None
+    verdict = choose(1010.0, replace(INODES, free=200_000), found, past)
+    assert verdict is not None and verdict.tenant.id == "new" and verdict.a_guess

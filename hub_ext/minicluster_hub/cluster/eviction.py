@@ -21,7 +21,9 @@ from minicluster_hub.cluster.eviction_rules import (
     VOLUMES_ENV,
     Disk,
     Room,
+    Unit,
     reserve_bytes,
+    reserve_inodes,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def main() -> int:
     chosen_bytes = int(os.environ.get(RESERVE_ENV) or 0)
     guard: Guard | None = None
     was_low = False
-    rooms = {folder: Room() for folder in _FOLDERS}
+    rooms = {(folder, unit): Room() for folder in _FOLDERS for unit in Unit}
     while not ended.wait(_LOOK_S):
         disk = fullest(rooms, chosen_bytes, time.time())
         if disk.low != was_low:
@@ -57,15 +59,23 @@ def main() -> int:
     return 0
 
 
-def fullest(rooms: Mapping[str, Room], chosen_bytes: int, now: float) -> Disk:
-    """Return the disk that has least beyond its reserve. rooms: by a folder on each disk."""
+def fullest(rooms: Mapping[tuple[str, Unit], Room], chosen_bytes: int, now: float) -> Disk:
+    """Return what is left least of, measured by its reserve. rooms: by a folder on each disk, and by unit."""
     found: list[Disk] = []
-    for folder, room in rooms.items():
-        told = os.statvfs(folder)
-        reserve = reserve_bytes(chosen_bytes, told.f_blocks * told.f_frsize)
-        free = told.f_bavail * told.f_frsize
-        found.append(Disk(free, reserve, room.lost_bytes(now, free)))
-    return min(found, key=lambda one: one.free_bytes - one.reserve_bytes)
+    for (folder, unit), room in rooms.items():
+        free, total = _counted(folder, unit)
+        reserve = reserve_bytes(chosen_bytes, total) if unit is Unit.BYTES else reserve_inodes(total)
+        if reserve:  # Some file systems have as many inodes as they like, and tell 0.
+            found.append(Disk(free, reserve, room.lost(now, free), unit))
+    return min(found, key=lambda one: one.free / one.reserve)
+
+
+def _counted(folder: str, unit: Unit) -> tuple[int, int]:
+    """Return what is free, and what there is in all."""
+    told = os.statvfs(folder)
+    if unit is Unit.BYTES:
+        return told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize
+    return told.f_favail, told.f_files
 
 
 def _guard() -> Guard:

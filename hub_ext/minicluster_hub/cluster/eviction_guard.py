@@ -18,9 +18,10 @@ from minicluster_hub.cluster.eviction_rules import (
     History,
     Step,
     Tenant,
+    Use,
     Verdict,
     tenant_of,
-    written_bytes,
+    use_of,
 )
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
@@ -97,16 +98,16 @@ class Guard:
                 filters={"label": [f"{CLUSTER_LABEL}={CLUSTER}", f"{ROLE_LABEL}={role}"]},
             )
         ]
-        written = {one["Id"]: self._written(one["Id"]) for one in raw if one.get("State") == "running"}
+        used = {one["Id"]: self._use(one["Id"]) for one in raw if one.get("State") == "running"}
         volumes = self._volumes.sizes(now) if self._volumes else {}
-        found = (tenant_of(one, volumes, written) for one in raw)
+        found = (tenant_of(one, volumes, used) for one in raw)
         return [one for one in found if one is not None]
 
-    def _written(self, container_id: str) -> int:
+    def _use(self, container_id: str) -> Use:
         try:
-            return written_bytes(self._daemon.once("stats", container_id, stream=False, one_shot=True))
+            return use_of(self._daemon.once("stats", container_id, stream=False, one_shot=True))
         except (DockerMissing, DockerConflict):  # It ended a moment ago.
-            return 0
+            return Use()
 
     def _carry_out(self, step: Step, verdict: Verdict) -> None:
         tenant = verdict.tenant

@@ -7,7 +7,7 @@ Only tenants' containers are looked at.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -29,6 +29,18 @@ _SEEN = 10
 """Nor is blamed who used less than this part of what went: then most was taken unseen (`fallocate`)."""
 KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
 """After the word to end; and how long room may take to come back before the next one is ended."""
+_INODE_IN_MEMORY_BYTES = 1024
+"""What Linux keeps in memory of a file that was just made, about: ext4's inode and its directory entry."""
+
+
+class Unit(StrEnum):
+    """What a disk may run out of."""
+
+    BYTES = "bytes"
+    INODES = "inodes"
+
+    def say(self, amount: int) -> str:
+        return f"{amount / 1e9:.1f} GB" if self is Unit.BYTES else f"{amount:,} inodes"
 
 
 def reserve_bytes(chosen_bytes: int, total_bytes: int) -> int:
@@ -37,45 +49,53 @@ def reserve_bytes(chosen_bytes: int, total_bytes: int) -> int:
     return chosen_bytes or min(usual, total_bytes // 4)
 
 
+def reserve_inodes(total_inodes: int) -> int:
+    return total_inodes // _SHARE
+
+
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """lost_bytes: so much less is free than at some time in the last minutes."""
+    """What is left of a disk, in bytes or in inodes.
 
-    free_bytes: int
-    reserve_bytes: int
-    lost_bytes: int = 0
+    reserve: what is to stay free. lost: so much less is free than at some time in the last minutes.
+    """
+
+    free: int
+    reserve: int
+    lost: int = 0
+    unit: Unit = Unit.BYTES
 
     def __str__(self) -> str:
         words = "less than" if self.low else "at least"
-        free, reserve = self.free_bytes / 1e9, self.reserve_bytes / 1e9
-        return f"{free:.1f} GB of the disk are free, {words} the reserve of {reserve:.1f} GB"
+        free, reserve = self.unit.say(self.free), self.unit.say(self.reserve)
+        return f"{free} of the disk are free, {words} the reserve of {reserve}"
 
     @property
     def low(self) -> bool:
-        return self.free_bytes < self.reserve_bytes
+        return self.free < self.reserve
 
     @property
     def nearly_low(self) -> bool:
         """From here on it is measured who fills it."""
-        return self.free_bytes < 2 * self.reserve_bytes
+        return self.free < 2 * self.reserve
 
     @property
     def in_need(self) -> bool:
-        return self.free_bytes < self.reserve_bytes // 2
+        return self.free < self.reserve // 2
 
 
 class Room:
-    """What was free of a disk in the last minutes."""
+    """What was free of a disk in the last minutes, in bytes or in inodes."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def lost_bytes(self, now: float, free_bytes: int) -> int:
+    def lost(self, now: float, free: int) -> int:
         """Take what is free now; return how much less it is than it was at best."""
-        self._seen.append((now, free_bytes))
+        self._seen.append((now, free))
         while self._seen[0][0] < now - WINDOW_S:
             self._seen.popleft()
-        return max(free for _, free in self._seen) - free_bytes
+        return max(before for _, before in self._seen) - free
 
     def forget(self) -> None:
         """Begin anew: who took what went until now is known, and gone."""
@@ -83,12 +103,23 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What the kernel counts for a container, both 0 with control groups of version 1.
+
+    written_bytes: what it has sent to disks since its start. slab_bytes: the kernel's own memory for it, most
+    of which are the files that it made or looked at lately.
+    """
+
+    written_bytes: int = 0
+    slab_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """A container of a user's at one moment.
 
     created_at: in seconds since the epoch. layer_bytes: what is in its writable layer, which goes with it.
-    volume_bytes: what is in its own volumes, None as long as that is not known. written_bytes: what it has
-    sent to disks since its start, 0 where the kernel does not count that (control groups version 1).
+    volume_bytes: what is in its own volumes, None as long as that is not known.
     """
 
     id: str
@@ -98,18 +129,16 @@ class Tenant:
     running: bool = True
     layer_bytes: int = 0
     volume_bytes: int | None = None
-    written_bytes: int = 0
+    use: Use = field(default_factory=Use)
 
     def __str__(self) -> str:
         return f"{self.name} of {self.owner}"
 
 
-def tenant_of(
-    raw: Mapping[str, Any], volumes: Mapping[str, int], written: Mapping[str, int]
-) -> Tenant | None:
+def tenant_of(raw: Mapping[str, Any], volumes: Mapping[str, int], used: Mapping[str, Use]) -> Tenant | None:
     """Read one of the engine's containers; None for one that is not a tenant's.
 
-    volumes: sizes by name, those that are known. written: bytes by container id.
+    volumes: sizes by name, those that are known. used: by container id.
     """
     labels = raw.get("Labels") or {}
     if labels.get(ROLE_LABEL) not in TENANTS:
@@ -124,26 +153,31 @@ def tenant_of(
         running=raw.get("State") == "running",
         layer_bytes=int(raw.get("SizeRw") or 0),
         volume_bytes=sum(sizes) if sizes else None,
-        written_bytes=written.get(str(raw["Id"]), 0),
+        use=used.get(str(raw["Id"]), Use()),
     )
 
 
-def written_bytes(stats: Mapping[str, Any]) -> int:
-    """Return what a container has written, of the engine's statistics.
+def use_of(stats: Mapping[str, Any]) -> Use:
+    """Read the engine's statistics of a container.
 
     A byte passes through devices that lie one upon the other (LVM, RAID), so one of them counts, not all.
     """
+    memory = (stats.get("memory_stats") or {}).get("stats") or {}
     entries = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
     written = (int(one.get("value", 0)) for one in entries if str(one.get("op", "")).lower() == "write")
-    return max(written, default=0)
+    return Use(max(written, default=0), int(memory.get("slab_reclaimable", 0)))
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a container has used lately. stored_bytes: what is there now more than then."""
+    """What a container has used lately.
+
+    stored_bytes: what is there now more than then. inodes: about so many files it made or looked at.
+    """
 
     stored_bytes: int = 0
     written_bytes: int = 0
+    inodes: int = 0
 
 
 class History:
@@ -168,11 +202,13 @@ class History:
         if not past:
             return Growth()
         new = tenant.created_at > now - WINDOW_S
-        layer, written = (0, 0) if new else (past[0].layer_bytes, past[0].written_bytes)
+        layer, use = (0, Use()) if new else (past[0].layer_bytes, past[0].use)
         before = next((one.volume_bytes for one in past if one.volume_bytes is not None), None)
         volume = 0 if before is None or tenant.volume_bytes is None else tenant.volume_bytes - before
         stored = max(0, tenant.layer_bytes - layer) + max(0, volume)
-        return Growth(stored, max(0, tenant.written_bytes - written))
+        written = max(0, tenant.use.written_bytes - use.written_bytes)
+        slab = max(0, tenant.use.slab_bytes - use.slab_bytes)
+        return Growth(stored, written, slab // _INODE_IN_MEMORY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,34 +221,44 @@ class Verdict:
 
 
 def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) -> Verdict | None:
-    """Return who is ended: whose files grew most, else who wrote most; in need, whose end gives most back.
+    """Return who is ended: who used most of what is short; in need, the newest if nobody is seen to use it.
 
-    What is written goes second, because files are also written anew. It finds who fills a file that is
-    removed and still open. Blocks that are only taken, not written, nobody counts for a container: in need,
-    the newest one goes for them, and then the next, since with the last byte the platform would end.
+    Blocks that are only taken and not written, and files where the kernel does not count for a container what
+    it remembers of them, are seen at nobody. With the last byte or inode the platform would end, so in need
+    the newest one goes for them, and then the next.
     """
     if not disk.low:
         return None
     running = [one for one in tenants if one.running]
-    growth = {one.id: history.growth(now, one) for one in running}
-    least = max(1, disk.reserve_bytes // MUCH)
+    least = max(1, disk.reserve // MUCH)
     # What went before the disk was nearly low, growth does not tell of: it was not measured then.
-    much = max(least, min(disk.lost_bytes, 2 * disk.reserve_bytes) // _SEEN)
-    ways = [
-        ({one: of.stored_bytes for one, of in growth.items()}, "its files grew by"),
-        ({one: of.written_bytes for one, of in growth.items()}, "it wrote"),
-    ]
-    if disk.in_need:
-        ways.append(({one.id: one.layer_bytes for one in running}, "its end gives back"))
-    for used, words in ways:
+    much = max(least, min(disk.lost, 2 * disk.reserve) // _SEEN)
+    for used, words in _ways(now, disk, running, history):
         worst = max(running, key=lambda one: used[one.id], default=None)
         if worst is not None and used[worst.id] >= much:
-            return Verdict(worst, f"{words} {used[worst.id] / 1e9:.1f} GB")
-    if running and disk.in_need and disk.lost_bytes >= least:
+            return Verdict(worst, f"{words} {disk.unit.say(used[worst.id])}")
+    if running and disk.in_need and disk.lost >= least:
         newest = max(running, key=lambda one: one.created_at)
-        why = f"{disk.lost_bytes / 1e9:.1f} GB went unseen, and it is the newest"
-        return Verdict(newest, why, a_guess=True)
+        return Verdict(newest, f"{disk.unit.say(disk.lost)} went unseen, and it is the newest", a_guess=True)
     return None
+
+
+def _ways(
+    now: float, disk: Disk, running: Sequence[Tenant], history: History
+) -> Iterator[tuple[dict[str, int], str]]:
+    """Yield who used how much, by one way to look after the other, and how that is said.
+
+    Of bytes: whose files grew, then who wrote, since files are also written anew (it finds who fills a file
+    that is removed and still open); in need, whose end gives most back. Of inodes: what the kernel remembers.
+    """
+    growth = {one.id: history.growth(now, one) for one in running}
+    if disk.unit is Unit.INODES:
+        yield {one: of.inodes for one, of in growth.items()}, "it made or read about"
+        return
+    yield {one: of.stored_bytes for one, of in growth.items()}, "its files grew by"
+    yield {one: of.written_bytes for one, of in growth.items()}, "it wrote"
+    if disk.in_need:
+        yield {one.id: one.layer_bytes for one in running}, "its end gives back"
 
 
 class Step(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import time
 from pathlib import Path
 
@@ -10,15 +10,18 @@ from minicluster.wire import ErrorKind, JobError
 
 _HINT = (
     "Keep less there: remove files and checkpoints that are not needed any more, read data sets in place of "
-    "copies. An admin's `doctor` tells how full the nodes' disks are."
+    "copies, pack many small files into one. An admin's `doctor` tells how full the nodes' disks are."
 )
 
 
 def error(node: str, folder: Path, processes: Path = Path("/proc")) -> JobError:
     """Return the error of a task on that node. folder: one on the disk that counts."""
-    disk = shutil.disk_usage(folder)
+    disk = os.statvfs(folder)
     wrote = written_bytes(processes)
-    left = f"{disk.free / 1e9:.1f} of {disk.total / 1e9:.0f} GB were left"
+    free, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+    left = f"{free / 1e9:.1f} of {total / 1e9:.0f} GB were left"
+    if disk.f_files:
+        left += f", and {disk.f_favail:,} of {disk.f_files:,} inodes"
     told = f" It wrote {wrote / 1e9:.1f} GB." if wrote else ""
     message = (
         f"The disk of {node} was nearly full ({left}), and this job's task there was ended because it took "
