@@ -35,6 +35,18 @@ async def reached(doors):
     found = await asyncio.gather(*(opens(*door) for door in doors))
     return [door for door, is_open in zip(doors, found) if is_open]
 """
+CALLS_ALL = f"""
+import socket
+door = socket.socket(type=socket.SOCK_DGRAM)
+door.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+door.settimeout(3)
+for address in ("255.255.255.255", "172.18.255.255", "224.0.0.1"):
+    door.sendto(b"anybody?", (address, {_FILES}))
+try:
+    answer = door.recv(99).decode()
+except TimeoutError:
+    answer = "nobody"
+"""
 IN_A_SERVER = ATTACK + "print(json.dumps(await reached({doors})))"
 IN_A_JOB = (
     "%%distribute --nodes 3 --gather open_doors\n" + ATTACK + "open_doors = asyncio.run(reached({doors}))"
@@ -53,7 +65,13 @@ class Names(asyncio.DatagramProtocol):
         head = asked[:2] + bytes([0x81, 0x80 if is_known else 0x83, 0, 1, 0, is_known, 0, 0, 0, 0])
         answer = bytes([0xC0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]) + socket.inet_aton("{_FOUND}")
         self.transport.sendto(head + question + answer * is_known, asker)
+class Echo(asyncio.DatagramProtocol):
+    def connection_made(self, transport):
+        self.transport = transport
+    def datagram_received(self, asked, asker):
+        self.transport.sendto(asked, asker)
 async def serve(name_server):
+    await asyncio.get_running_loop().create_datagram_endpoint(Echo, ("0.0.0.0", {_FILES}))
     for port in ({_FILES}, {_DNS}):
         await asyncio.start_server(lambda reader, writer: writer.close(), "0.0.0.0", port)
     if name_server:
@@ -157,6 +175,8 @@ async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_ar
     async with people.at_work("mallory") as mallory, mallory.kernel() as kernel:
         text(await kernel.run(IN_A_JOB.format(doors=doors)))
         assert await kernel.ask("open_doors") == "[[], [], []]"
+        text(await kernel.run(f"%%distribute --nodes 3 --gather answer\n{CALLS_ALL}"))
+        assert await kernel.ask("answer") == str(["nobody"] * 3)
         if storage.name_server:  # names are found all the same
             text(await kernel.run(LOOKS_UP))
             assert await kernel.ask("found") == str([_FOUND] * 3)

@@ -110,6 +110,81 @@ def test_an_endpoint_may_be_of_either_version() -> None:
     assert Endpoint.of("[fd00::1]:443") == Endpoint("fd00::1", 443)
 
 
+def test_packets_to_many_are_dropped_before_anything_is_let_pass() -> None:
+    assert rules(4)[:2] == [
+        f"-p udp -m addrtype --dst-type {kind} -j DROP" for kind in ("BROADCAST", "MULTICAST")
+    ]
+    assert rules(6)[0] == "-p udp -m addrtype --dst-type MULTICAST -j DROP"
+
+
+A_CONTAINER_CALLS = """
+set -e
+ip link set lo up
+ip link add docker_gwbridge type bridge
+ip address add 172.18.0.1/16 dev docker_gwbridge
+ip link set docker_gwbridge up
+unshare --net sleep 60 & container=$!
+trap 'kill $container' EXIT
+until [ "$(readlink /proc/$container/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.05; done
+ip link add port type veth peer name eth0 netns $container
+ip link set port master docker_gwbridge up
+inside() {{ nsenter --target $container --net "$@"; }}
+inside ip address add 172.18.0.5/16 broadcast 172.18.255.255 dev eth0
+inside ip link set eth0 up
+inside ip route add default via 172.18.0.1
+{python} -c '{listens}' & listener=$!
+calls() {{ for address in 172.18.255.255 255.255.255.255 224.0.0.1 172.18.0.1; do
+    inside {python} -c '{calls}' $address "$1"; done; }}
+until [ -e {seen} ]; do sleep 0.05; done
+calls open
+echo '{rules}' | iptables-nft-restore --noflush
+iptables-nft -I INPUT -i docker_gwbridge -j {chain}
+calls shut
+echo end | {python} -c '{tells}'
+wait $listener
+"""
+LISTENS = """
+import pathlib, socket
+door = socket.socket(type=socket.SOCK_DGRAM)
+door.bind(("0.0.0.0", 4789))
+pathlib.Path("{seen}").touch()
+while (said := door.recv(99).decode()) != "end":
+    print(said, flush=True)
+"""
+CALLS = """
+import socket, sys
+door = socket.socket(type=socket.SOCK_DGRAM)
+door.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+door.sendto(sys.argv[2].encode(), (sys.argv[1], 4789))
+"""
+TELLS = """
+import socket
+socket.socket(type=socket.SOCK_DGRAM).sendto(b"end", ("127.0.0.1", 4789))
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_container_reaches_no_socket_of_the_machine_by_calling_all(needs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Port 4789 is that of VXLAN: who reaches it is a member of each overlay network of the machine."""
+    needs(
+        os.getuid() == 0 and shutil.which("iptables-nft") and shutil.which("ip"), "root, iptables, iproute2"
+    )
+    script = A_CONTAINER_CALLS.format(
+        python=Path(sys.executable),
+        listens=LISTENS.format(seen=tmp_path / "seen"),
+        calls=CALLS,
+        tells=TELLS,
+        seen=tmp_path / "seen",
+        rules=restore_input(ACCESS, 4),
+        chain=CHAIN,
+    )
+    done = subprocess.run(
+        ["unshare", "--net", "bash", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["open"] * 4, done
+
+
 IN_A_NETWORK_OF_ITS_OWN = """
 set -e
 iptables-nft -N DOCKER-USER

@@ -23,6 +23,8 @@ BRIDGE = "docker_gwbridge"
 IPV4, IPV6 = 4, 6
 LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
 """Clouds answer there with a machine's own credentials."""
+_TO_MANY = {IPV4: ("BROADCAST", "MULTICAST"), IPV6: ("MULTICAST",)}
+"""Kinds of addresses that are nobody's own."""
 _DNS = 53
 _STUB = ("127.0.0.53",)
 """Of systemd-resolved: the engine looks up which servers it asks, in a file that only the node has."""
@@ -77,6 +79,10 @@ def restore_input(access: Access, version: int) -> str:
 
 def _rules(access: Access, version: int) -> Iterator[str]:
     """Yield the rules in their order; who passes the last one goes on as without them."""
+    # The kernel gives such packets to each socket that is bound to no address. One is VXLAN's own: it would take
+    # them for traffic of any overlay network.
+    for kind in _TO_MANY[version]:
+        yield f"-p udp -m addrtype --dst-type {kind} -j DROP"
     yield "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
     for one in access.allowed:
         if _is_of(one.address, version):
