@@ -177,7 +177,7 @@ class SharedSwarm:
         while self._remains(key):
             await self.view.next_look()
         for secret in await self._secrets(key):
-            await self.docker.remove("remove_secret", secret["ID"])
+            await self.docker.remove("remove_secret", secret["Spec"]["Name"])
 
     def _remains(self, key: ServerKey) -> bool:
         """Tell whether a removed server's task runs. That of a lost node is listed until it is back."""
@@ -212,7 +212,7 @@ class SharedSwarm:
         names = {str(one["Spec"]["Name"]) for one in services}
         for secret in await self._secrets():
             if secret["Spec"]["Labels"].get(NAME_LABEL) not in names:
-                await self.docker.remove("remove_secret", secret["ID"])
+                await self.docker.remove("remove_secret", secret["Spec"]["Name"])
         try:
             for place in await self.ledger.places():
                 if server_name(place.owner, place.server) not in names:

@@ -21,6 +21,7 @@ from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secre
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.models import ServerRecord
 from minicluster_spawner import server_spec
+from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
 
 from ..conftest import Needs
@@ -108,8 +109,7 @@ CALLS: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
         ("remove_service", ("minicluster-keeper-n1",), {}),
         ("remove_secret", ("minicluster-keeper-n1",), {}),
         ("remove_secret", ("minicluster-task-12",), {}),
-        ("remove_secret", ("kx1v0d0y6wq2m3n4b5c6d7e8f",), {}),
-        ("remove_network", ("kx1v0d0y6wq2m3n4b5c6d7e8f",), {}),
+        ("remove_network", (network_spec(4)["name"],), {}),
     ],
     "hub": [
         ("tasks", (), {"filters": {"label": ["a=b"]}}),
@@ -135,7 +135,10 @@ CALLS: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
             ),
         ),
         ("remove_service", ("minicluster-server-ada--second",), {}),
-        ("remove_secret", ("kx1v0d0y6wq2m3n4b5c6d7e8f",), {}),
+        *(
+            ("remove_secret", (server_spec.secret_name(SERVER.spawn_id, file),), {})
+            for file in (SECRET_FILE, "internal-ssl.key", "internal-ssl.crt", "internal-ssl.ca")
+        ),
     ],
 }
 
@@ -197,7 +200,12 @@ PATHS = [
     ("GET", "/services/minicluster_hub/logs?stdout=1"),
     ("DELETE", "/networks/minicluster"),
     ("DELETE", "/networks/ingress"),
+    ("DELETE", "/networks/minicluster_docker-proxy"),
+    ("DELETE", "/networks/minicluster-gang-4x"),
+    ("DELETE", "/networks/kx1v0d0y6wq2m3n4b5c6d7e8f"),
     ("DELETE", "/secrets/mine"),
+    ("DELETE", "/secrets/minicluster_tls_key_1a2b3c4d"),
+    ("DELETE", "/secrets/kx1v0d0y6wq2m3n4b5c6d7e8f"),
     ("POST", "/networks/abc/connect"),
     ("POST", "/session"),
     ("POST", "/grpc"),
@@ -233,6 +241,9 @@ async def test_every_other_call_is_refused(consumer: str, proxy: Proxy, engine: 
     [
         ("hub", "DELETE", "/services/minicluster-task-12"),
         ("hub", "GET", "/services/minicluster-task-12/logs?stdout=1"),
+        ("hub", "DELETE", "/secrets/minicluster-task-12"),
+        ("hub", "DELETE", "/secrets/minicluster-keeper-n1"),
+        ("hub", "DELETE", "/networks/minicluster-gang-4"),
         ("hub", "GET", "/networks"),
         ("hub", "POST", "/networks/create"),
         ("hub", "GET", "/distribution/evil.example/x/json"),
@@ -328,6 +339,10 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "what of a told folder is above it": (MOUNTS, [{**BIND, "Source": "/srv/scratch/.."}]),
     "what of a told folder is below it": (MOUNTS, [{**BIND, "Source": "/srv/scratch/ada/link"}]),
     "a told folder, to write": (MOUNTS, [{**BIND, "Source": "/srv/data"}]),
+    "the cache of data sets in a home": (
+        MOUNTS,
+        [{"Type": "volume", "Source": "minicluster_keeper", "Target": "/home/mini", "ReadOnly": True}],
+    ),
     "a named pipe": (MOUNTS, [{**BIND, "Type": "npipe"}]),
     "a cluster volume": (MOUNTS, [{"Type": "cluster", "Source": "x", "Target": "/h"}]),
     "root": (f"{C}.User", "0"),
@@ -431,6 +446,50 @@ async def test_on_a_nodes_own_network_only_the_platforms_program_runs(
         inside = spec["task_template"]["ContainerSpec"]
         inside[field] = "evil" if field == "Image" else ["PATH=/evil"]
         with pytest.raises(DockerRefused, match="refuses"):
+            await client.call("create_service", **spec)
+    client.close()
+    assert not [one for one in engine.seen if one[0] == "POST"]
+
+
+CACHE = {"Type": "volume", "Source": "minicluster_keeper", "Target": "/cluster-data"}
+CACHE_ENV = "MINICLUSTER_DATA_CACHE"
+PLANTED: dict[str, dict[str, Any]] = {
+    "the cache in the home": {"Mounts": [{**CACHE, "Target": "/home/mini"}]},
+    "the cache in the home, only read": {"Mounts": [{**CACHE, "Target": "/home/mini", "ReadOnly": True}]},
+    "the cache there as well": {"Mounts": [CACHE, {**CACHE, "Target": "/home/mini"}]},
+    "the cache by another way": {"Mounts": [{**CACHE, "Target": "/cluster-data/../home/mini"}]},
+    "the cache below its folder": {"Mounts": [{**CACHE, "Target": "/cluster-data/sets"}]},
+    "a user's home": {"Mounts": [CACHE, {**CACHE, "Source": "minicluster-home-ada", "Target": "/home/mini"}]},
+    "an empty volume": {"Mounts": [{"Type": "volume", "Target": "/home/mini"}]},
+    "memory": {"Mounts": [CACHE, {"Type": "tmpfs", "Target": "/home/mini"}]},
+    "its folder in the home": {"Env": [f"{CACHE_ENV}=/home/mini/.local"]},
+    "its folder twice": {"Env": [f"{CACHE_ENV}=/cluster-data", f"{CACHE_ENV}=/home/mini"]},
+    "no folder": {"Env": [f"{CACHE_ENV}="]},
+    "what lies in a home is loaded": {"Command": ["python", "-P", "-m", "minicluster.runtime.keeper"]},
+}
+
+
+@pytest.mark.parametrize("change", PLANTED.values(), ids=PLANTED)
+async def test_on_a_nodes_own_network_the_program_finds_no_file_that_was_planted(
+    change: dict[str, Any], proxy: Proxy, engine: Engine
+) -> None:
+    """Python runs what lies in its user's home before the program begins."""
+    client = proxy.client("service")
+    spec = data_agent()
+    spec["task_template"]["ContainerSpec"] |= change
+    with pytest.raises(DockerRefused, match=rf"refuses.* {next(iter(change))}: "):
+        await client.call("create_service", **spec)
+    assert not [one for one in engine.seen if one[0] == "POST"]
+    await client.call("create_service", **data_agent())
+    client.close()
+
+
+async def test_what_holds_gpus_mounts_nothing(proxy: Proxy, engine: Engine) -> None:
+    client = proxy.client("service")
+    for mount in (CACHE, {"Type": "tmpfs", "Target": "/opt"}):
+        spec = holder()
+        spec["task_template"]["ContainerSpec"]["Mounts"] = [mount]
+        with pytest.raises(DockerRefused, match=r"refuses.* Mounts: "):
             await client.call("create_service", **spec)
     client.close()
     assert not [one for one in engine.seen if one[0] == "POST"]

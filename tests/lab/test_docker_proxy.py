@@ -111,6 +111,8 @@ def test_docker_does_nothing_that_leads_to_root(role: str, cluster: LabCluster) 
         ("leave_swarm", [], {"force": True}),
         ("configs", [], {}),
         ("remove_service", ["minicluster_registry"], {}),
+        ("remove_secret", ["a" * 25], {}),
+        ("remove_network", ["a" * 25], {}),
         ("create_service", [], task(cluster, Mounts=[{"Type": "bind", "Source": "/", "Target": "/host"}])),
         ("create_service", [], task(cluster, User="0")),
     ]

@@ -66,13 +66,13 @@ class StubDocker(Docker):
 
     def _secrets(self, filters: Any) -> list[dict[str, Any]]:
         return [
-            {"ID": name, "Spec": {"Name": name, "Labels": one["labels"]}}
+            {"ID": f"id-of-{name}", "Spec": {"Name": name, "Labels": one["labels"]}}
             for name, one in self.made_secrets.items()
         ]
 
     def _create_secret(self, **spec: Any) -> dict[str, Any]:
         self.made_secrets[spec["name"]] = spec
-        return {"ID": spec["name"]}
+        return {"ID": f"id-of-{spec['name']}"}
 
     def _create_service(self, **spec: Any) -> dict[str, Any]:
         self.services[spec["name"]] = spec
@@ -87,8 +87,9 @@ class StubDocker(Docker):
         if self.services.pop(name, None) is None:
             raise DockerMissing(f"service {name} not found")
 
-    def _remove_secret(self, secret_id: str) -> None:
-        del self.made_secrets[secret_id]
+    def _remove_secret(self, name: str) -> None:
+        """By its name only: the Docker proxy lets no id pass."""
+        del self.made_secrets[name]
 
 
 class StubLedger:

@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from minicluster.runtime.keeper_cache import Cache, NoRoom
 from minicluster.runtime.keeper_stream import DataTree
@@ -158,3 +159,29 @@ def test_sizes_that_a_release_before_noted_are_read(tmp_path):
     next(tmp_path.glob("sets/*/f1.size")).write_text("15")
     (entry,) = cache.entries()
     assert (entry.size_bytes, entry.room_bytes) == (15, 15)
+
+
+OUTSIDE = ("../.local", "..", ".", "a/b", "/etc", "", "a.part", "a\\b", "a\n", "a\0", "ä", "a" * 65)
+
+
+@pytest.mark.parametrize("folder", OUTSIDE)
+def test_no_order_leads_out_of_the_cache(folder):
+    with pytest.raises(ValidationError, match="folder"):
+        order(folder)
+
+
+@pytest.mark.parametrize("index", [name for name in OUTSIDE if name and len(name) < 65])
+def test_no_former_index_leads_out_of_the_cache(index, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / ".local").mkdir()
+    with pytest.raises(ValueError, match="no name of an index"):
+        Cache(tmp_path / "cache", "a token", former_index=index)
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", ".local"}
+
+
+def test_what_a_release_before_kept_is_found_by_its_former_index(tmp_path):
+    (tmp_path / "sets/f0").mkdir(parents=True)
+    (tmp_path / "sets/f0/f1.size").write_text("15 3")
+    cache = Cache(tmp_path, "a token", former_index="f0")
+    cache.open()
+    assert [entry.folder for entry in cache.entries()] == ["f1"]

@@ -11,6 +11,7 @@ import hmac
 import json
 import math
 import os
+import re
 import shutil
 import threading
 from collections.abc import Collection, Sequence
@@ -25,6 +26,7 @@ from .paths import write_whole
 
 SETS = "sets"
 _HIDDEN = 0o311
+_NAME = re.compile("[A-Za-z0-9]+")
 _RESERVE = 0.05
 """The part of the disk, and of its inodes, that the cache leaves free, whatever its limit."""
 
@@ -56,10 +58,13 @@ class Entry:
 class Cache:
     """limit_bytes: 0 for as much as the disk has, but for a reserve. Methods block.
 
-    former_index: the name of the index that a release before made, whose nodes all had one token.
+    former_index: the name of the index that a release before made, whose nodes all had one token. Raises
+    ValueError if it leads out of the cache: the job service made it.
     """
 
     def __init__(self, root: Path, token: str, limit_bytes: int = 0, former_index: str = "") -> None:
+        if former_index and not _NAME.fullmatch(former_index):
+            raise ValueError(f"{former_index[:80]!r} is no name of an index of the cache")
         self._sets = root / SETS
         self._former_index = former_index
         name = hmac.new(token.encode(), b"index", hashlib.sha256).hexdigest()[:40]

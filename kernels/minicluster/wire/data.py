@@ -29,6 +29,8 @@ FILES_MOST = 2_000_000
 """So many files a data set has at most."""
 
 DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+CacheFolder = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$", max_length=64)]
+"""The name of a folder of a node's cache: a keeper joins it to a path."""
 
 
 class DataFile(NamedTuple):
@@ -122,7 +124,7 @@ class DataOrder(Message):
     """
 
     name: str
-    folder: str
+    folder: CacheFolder
     manifest_sha256: Sha256
     size_bytes: int
     files: int = 0

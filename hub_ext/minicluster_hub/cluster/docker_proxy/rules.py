@@ -2,7 +2,8 @@
 
 Who takes over the hub or the job service can call Docker by this table alone. Two things would be root on a
 node: a mount of what is not theirs (the disk, another service's volume, a secret of the platform), and
-the node's own network with a program of their choice.
+the node's own network with a program of their choice. The platform's program is one, too, once it finds
+their files where Python looks for modules: in a home, for example.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Self
 
 from minicluster_hub.cluster.docker_proxy.shapes import Document, Mount, Network, Secret, Service
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, DATA_ROLE, DATA_VOLUME, ROLE_LABEL
+from minicluster_hub.engines.swarm.spec import DATA_CACHE
 
 HUB, SERVICE = "hub", "service"
 HOST_NETWORK = "host"
@@ -43,11 +45,20 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume that a kind mounts. target: the only folder where; empty: any. only_read: not to write."""
+
+    name: str
+    target: str = ""
+    only_read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of what is made. Patterns are of whole names; an empty one matches none.
 
-    volumes: those that it mounts, each with whether only to read. command: the only one that it runs, in the
-    platform's own image: it is on its node's network.
+    volumes: those that it mounts. command: the only one that it runs, in the platform's own image and without
+    a tmpfs: it is on its node's network. environment: the only values that these variables have.
     """
 
     role: str
@@ -55,8 +66,9 @@ class Kind:
     secrets: str = ""
     network: str = ""
     aliases: str = ""
-    volumes: Mapping[str, bool] = field(default_factory=dict)
+    volumes: tuple[Volume, ...] = ()
     command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 _GANG = f"{CLUSTER}-gang-[0-9]+"
@@ -69,7 +81,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
             secrets=rf"{CLUSTER}-server-[0-9a-f]+-[a-z.-]+",
             network=CLUSTER,
             aliases=f"{CLUSTER}-server-[0-9a-f]+",
-            volumes={f"{CLUSTER}-home-{_PART}": False},
+            volumes=(Volume(f"{CLUSTER}-home-{_PART}"),),
         ),
     ),
     SERVICE: (
@@ -78,7 +90,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
             f"{CLUSTER}-task-[0-9]+",
             secrets=f"{CLUSTER}-task-[0-9]+",
             network=_GANG,
-            volumes={DATA_VOLUME: True},
+            volumes=(Volume(DATA_VOLUME, DATA_CACHE, only_read=True),),
         ),
         Kind("lighthouse", f"{CLUSTER}-lighthouse-[0-9]+", network=_GANG),
         Kind("gpus", f"{CLUSTER}-gpus-{_PART}", command=("sleep", "infinity")),
@@ -86,8 +98,9 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
             DATA_ROLE,
             f"{CLUSTER}-{DATA_ROLE}-{_PART}",
             secrets=f"{CLUSTER}-{DATA_ROLE}-{_PART}",
-            volumes={DATA_VOLUME: False},
-            command=("python", "-P", "-m", "minicluster.runtime.keeper"),
+            volumes=(Volume(DATA_VOLUME, DATA_CACHE),),
+            command=("python", "-P", "-s", "-m", "minicluster.runtime.keeper"),
+            environment={"MINICLUSTER_DATA_CACHE": DATA_CACHE},
         ),
         Kind("gang", _GANG),
     ),
@@ -129,7 +142,7 @@ def _of_service(kind: Kind, document: Service, told: Told) -> Iterator[str]:
             yield f"Secrets: {secret.SecretName} is not of this role"
     for mount in container.Mounts:
         if not _mounts(kind, mount, told):
-            yield f"Mounts: {mount.Type} {mount.Source} is not allowed. {_remedy(mount)}".rstrip()
+            yield f"Mounts: {mount.Type} {mount.Source} at {mount.Target} is not allowed. {_remedy(mount)}"
 
 
 def _of_host_network(kind: Kind, document: Service, told: Told) -> Iterator[str]:
@@ -137,13 +150,16 @@ def _of_host_network(kind: Kind, document: Service, told: Told) -> Iterator[str]
     if kind.command:
         if container.Image != told.image or tuple(container.Command) != kind.command or container.Args:
             yield "Command: only the platform's own program may be on its node's network"
+        for name, _, value in (variable.partition("=") for variable in container.Env):
+            if kind.environment.get(name, value) != value:
+                yield f"Env: {name} has to be {kind.environment[name]}"
     elif not told.host_network or kind.role == "server":
         yield "Networks: host is not allowed"
 
 
 def _mounts(kind: Kind, mount: Mount, told: Told) -> bool:
     if mount.Type == "tmpfs":
-        return not mount.Source
+        return not mount.Source and not kind.command
     driver = mount.VolumeOptions.DriverConfig if mount.VolumeOptions else None
     if driver is not None:  # The driver `local` mounts whatever its options say.
         folder = mount.Source.removeprefix(_SHARED_HOME)
@@ -154,8 +170,13 @@ def _mounts(kind: Kind, mount: Mount, told: Told) -> bool:
         return True
     if mount.Type == "bind":
         return False
-    found = (reads for name, reads in kind.volumes.items() if re.fullmatch(name, mount.Source))
-    return any(mount.ReadOnly or not only_reads for only_reads in found)
+    return any(_is_volume(mount, volume) for volume in kind.volumes)
+
+
+def _is_volume(mount: Mount, volume: Volume) -> bool:
+    if not re.fullmatch(volume.name, mount.Source) or volume.target not in ("", mount.Target):
+        return False
+    return mount.ReadOnly or not volume.only_read
 
 
 def _is_told(mount: Mount, source: str) -> bool:

@@ -27,7 +27,8 @@ from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSet
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.node_tokens import NodeTokens
 
-AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.keeper"]
+# -s: it is on its node's network, and nothing that lies in a home is to run there.
+AGENT_COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.keeper"]
 TOKEN_FILE = "keeper_token"  # noqa: S105 - a file's name
 _ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
 _AGAIN_S = 5.0

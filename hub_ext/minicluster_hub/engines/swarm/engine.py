@@ -69,7 +69,7 @@ class SwarmEngine(SwarmEngineConfig):
         for secret in await self._docker.call("secrets", filters=label_filter("task")):
             # Of a start that was cut off before its service: the next start makes another one.
             if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
-                await self._docker.remove("remove_secret", secret["ID"])
+                await self._docker.remove("remove_secret", secret["Spec"]["Name"])
         await self._lighthouses.open()
         await self._server_gpus.open()
         await self._data_agents.open()

@@ -1,4 +1,7 @@
-"""The gangs' overlay networks: made with the first task, removed after the last, also late."""
+"""The gangs' overlay networks: made with the first task, removed after the last, also late.
+
+They are removed by their names: the Docker proxy lets no id pass, since it does not say whose it is.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerMissing
-from minicluster_hub.engines.swarm.names import GANG_LABEL, label_filter
+from minicluster_hub.engines.swarm.names import GANG_LABEL, gang_network, label_filter
 from minicluster_hub.engines.swarm.spec import network_spec
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -21,7 +24,8 @@ class GangNetworks:
         self._docker = docker
         self._log = log
         self._users: dict[int, set[int]] = {}
-        self._stale: set[str] = set()
+        self._stale: set[int] = set()
+        """The gangs whose networks are to be removed."""
         self._sweeping: asyncio.Task[None] | None = None
 
     def hold(self, gang_id: int, task_id: int) -> None:
@@ -40,8 +44,8 @@ class GangNetworks:
         if users:
             return
         self._users.pop(gang_id, None)
-        for network in await self._networks(gang_id):
-            self._stale.add(str(network["Id"]))
+        if await self._networks(gang_id):
+            self._stale.add(gang_id)
         await self._sweep()
 
     def sweep_soon(self) -> None:
@@ -55,13 +59,12 @@ class GangNetworks:
             await asyncio.gather(self._sweeping, return_exceptions=True)
 
     async def _sweep(self) -> None:
-        await asyncio.gather(*(self._remove(network_id) for network_id in tuple(self._stale)))
+        await asyncio.gather(*(self._remove(gang_id) for gang_id in tuple(self._stale)))
 
     async def find_unused(self) -> None:
         """Learn of networks that an earlier service left without a task."""
-        for network in await self._networks():
-            if int(network["Labels"][GANG_LABEL]) not in self._users:
-                self._stale.add(str(network["Id"]))
+        found = {int(network["Labels"][GANG_LABEL]) for network in await self._networks()}
+        self._stale |= found - self._users.keys()
         await self._sweep()
 
     async def _networks(self, gang_id: int | None = None) -> list[dict[str, Any]]:
@@ -70,16 +73,17 @@ class GangNetworks:
             filters["label"] = [*filters["label"], f"{GANG_LABEL}={gang_id}"]
         return await self._docker.call("networks", filters=filters)
 
-    async def _remove(self, network_id: str) -> None:
+    async def _remove(self, gang_id: int) -> None:
         """A network is in use until the Swarm has seen its last task off, shortly after it is gone."""
         for pause_s in _RETRY_S:
             try:
-                await self._docker.call("remove_network", network_id)
+                if gang_id not in self._users:  # One that is used again has the same name.
+                    await self._docker.call("remove_network", gang_network(gang_id))
             except DockerMissing:
                 pass
             except DockerError as error:
-                self._log.debug("network %s stays for now: %s", network_id, error)
+                self._log.debug("the network of gang %s stays for now: %s", gang_id, error)
                 await asyncio.sleep(pause_s)
                 continue
-            self._stale.discard(network_id)
+            self._stale.discard(gang_id)
             return
