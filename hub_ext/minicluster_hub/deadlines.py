@@ -21,9 +21,9 @@ def next_deadline(world: World, sight: Sight, limits: Limits, isolate: Isolate =
 
 
 def _gang_waits(scene: Scene, sight: Sight, limits: Limits) -> Iterator[float]:
-    idle_s = scene.idle_until(limits) - sight.now
-    if scene.gang.job_id is None and (idle_s > 0 or not scene.awaited):
-        yield idle_s
+    if scene.gang.job_id is None:
+        ends_s = [until - sight.now for until in (scene.idle_until(limits), scene.warm_until(limits))]
+        yield min((end_s for end_s in ends_s if end_s > 0), default=0.0)
     for task in scene.tasks:
         if task.state in (TaskState.STARTED, TaskState.READY):
             yield scene.patience_s[task.id] - sight.silence_s.get(task.id, 0.0) + 0.05

@@ -97,7 +97,7 @@ def _gang_actions(scene: Scene, sight: Sight, limits: Limits) -> Iterator[Action
     if gang.target is GangTarget.END:
         return
     if gang.job_id is None:
-        idle = scene.idle_until(limits) <= sight.now and not scene.awaited
+        idle = scene.warm_until(limits) <= sight.now
         if idle or any(task.failure for task in scene.tasks):
             yield EndGang(gang.id, "")
             return

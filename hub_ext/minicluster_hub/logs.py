@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -22,6 +24,7 @@ _CUT_SUFFIX = ".cut"
 _REMEMBERED = 10_000
 NO_LIMIT = 1 << 62
 _RECORDS_BYTES = 1 << 16
+_SAME_MOMENT_S = 0.05
 
 
 class LogError(Exception):
@@ -54,6 +57,7 @@ class JobLogs:
         self._root = root
         self._limits: dict[Path, int] = {}
         self._costs: dict[int, int] = {}
+        self._seen: dict[tuple[int, int], tuple[float, Mapping[str, int]]] = {}
 
     def append(self, job_id: int, attempt: int, stream: str, offset: int, data: bytes) -> int:
         """Keep what is new of `data`, whose first byte is the stream's byte `offset`; return the size.
@@ -67,6 +71,7 @@ class JobLogs:
         except OSError as error:
             raise LogNotKept(f"output of job {job_id} was not kept in {path}", error) from error
         if size > before:
+            self._seen.pop((job_id, attempt), None)
             self._costs[job_id] = (
                 cost + _cost(min(size, limit)) - (_cost(min(before, limit)) if before else 0)
             )
@@ -115,10 +120,20 @@ class JobLogs:
             return {}
         return dict(sorted(found.items()))
 
-    def readable(self, job_id: int, attempt: int) -> dict[str, int]:
-        """Return how many bytes of each stream of an attempt can be read, by name."""
-        sizes, folder = self.sizes(job_id, attempt), self._folder(job_id, attempt)
-        return {name: min(self._limit(folder / f"{name}{_SUFFIX}"), size) for name, size in sizes.items()}
+    def readable(self, job_id: int, attempt: int) -> Mapping[str, int]:
+        """Return how many bytes of each stream of an attempt can be read, by name.
+
+        Hundreds may follow a job of hundreds of streams: those who ask at the same moment get one answer.
+        """
+        now = time.monotonic()
+        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[0] < _SAME_MOMENT_S}
+        if (job_id, attempt) not in self._seen:
+            sizes, folder = self.sizes(job_id, attempt), self._folder(job_id, attempt)
+            found = {
+                name: min(self._limit(folder / f"{name}{_SUFFIX}"), size) for name, size in sizes.items()
+            }
+            self._seen[job_id, attempt] = now, found
+        return self._seen[job_id, attempt][1]
 
     def read(self, job_id: int, attempt: int, stream: str, offset: int, limit: int) -> bytes:
         """Return at most `limit` bytes from `offset` on; empty at the end."""

@@ -110,7 +110,8 @@ def _filled_disk(task: TaskRecord, sight: Sight) -> bool:
 
 def _is_no_use(task: TaskRecord, scene: Scene, sight: Sight, limits: Limits) -> bool:
     """Tell whether a warm task that a job waits to go on with is on a node that takes nothing, for long."""
-    return scene.awaited and task.node in sight.down and scene.idle_until(limits) <= sight.now
+    awaited = scene.awaited_until > sight.now
+    return awaited and task.node in sight.down and scene.idle_until(limits) <= sight.now
 
 
 def _late(scene: Scene, sight: Sight, limits: Limits) -> list[TaskRecord]:

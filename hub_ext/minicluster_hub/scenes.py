@@ -46,6 +46,8 @@ class Limits:
     max_losses: attempts that end with a lost task and get no further than the one before.
     meet_patience_s: how long the tasks of an attempt that needs all of them may fail to reach each other.
     min_run_s: so long a job that has started keeps its slots, whatever the policy says.
+    awaited_s: so long tasks stay warm for a job that lost a node and waits for slots. Meanwhile they bring
+        its snapshots to its storage.
     retry_s: the pause after something failed for one job that should not; each further time doubles it.
     """
 
@@ -62,6 +64,7 @@ class Limits:
     quiet_after_s: float = 120.0
     meet_patience_s: float = 60.0
     min_run_s: float = 60.0
+    awaited_s: float = 600.0
     retry_s: float = 1.0
     output: OutputLimits = OutputLimits()  # noqa: RUF009 - frozen
 
@@ -100,7 +103,8 @@ class Scene:
     lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
     data: how far the data sets are of a job that starts, None where it has none.
     apart: tasks of an attempt on its way that the others do not reach.
-    awaited: a job that lost a node waits to go on with these tasks: they hold its newest snapshots.
+    awaited_until: a job that lost a node waits to go on with these tasks, which hold its newest snapshots;
+        0: none does.
     """
 
     gang: GangRecord
@@ -113,7 +117,7 @@ class Scene:
     lighthouse: str = ""
     data: DataView | None = None
     apart: tuple[TaskRecord, ...] = field(default=())
-    awaited: bool = False
+    awaited_until: float = 0.0
 
     @property
     def assembled(self) -> bool:
@@ -131,9 +135,13 @@ class Scene:
         return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
 
     def idle_until(self, limits: Limits) -> float:
-        """Return until when a gang without a job is kept warm; one that is awaited: as long as it is."""
+        """Return until when a gang without a job is kept warm for its owner's next one."""
         idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
         return idle_since + limits.keep_warm_s
+
+    def warm_until(self, limits: Limits) -> float:
+        """Return until when a gang without a job is kept warm, for whichever job."""
+        return max(self.idle_until(limits), self.awaited_until)
 
     def brings(self, task: TaskRecord) -> bool:
         """Whether a task's ranks have ended, so that its agent has only to bring what they left."""
@@ -161,15 +169,21 @@ class Scene:
 
 def scenes(world: World, sight: Sight, limits: Limits, isolate: Isolate = together) -> Iterator[Scene]:
     jobs = {job.id: job for job in world.jobs}
-    awaited = {job.gang_id for job in world.jobs if job.state is JobState.QUEUED}
+    queued = (job for job in world.jobs if job.state is JobState.QUEUED)
+    awaited = {job.gang_id: job.state_since + limits.awaited_s for job in queued}
     for gang in world.gangs:
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
         with isolate("looking at", gang):
-            yield _scene(gang, job, world, sight, limits, waits=gang.id in awaited)
+            yield _scene(gang, job, world, sight, limits, awaited.get(gang.id, 0.0))
 
 
 def _scene(
-    gang: GangRecord, job: JobRecord | None, world: World, sight: Sight, limits: Limits, *, waits: bool
+    gang: GangRecord,
+    job: JobRecord | None,
+    world: World,
+    sight: Sight,
+    limits: Limits,
+    awaited_until: float,
 ) -> Scene:
     tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
     ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
@@ -182,7 +196,7 @@ def _scene(
     data = sight.data.get(gang.id)
     starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
     parted = apart(tasks, sight.unreached) if starts else ()
-    return Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, waits)
+    return Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, awaited_until)
 
 
 def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[int, float]) -> frozenset[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from minicluster.wire import PlaceServer, ServerPlace
 from minicluster_hub.bell import NODES
@@ -35,11 +35,18 @@ AGAIN_S = 0.05
 _ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
 
 
-class Turns(defaultdict[tuple[str, str], asyncio.Lock]):
+class Turns:
     """One at a time per server, by its owner and name: engines hold GPUs under these, not under a place."""
 
     def __init__(self) -> None:
-        super().__init__(asyncio.Lock)
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    def __getitem__(self, server: tuple[str, str]) -> asyncio.Lock:
+        """Return the server's lock, which is there as long as somebody holds it or waits for it."""
+        return self._locks.setdefault(server, asyncio.Lock())
+
+    def __len__(self) -> int:
+        return len(self._locks)
 
 
 class ServerPlaces:

@@ -14,6 +14,7 @@ from minicluster.client import Service
 from minicluster.connection import ServiceError
 from minicluster.sse import Ended, follow
 from minicluster_hub.handlers.context import ApiLimits
+from minicluster_hub.handlers.open_streams import OpenStreams
 from minicluster_hub.rates import Buckets, Rate
 
 from ..patience import WITHIN_S, eventually
@@ -313,6 +314,42 @@ async def test_a_stream_ends_when_its_token_loses_the_scope(start_api, listen):
             api.context.hub_auth.cache.clear()
             assert (await events.until("error"))[-1][1]["error"]["code"] == "scope_missing"
         api.hub.models["bob-token"] = user_model("bob", f"{READ}!user=bob")
+
+
+@pytest.mark.parametrize("path", ["api/events?owner=all", "api/jobs/{job}/events"])
+async def test_who_is_no_admin_any_more_sees_no_more_of_others(start_api, listen, path):
+    """The token is as good as before, for what is one's own."""
+    async with start_api(recheck_s=0.05, keep_alive_s=0.05) as api:
+        job = await api.submit("bob", nodes=5)
+        async with listen(api.client("root-token"), path.format(job=job.id)) as events:
+            api.hub.models["root-token"] = user_model("root", f"{READ}!user=root")
+            api.context.hub_auth.cache.clear()
+            code = (await events.until("error"))[-1][1]["error"]["code"]
+        assert code in ("scope_missing", "unknown_job")
+
+
+async def test_names_of_servers_that_are_none_leave_nothing_behind(api):
+    answers = await flood(api.client("ada-token"), "POST", "api/gpus/first", 1)
+    for number in range(50):
+        answers += await flood(api.client("ada-token"), "POST", f"api/gpus/{number}-{'x' * 900}", 1)
+    assert {code(answer) for answer in answers} == {(409, "no_gpus")}
+    assert len(api.context.server_turns) == 0
+
+
+async def test_all_streams_of_a_user_have_a_part_of_the_time_together():
+    """However many there are: what it takes to make what is sent is followed by a rest of all of them."""
+    now = 100.0
+    streams = OpenStreams(clock=lambda: now)
+    for _ in range(3):
+        with streams.at_work("ada"):
+            now += 0.1
+    assert streams.rest_s("ada") == pytest.approx(1.2 - 0.2), "each rest begins behind the one before"
+    assert streams.rest_s("bob") == 0.0
+    with streams.at_work("ada"):
+        now += 100.0
+    assert streams.rest_s("ada") == pytest.approx(5.0), "nothing is held back for long"
+    now += 5.0
+    assert streams.rest_s("ada") == 0.0
 
 
 async def test_a_busy_stream_ends_as_well(start_api, listen):

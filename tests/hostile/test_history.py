@@ -56,6 +56,23 @@ async def test_lists_have_no_tracebacks_and_the_job_has(api):
     assert one["error"]["traceback"] == TRACEBACK
 
 
+async def test_a_list_costs_what_is_read_for_it_and_not_only_what_it_shows(start_api):
+    async with start_api(user_rate=Rate(per_s=0.001, burst=90.0), refusal_s=0.0) as api:
+        await failed_jobs(api, 20)
+        assert (await api.ask("GET", "api/jobs", "bob-token")).status_code == 200
+        assert (await api.ask("GET", "api/jobs", "bob-token")).status_code == 200
+        assert (await api.ask("GET", "api/jobs", "bob-token")).status_code == 429, "1.2 MB each time"
+
+
+async def test_a_long_list_is_read_piece_by_piece_and_is_whole(api):
+    ids = [(await api.submit("bob", nodes=5, key=f"the-key-{number}")).id for number in range(120)]
+    for job_id in ids[:-1]:
+        api.context.store.apply(job_id, JobEvent.STOP_ASKED, 1.0)
+    for limit in (1000, 120, 110, 100, 1):
+        told = (await api.ask("GET", "api/jobs", "bob-token", params={"limit": limit})).json()["jobs"]
+        assert [job["id"] for job in told] == ids[::-1][:limit]
+
+
 async def test_the_changes_of_all_jobs_have_no_tracebacks(api, listen):
     async with listen(api.client("bob-token"), "api/events") as events:
         (job_id,) = await failed_jobs(api, 1)

@@ -156,6 +156,25 @@ def test_a_stream_over_its_limit_is_taken_and_not_kept(tmp_path):
     assert logs.append(7, 1, "rank-1", 0, b"d") == 1
 
 
+def test_hundreds_who_read_at_once_look_at_the_disk_once(tmp_path):
+    class Counted(JobLogs):
+        looks = 0
+
+        def sizes(self, job_id, attempt):
+            self.looks += 1
+            return super().sizes(job_id, attempt)
+
+    logs = Counted(tmp_path)
+    for stream in ("rank-0", "rank-1"):
+        logs.append(1, 1, stream, 0, b"one")
+    assert [logs.readable(1, 1) for _ in range(256)] == [{"rank-0": 3, "rank-1": 3}] * 256
+    assert logs.looks < 100, "a machine that pauses begins another moment"
+    logs.append(1, 1, "rank-1", 3, b"two")
+    assert logs.readable(1, 1) == {"rank-0": 3, "rank-1": 6}, "what came since is there at once"
+    logs.remove(1)
+    assert logs.readable(1, 2) == {}
+
+
 def test_a_stream_that_is_cut_keeps_what_it_has_and_takes_the_rest_as_said(tmp_path):
     logs = JobLogs(tmp_path)
     logs.append(1, 1, "rank-0", 0, b"kept")

@@ -82,6 +82,8 @@ def test_limits_on_ranks_jobs_and_environment():
         refused(spec(env={"A": "\N{GRINNING FACE}" * 10}), limits=AdmissionLimits(max_env_bytes=40)).code
         == "env_too_large"
     )
+    assert refused(spec(env={f"A{number}": "" for number in range(257)})).code == "env_too_large"
+    assert admit(spec(env={f"A{number}": "" for number in range(256)}), NODES, Submitter(), AdmissionLimits())
 
 
 USER = AdmissionLimits(max_priority=70)

@@ -16,7 +16,7 @@ ROOMS = {
     "minicluster_spawner": TREE / "spawner" / "minicluster_spawner",
     "minicluster": TREE / "kernels" / "minicluster",
 }
-FILE_LINES, FUNCTION_LINES = 300, 40
+FILE_LINES, FUNCTION_LINES = 400, 40
 
 LAYERS = [
     [

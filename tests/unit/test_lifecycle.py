@@ -149,8 +149,8 @@ def test_a_warm_gang_is_kept_for_its_time_and_not_when_it_is_broken():
     assert DropTasks(3, (31,), "") in acts(world(None, READY, idle_since=NOW), sight(31))
 
 
-def test_a_warm_gang_is_kept_as_long_as_its_job_waits_for_a_node_in_the_place_of_a_lost_one():
-    waits = replace(job(JobState.QUEUED), gang_id=3)
+def test_a_warm_gang_is_kept_while_its_job_waits_for_a_node_in_the_place_of_a_lost_one():
+    waits = replace(job(JobState.QUEUED), gang_id=3, state_since=NOW - 5)
     idle = world(None, READY, idle_since=NOW - 1000)
     awaited = replace(idle, jobs=(waits,))
     assert acts(idle) == (EndGang(3, ""),)
@@ -163,6 +163,8 @@ def test_a_warm_gang_is_kept_as_long_as_its_job_waits_for_a_node_in_the_place_of
     assert acts(replace(awaited, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
     assert next_deadline(replace(awaited, gangs=gangs), sight(), LIMITS) <= 100
     assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
+    for_ever = replace(idle, jobs=(replace(waits, state_since=NOW - LIMITS.awaited_s),))
+    assert acts(for_ever) == (EndGang(3, ""),), "held back by a quota, it kept the slots and used none"
 
 
 def test_a_time_limit_ends_the_job_and_sets_the_deadline():

@@ -79,8 +79,8 @@ def restore_input(access: Access, version: int) -> str:
 
 def _rules(access: Access, version: int) -> Iterator[str]:
     """Yield the rules in their order; who passes the last one goes on as without them."""
-    # The kernel gives such packets to each socket that is bound to no address. One is VXLAN's own: it would take
-    # them for traffic of any overlay network.
+    # The kernel gives such packets to each socket that is bound to no address. One is VXLAN's own: it would
+    # take them for traffic of any overlay network.
     for kind in _TO_MANY[version]:
         yield f"-p udp -m addrtype --dst-type {kind} -j DROP"
     yield "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"

@@ -59,10 +59,21 @@ class EventStream(UserHandler):
                     await self.push([Event("error", ErrorAnswer(error=error.detail))])
 
     async def push(self, events: Iterable[Event]) -> None:
-        """Send events; waits while the reader is slow, so that what it misses can be left out."""
-        for event in events:
-            ident = f"id: {event.cursor}\n" if event.cursor else ""
-            await self._send(f"event: {event.name}\n{ident}data: {event.json()}\n\n")
+        """Send events; waits while the reader is slow, so that what it misses can be left out.
+
+        They are made one by one. All streams of a user together have a part of the event loop's time.
+        """
+        streams, user = self.context.streams, self.user.name
+        while (rest_s := streams.rest_s(user)) > 0 and not self._gone:  # noqa: ASYNC110 - others add to it
+            await asyncio.sleep(rest_s)
+        made = iter(events)
+        while True:
+            with streams.at_work(user):
+                event = next(made, None)
+                text = "" if event is None else _text(event)
+            if event is None:
+                return
+            await self._send(text)
 
     async def _send(self, text: str) -> None:
         """Send a text. Cuts a reader that does not take it; one that comes again goes on where it was."""
@@ -92,6 +103,11 @@ class EventStream(UserHandler):
         if model is None:
             raise ApiError(401, "not_authenticated", "your token or login ended", "log in at the hub again")
         self.admit(model)
+        self.check_right()
+
+    def check_right(self) -> None:
+        """Look again whether the user may see all that is sent. Raises ApiError."""
+        raise NotImplementedError
 
     async def wait(self, timeout_s: float | None = None) -> frozenset[Hashable]:
         """Wait for a ring, keeping the connection alive meanwhile.
@@ -113,11 +129,17 @@ class EventStream(UserHandler):
             await self._send(": keep-alive\n\n")
 
 
+def _text(event: Event) -> str:
+    ident = f"id: {event.cursor}\n" if event.cursor else ""
+    return f"event: {event.name}\n{ident}data: {event.json()}\n\n"
+
+
 class JobEventsHandler(EventStream):
     """One job, from a cursor on until its end."""
 
     async def get(self, job_id: str) -> None:
         place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        self._job_id = job_id
         feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(place))
         self.open()
         changes, logs = self.context.board.changes, self.context.logs
@@ -129,6 +151,9 @@ class JobEventsHandler(EventStream):
         ):
             await self.push(feed.news())
             await self._follow(feed, changed)
+
+    def check_right(self) -> None:
+        self.job_record(self._job_id)
 
     async def _follow(self, feed: JobFeed, changed: Listener) -> None:
         """Send a change of the job at once, and output as often as the limits allow."""
@@ -159,6 +184,9 @@ class OverviewEventsHandler(EventStream):
         ):
             await self._send(": listening\n\n")
             await self._follow(owner)
+
+    def check_right(self) -> None:
+        self.owner_asked()
 
     async def _follow(self, owner: str | None) -> None:
         nodes_at, nodes_wait = float("-inf"), False

@@ -78,11 +78,10 @@ class JobFeed:
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
         """Yield what the streams have more, one event for each of them."""
-        sizes = self._context.logs.readable(self.job_id, self._cursor.attempt)
-        for stream in sorted(sizes, key=_order):
-            offset = self._cursor.offsets.get(stream, 0)
-            if sizes[stream] <= offset:
-                continue
+        sizes, offsets = self._context.logs.readable(self.job_id, self._cursor.attempt), self._cursor.offsets
+        grown = [stream for stream, size in sizes.items() if size > offsets.get(stream, 0)]
+        for stream in sorted(grown, key=_order):
+            offset = offsets.get(stream, 0)
             if stream.startswith("display-"):
                 yield from self._displays(stream, sizes[stream], final)
                 continue

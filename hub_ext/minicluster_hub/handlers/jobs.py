@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from minicluster.wire import RESULT_LEFT, JobList, JobSpec, JobSubmit, StorageKind
+import asyncio
+
+from minicluster.wire import RESULT_LEFT, Job, JobList, JobSpec, JobSubmit, StorageKind
 from minicluster_hub.catalogue.catalogue import ImageNotAllowed
 from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
@@ -17,15 +19,33 @@ from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
 from minicluster_hub.states import JobEvent, TransitionImpossible
 from minicluster_hub.store.job_rows import spec_bytes
 
+_AT_ONCE = 100
+
+
+def _read_chars(record: JobRecord) -> int:
+    """Return how much of a job is read and not shown in a list, about."""
+    variables = sum(len(name) + len(value) for name, value in record.spec.env.items())
+    return variables + sum(map(len, record.spec.parts)) + len(record.error.traceback if record.error else "")
+
 
 class JobsHandler(UserHandler):
     """The list, and its new entries."""
 
-    def get(self) -> None:
+    async def get(self) -> None:
         limit = self.query_int("limit", 100, low=1, high=1000)
-        open_only = self.get_query_argument("state", "") == "open"
-        records = self.context.store.jobs(self.owner_asked(), open_only=open_only, limit=limit)
-        self.reply(JobList(jobs=self.context.board.summaries(records)))
+        open_only, owner = self.get_query_argument("state", "") == "open", self.owner_asked()
+        jobs: list[Job] = []
+        before: int | None = None
+        while left := limit - len(jobs):
+            count = min(left, _AT_ONCE)
+            records = self.context.store.jobs(owner, open_only=open_only, limit=count, before=before)
+            jobs += self.context.board.summaries(records)
+            self._charge(sum(map(_read_chars, records)) // self.context.limits.answer_bytes)
+            if len(records) < count:
+                break
+            before = records[-1].id
+            await asyncio.sleep(0)  # others' requests come between
+        self.reply(JobList(jobs=tuple(jobs)))
 
     def post(self) -> None:
         request = self.parse(JobSubmit)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from minicluster_hub.handlers.errors import too_many
@@ -13,12 +14,19 @@ class PendingTooMuch(Exception):
     """One user's readers, together, do not read what they asked for."""
 
 
+_RESTS = 4
+"""So many times as long as it took to make what is sent, a user's streams rest together."""
+_MOST_REST_S = 5.0
+
+
 class OpenStreams:
     """Of one service, by who holds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._open: Counter[Hashable] = Counter()
         self._pending: Counter[Hashable] = Counter()
+        self._rest_until: dict[Hashable, float] = {}
 
     @contextmanager
     def one_more(self, key: Hashable, most: int, what: str) -> Iterator[None]:
@@ -37,6 +45,24 @@ class OpenStreams:
             raise PendingTooMuch
         with _counted(self._pending, key, size_bytes):
             yield
+
+    @contextmanager
+    def at_work(self, key: Hashable) -> Iterator[None]:
+        """Make what is sent, on the one event loop that serves everybody."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            now = self._clock()
+            rest_until = max(now, self._rest_until.get(key, 0.0)) + _RESTS * (now - began)
+            self._rest_until[key] = min(rest_until, now + _MOST_REST_S)
+
+    def rest_s(self, key: Hashable) -> float:
+        """Return how long all streams of a user still rest."""
+        left_s = self._rest_until.get(key, 0.0) - self._clock()
+        if left_s <= 0.0:
+            self._rest_until.pop(key, None)
+        return max(0.0, left_s)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class AdmissionLimits:
     max_ranks: int = 256
     max_open_jobs: int = 200
     max_env_bytes: int = 32 * 1024
+    max_env_variables: int = 256
     max_priority: int = NORMAL_PRIORITY
 
 
@@ -143,6 +144,9 @@ def _check_environment(spec: JobSpec, limits: AdmissionLimits) -> None:
     if taken:
         message = f"the cluster sets these variables itself: {', '.join(taken)}"
         raise JobRefused("env_reserved", message, "Leave them out of --env.")
+    if len(spec.env) > limits.max_env_variables:
+        message = f"--env names {len(spec.env)} variables; the limit is {limits.max_env_variables}"
+        raise JobRefused("env_too_large", message, "Pass many values as one variable of the notebook.")
     size = sum(len(name) + len(value.encode()) for name, value in spec.env.items())
     if size > limits.max_env_bytes:
         message = f"--env holds {size} bytes; the limit is {limits.max_env_bytes}"

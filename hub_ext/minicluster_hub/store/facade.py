@@ -111,10 +111,12 @@ class Store(Competing):
         with self._database.read() as connection:
             return jobs.find(connection, job_id)
 
-    def jobs(self, owner: str | None, *, open_only: bool = False, limit: int = 100) -> list[JobRecord]:
-        """Return jobs, the newest first. `owner` None: everyone's."""
+    def jobs(
+        self, owner: str | None, *, open_only: bool = False, limit: int = 100, before: int | None = None
+    ) -> list[JobRecord]:
+        """Return jobs, the newest first. `owner` None: everyone's. before: those with a smaller id."""
         with self._database.read() as connection:
-            return jobs.list_jobs(connection, owner, open_only, limit)
+            return jobs.list_jobs(connection, owner, open_only, limit, before)
 
     def jobs_by_id(self, job_ids: Collection[int]) -> list[JobRecord]:
         with self._database.read() as connection:

@@ -66,7 +66,8 @@ def add(connection: Connection, job_id: int, owner: str, spec: JobSpec) -> None:
 
 
 def count(connection: Connection, job_id: int) -> None:
-    """Count a job's rows anew: its spec, its story, its ranks' errors. A removed job has no such count."""
+    """Count a job's rows anew: spec, story, errors of ranks and agents. A removed job has no such count."""
+    gangs = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id == job_id)
     errors = select(RANKS.c.error).join(ATTEMPTS, ATTEMPTS.c.id == RANKS.c.attempt_id)
     told = (
         select(_Octets(JOBS.c.spec) + func.coalesce(_Octets(JOBS.c.error), 0))
@@ -77,6 +78,7 @@ def count(connection: Connection, job_id: int) -> None:
         told
         + _bytes(EVENTS.c.text, select(EVENTS.c.text).where(EVENTS.c.job_id == job_id))
         + _bytes(RANKS.c.error, errors.where(ATTEMPTS.c.job_id == job_id))
+        + _bytes(TASKS.c.failure, select(TASKS.c.failure).where(TASKS.c.gang_id.in_(gangs)))
     )
     row = (JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == StorageKind.CELLS, JOB_FILES.c.sha256 == "")
     connection.execute(update(JOB_FILES).where(*row).values(size_bytes=size))

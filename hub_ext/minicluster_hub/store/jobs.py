@@ -64,12 +64,16 @@ def count_open(connection: Connection, owner: str) -> int:
     return connection.execute(query).scalar_one()
 
 
-def list_jobs(connection: Connection, owner: str | None, open_only: bool, limit: int) -> list[JobRecord]:
+def list_jobs(
+    connection: Connection, owner: str | None, open_only: bool, limit: int, before: int | None
+) -> list[JobRecord]:
     query = select(JOBS).order_by(JOBS.c.id.desc()).limit(limit)
     if owner is not None:
         query = query.where(JOBS.c.owner == owner)
     if open_only:
         query = query.where(JOBS.c.state.in_(OPEN_STATES))
+    if before is not None:
+        query = query.where(JOBS.c.id < before)
     return [to_job(row) for row in connection.execute(query)]
 
 
@@ -142,7 +146,7 @@ def _changes(
     """Return what a transition sets beside the state itself."""
     changes: dict[str, Any] = {}
     if error is not None and (job.error is None or state.terminal):
-        changes["error"] = to_json(error)
+        changes["error"] = to_json(error.model_copy(update={"stack": None}))
     if state is JobState.QUEUED:
         # The next attempt has a first error of its own; this one's stays in the story.
         changes["error"] = None

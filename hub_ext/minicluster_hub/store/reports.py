@@ -104,7 +104,7 @@ def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: fl
     for text in changes.notes:
         values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
         connection.execute(insert(EVENTS).values(values))
-    if changes.job_id and (changes.ranks or changes.notes):
+    if changes.job_id and (changes.ranks or changes.notes or "failure" in changes.task):
         job_rows.count(connection, changes.job_id)
 
 
@@ -135,7 +135,8 @@ def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> 
     """Return the task's columns that go forward."""
     changes: dict[str, Any] = {}
     if report.failure is not None and task.failure is None:
-        changes["failure"] = to_json(report.failure)
+        # Each request of the task reads it again.
+        changes["failure"] = to_json(report.failure.model_copy(update={"stack": None}))
     # An agent cannot have cleared what was never asked of it.
     cleared = min(report.cleared, newest_attempt)
     if cleared < task.cleared:

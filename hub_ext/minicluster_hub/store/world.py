@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, func, or_, select
 
-from minicluster_hub.models import JobRecord, RankRecord, World
+from minicluster_hub.models import JobRecord, RankRecord, TaskRecord, World
 from minicluster_hub.store import images, snapshots
 from minicluster_hub.store.gangs import LIVE_STATES
 from minicluster_hub.store.jobs import OPEN_STATES, list_by_id
@@ -42,14 +42,16 @@ class WorldReader:
 
     def __init__(self) -> None:
         self._jobs: dict[AnyRow, JobRecord] = {}
+        self._tasks: dict[AnyRow, TaskRecord] = {}
         self._ranks: dict[AnyRow, RankRecord] = {}
 
     def read(self, connection: Connection) -> World:
         """Return the world; jobs and gangs oldest first, tasks by gang and index, ranks in order."""
         # Another thread may read at the same time: what this one has read is its own.
         self._jobs = jobs = self._open_jobs(connection, self._jobs)
+        self._tasks = tasks = _known(connection.execute(_TASKS), self._tasks, to_task)
         self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
-        return _world(connection, tuple(jobs.values()), tuple(ranks.values()))
+        return _world(connection, tuple(jobs.values()), tuple(tasks.values()), tuple(ranks.values()))
 
     @staticmethod
     def _open_jobs(connection: Connection, before: Mapping[AnyRow, JobRecord]) -> dict[AnyRow, JobRecord]:
@@ -66,11 +68,16 @@ def _known(
     return {row: before.get(row) or parse(row) for row in rows}
 
 
-def _world(connection: Connection, jobs: tuple[JobRecord, ...], ranks: tuple[RankRecord, ...]) -> World:
+def _world(
+    connection: Connection,
+    jobs: tuple[JobRecord, ...],
+    tasks: tuple[TaskRecord, ...],
+    ranks: tuple[RankRecord, ...],
+) -> World:
     return World(
         jobs=jobs,
         gangs=tuple(map(to_gang, connection.execute(_GANGS))),
-        tasks=tuple(map(to_task, connection.execute(_TASKS))),
+        tasks=tasks,
         ranks=ranks,
         leases=tuple(map(to_lease, connection.execute(_LEASES))),
         servers=tuple(map(to_server, connection.execute(_SERVERS))),
