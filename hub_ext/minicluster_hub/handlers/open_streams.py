@@ -16,7 +16,8 @@ class PendingTooMuch(Exception):
 
 _RESTS = 4
 """So many times as long as it took to make what is sent, a user's streams rest together."""
-_MOST_REST_S = 5.0
+_AT_ONCE_S, _MOST_REST_S = 1.0, 5.0
+"""Rests up to the first are not taken: who gets little waits for nothing. None is longer than the second."""
 
 
 class OpenStreams:
@@ -55,14 +56,14 @@ class OpenStreams:
         finally:
             now = self._clock()
             rest_until = max(now, self._rest_until.get(key, 0.0)) + _RESTS * (now - began)
-            self._rest_until[key] = min(rest_until, now + _MOST_REST_S)
+            self._rest_until[key] = min(rest_until, now + _AT_ONCE_S + _MOST_REST_S)
 
     def rest_s(self, key: Hashable) -> float:
         """Return how long all streams of a user still rest."""
         left_s = self._rest_until.get(key, 0.0) - self._clock()
         if left_s <= 0.0:
             self._rest_until.pop(key, None)
-        return max(0.0, left_s)
+        return max(0.0, left_s - _AT_ONCE_S)
 
 
 @contextmanager
