@@ -139,11 +139,14 @@ def test_a_job_that_makes_files_until_the_disk_takes_no_more_is_ended_for_it(
 ) -> None:
     """They are empty: there are no bytes to be seen. Here the kernel does not tell who made them, either."""
     before, full = ended(small_disk), node(small_disk)
+    before_inodes = full.disk.free_inodes
     failed = jobs.wait(jobs.submit(MANY_FILES, nodes=3), "failed")
     assert (failed["error"]["kind"], failed["error"]["node"]) == ("disk", full.name), failed
     assert "inodes" in failed["error"]["message"], failed["error"]
     (line,) = ended(small_disk)[len(before) :]
     assert line.startswith("ending minicluster-task-") and "inodes" in line, line
+    assert full.disk.free_inodes > 0
+    wait_for(lambda: full.disk.free_inodes > before_inodes // 2, "inodes to come back", WITHIN_S, 0.5)
     works_beside(small_disk, jobs)
 
 

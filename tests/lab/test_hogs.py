@@ -64,7 +64,8 @@ def jobs(ready: LabCluster) -> Iterator[Jobs]:
 def works_beside(cluster: LabCluster, jobs: Jobs) -> None:
     """A job over the same nodes comes through, and somebody can log in."""
     beside = jobs.submit(counting(10), nodes=3)
-    assert jobs.wait(beside, "succeeded")["state"] == "succeeded"
+    done = jobs.wait(beside, "succeeded")
+    assert done["state"] == "succeeded", done
     with administrator(cluster, log_in=True) as other:
         assert other.job(beside)["id"] == beside
 

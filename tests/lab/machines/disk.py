@@ -63,6 +63,10 @@ class Disk:
         disk = os.statvfs(self.seen)
         return disk.f_bavail * disk.f_frsize
 
+    @property
+    def free_inodes(self) -> int:
+        return os.statvfs(self.seen).f_favail
+
     def free(self) -> None:
         self._filling().unlink(missing_ok=True)
 
