@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -12,6 +13,9 @@ from traitlets import List, Unicode, default
 from traitlets.config import Configurable
 
 from minicluster_hub.tls import ServiceTls
+
+_OPEN_FILES = 1 << 16
+"""Thirty addresses may have all the connections that each is allowed, with some memory left for them."""
 
 
 class ServiceBroken(Exception):
@@ -55,6 +59,7 @@ class ListenerOptions(Configurable):
 
     def bind(self) -> Sockets:
         """Take the ports. Raises ServiceBroken."""
+        allow_open_files()
         return Sockets(bind(self.bind_url), bind(self.agents_bind_url) if self.agents_bind_url else [])
 
     def url_for_tasks(self, sockets: Sockets) -> str:
@@ -75,6 +80,14 @@ class ListenerOptions(Configurable):
         if not self.agents_bind_url:
             return None
         return ServiceTls(self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
+
+
+def allow_open_files() -> None:
+    """Have as many connections as the machine allows, and not only the 1024 of most shells."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def bind(bind_url: str) -> list[socket.socket]:

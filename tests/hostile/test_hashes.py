@@ -11,6 +11,7 @@ from minicluster.wire import (
     SnapshotReport,
     TaskReport,
 )
+from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.store.tables import ATTEMPTS, JOBS
 
 SECRET = b"ada's own bytes"
@@ -91,6 +92,18 @@ async def test_nobody_learns_that_another_has_a_blob(api):
     assert (await api.ask("POST", "api/missing-blobs", "bob-token", json=both)).json() == both
     for one in (INFO, NOT_THERE):
         assert (await api.ask("HEAD", f"api/blobs/{one.sha256}", "bob-token")).status_code == 404
+
+
+async def test_nor_by_how_long_the_answer_takes(api, monkeypatch):
+    """The disk is asked for blobs of one's own alone, an empty one too."""
+    await adas_result(api)
+    empty, asked = hashlib.sha256(b"").hexdigest(), []
+    await api.ask("PUT", f"api/blobs/{empty}", "bob-token", content=b"")
+    size = BlobFiles.size
+    monkeypatch.setattr(BlobFiles, "size", lambda files, sha256: asked.append(sha256) or size(files, sha256))
+    for sha256, status in ((INFO.sha256, 404), (NOT_THERE.sha256, 404), (empty, 200)):
+        assert (await api.ask("HEAD", f"api/blobs/{sha256}", "bob-token")).status_code == status
+    assert asked == [empty]
 
 
 async def test_a_task_reads_no_blob_but_its_own_jobs(api):

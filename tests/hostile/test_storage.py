@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,12 @@ from minicluster.wire import (
     ArtifactReport,
     BlobInfo,
     DataOrder,
+    ErrorKind,
+    JobError,
+    RankSight,
+    RankStack,
     SnapshotReport,
+    StackFrame,
     StorageKind,
     StreamChunk,
     TaskReport,
@@ -21,6 +27,7 @@ from minicluster_hub.disk_room import Room
 from minicluster_hub.store import job_rows
 
 from ..patience import eventually
+from ..service.api.client import PREFIX
 from ..service.api.test_full_disk import small_disk
 
 KB = 1000
@@ -116,6 +123,58 @@ async def test_the_same_blob_again_and_again_is_on_its_way_once_at_a_time(api):
     answers = [answer.status_code for answer in await asyncio.gather(*waiting)]
     assert set(answers) == {200, 413}
     assert used(api) == on_disk(api) == 200 * KB
+
+
+KNOWN = [
+    ("api/blobs", (422, "blob_damaged")),
+    ("api/tasks/blobs", (422, "blob_damaged")),
+    ("api/data/pieces", REFUSED),
+    ("api/tasks/files", REFUSED),
+    ("api/tasks/snapshots", REFUSED),
+]
+
+
+@pytest.mark.parametrize(("path", "refused"), KNOWN, ids=[path for path, _ in KNOWN])
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
+async def test_the_name_of_a_known_file_brings_no_room_for_a_larger_one(api, path, refused, in_chunks):
+    """One byte is known, much more comes under its name: others could write nothing while it is awaited."""
+    _, (agent,), _ = await api.running()
+    client = agent.http if "tasks" in path else api.client("ada-token")
+    quota(api, MB)
+    most, storage = [], api.context.storage
+    assert await put(client, path, b"1") == (200, "")
+    grow = storage.on_its_way
+    storage.on_its_way = lambda *told: (grow(*told), most.append(storage.coming_bytes("ada")))
+    sha256 = hashlib.sha256(b"1").hexdigest()
+    assert await put(client, path, os.urandom(2 * MB), sha256=sha256, in_chunks=in_chunks) == refused
+    assert max(most, default=0) <= MB
+    assert await put(client, path, b"1", in_chunks=in_chunks) == (200, "")
+    assert not storage.unwritten_bytes and not storage.coming_bytes("ada")
+
+
+async def test_a_piece_that_the_disk_has_cut_can_come_again(api):
+    """Its name is known, and its size on the disk is another one: it counts as a new one, and is taken."""
+    ada, (sha256, data) = api.client("ada-token"), a_blob(10 * KB)
+    assert await put(ada, "api/data/pieces", data) == (200, "")
+    os.truncate(api.context.data_sets.files.path(sha256), 4 * KB)
+    assert await put(ada, "api/data/pieces", data) == (200, "")
+    assert api.context.data_sets.files.size(sha256) == 10 * KB
+
+
+async def test_a_length_of_two_words_is_no_small_one(disk, api):
+    """Small results may have half of the database's room: one that says "9,9" told no length at all."""
+    _, (agent,), _ = await api.running()
+    reserve(api, disk.folder)
+    at = os.statvfs(disk.folder)
+    with disk.ballast.open("wb") as file:
+        file.write(b"\0" * (at.f_bavail * at.f_frsize - 2_500 * KB))
+    sha256, data = a_blob(100 * KB)
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(api.url).port)
+    head = f"PUT {PREFIX}api/tasks/blobs/{sha256} HTTP/1.1\r\nHost: hub\r\nMinicluster-Wire: 1\r\n"
+    head += f"Authorization: {agent.http.headers['Authorization']}\r\nContent-Length: {len(data)},{len(data)}"
+    writer.write(head.encode() + b"\r\n\r\n" + data)
+    assert (await reader.readline()).split()[1] == b"507"
+    writer.close()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -320,6 +379,21 @@ async def test_what_a_job_tells_of_its_end_counts(api):
     await api.until(job.id, "succeeded")
     assert (await api.ask("DELETE", f"api/jobs/{job.id}/storage")).status_code == 204
     assert used(api) == 0
+
+
+async def test_what_an_agent_tells_of_its_own_failure_counts_and_is_short(api):
+    """Each request of the task reads it: with all that a stack may hold, 2.5 MB each time."""
+    frames = tuple(StackFrame(file="f" * 512, line=1, function="g" * 512, text="t" * 200) for _ in range(100))
+    stack = RankStack(rank=0, sight=RankSight.SEEN, frames=frames, helpers=(frames,) * 4)
+    failure = JobError(kind=ErrorKind.START, message="m", traceback="t" * 60 * KB, stack=stack)
+    job, (agent,), (run,) = await api.running()
+    before = used(api)
+    await agent.report(attempt=run.attempt, failure=failure)
+    await api.until(job.id, "failing")
+    api.context.storage.forget("ada")
+    assert 50 * KB < used(api) - before < 80 * KB, "the traceback counts, the stack is not kept"
+    (task,) = api.context.store.world().tasks
+    assert task.failure and task.failure.stack is None and task.failure.traceback
 
 
 async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Hashable, Mapping
+from contextlib import ExitStack
 
 from minicluster.wire import BlobInfo, MissingBlobs, StorageKind
 from minicluster_hub.blobs import BlobDamaged, BlobFiles, BlobWriter
 from minicluster_hub.full_disk import NotKept
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
+from minicluster_hub.handlers.context import Context
 from minicluster_hub.handlers.errors import ApiError, api_error, too_large
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.route import Route, Scope
@@ -28,32 +31,67 @@ class Upload(ServiceHandler):
     kind = StorageKind.CELLS
     _writer: BlobWriter | None = None
     _room: Reservation | None = None
+    _known_bytes: int | None = None
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        super().initialize(context, routes)
+        self._counted = ExitStack()
 
     async def prepare(self) -> None:
         await super().prepare()
         if self.request.method == "PUT" and not self.refused:
             try:
-                self._room = self._reserve(self.path_kwargs["sha256"])
-                self._writer = self.files.writer(self.path_kwargs["sha256"])
+                self._begin(self.path_kwargs["sha256"])
             except (ApiError, OverQuota, NotKept) as error:
+                self._discard()
                 self.refuse(api_error(error, 503))
+
+    def _begin(self, sha256: str) -> None:
+        """Raise ApiError, OverQuota, NotKept."""
+        (whose, sender), most = self.sender, self.context.limits.uploads
+        one_more = self.context.streams.one_more(("uploads", whose, sender), most, f"uploads of {whose}")
+        self._counted.enter_context(one_more)
+        self._room = self._reserve(sha256)
+        self._writer = self.files.writer(sha256)
 
     def _reserve(self, sha256: str) -> Reservation:
         """Raise ApiError, OverQuota, DiskReserved. A chunked body tells no length, and grows as it comes."""
+        told, known = self.told_bytes, self.known_bytes(sha256)
+        if told is not None and known is not None and told != known:
+            raise _another_size(sha256, known)
+        self._known_bytes = known
+        small = told is not None and told <= self.small_bytes
+        return self.context.storage.reserve(
+            self.owner, self.kind, told or 0, sha256, new=known is None, small=small
+        )
+
+    @property
+    def told_bytes(self) -> int | None:
+        """The size of the body as its sender tells it."""
         told = self.request.headers.get("Content-Length", "")
-        size_bytes = int(told) if told.isdecimal() else 0
-        small = bool(told) and size_bytes <= self.small_bytes
-        storage, new = self.context.storage, not self.is_known(sha256)
-        return storage.reserve(self.owner, self.kind, size_bytes, sha256, new=new, small=small)
+        return int(told) if told.isdecimal() else None
+
+    def as_on_disk(self, sha256: str) -> int | None:
+        """Return a file's size if it is there, and has the size that is told.
+
+        Else it counts as a new one: it is sent to mend one that the disk has cut, or its size is a lie.
+        """
+        found = self.files.size(sha256)
+        return found if found == self.told_bytes else None
 
     @property
     @abstractmethod
     def owner(self) -> str:
         """Whose quota it counts to. May raise ApiError."""
 
+    @property
     @abstractmethod
-    def is_known(self, sha256: str) -> bool:
-        """Whether the owner has it already: it costs nothing more."""
+    def sender(self) -> tuple[str, Hashable]:
+        """Who sends only so many at once: in words, and which one."""
+
+    @abstractmethod
+    def known_bytes(self, sha256: str) -> int | None:
+        """Return the size of a file that the owner has already, which costs nothing more; None: it is new."""
 
     @abstractmethod
     def enter(self, info: BlobInfo) -> None:
@@ -80,6 +118,8 @@ class Upload(ServiceHandler):
         try:
             if size_bytes > self.body_limit_bytes:
                 raise too_large(self.body_name, self.body_limit_bytes)
+            if self._known_bytes is not None and size_bytes > self._known_bytes:
+                raise _another_size(self.path_kwargs["sha256"], self._known_bytes)
             self._room.grow(size_bytes)
             self._writer.write(chunk)
         except (ApiError, OverQuota, NotKept) as error:
@@ -114,21 +154,47 @@ class Upload(ServiceHandler):
             self._room.close()
         if self._writer is not None:
             self._writer.discard()
+        self._counted.close()
 
 
-class UserBlobHandler(UserHandler, Upload):
+def _another_size(sha256: str, known_bytes: int) -> ApiError:
+    message = f"the blob {sha256} came damaged: it has {known_bytes} bytes, and others were sent"
+    return ApiError(422, "blob_damaged", message, "send it again")
+
+
+class UserUpload(UserHandler, Upload):
+    """Base: a file of a user's own."""
+
+    @property
+    def owner(self) -> str:
+        return self.user.name
+
+    @property
+    def sender(self) -> tuple[str, Hashable]:
+        return "yours", self.user.name
+
+
+class TaskUpload(TaskHandler, Upload):
+    """Base: a file of the bound job's owner."""
+
+    @property
+    def owner(self) -> str:
+        return self.job().owner
+
+    @property
+    def sender(self) -> tuple[str, Hashable]:
+        return "this task", self.task.id
+
+
+class UserBlobHandler(UserUpload):
     """Payloads. Whoever sends the bytes has them; a hash alone opens nothing."""
 
     @property
     def body_limit_bytes(self) -> int:
         return self.context.limits.payload_bytes
 
-    @property
-    def owner(self) -> str:
-        return self.user.name
-
-    def is_known(self, sha256: str) -> bool:
-        return self.context.store.blobs.size(self.owner, sha256) is not None
+    def known_bytes(self, sha256: str) -> int | None:
+        return self.context.store.blobs.size(self.owner, sha256)
 
     def enter(self, info: BlobInfo) -> None:
         self.context.store.blobs.add(self.owner, info.sha256, info.size_bytes, self.context.clock())
@@ -136,7 +202,8 @@ class UserBlobHandler(UserHandler, Upload):
     def head(self, sha256: str) -> None:
         store, now = self.context.store, self.context.clock()
         # Who is told that it is here sends it no more, and names it in a moment.
-        if not self.context.blobs.size(sha256) or not store.blobs.renew(self.user.name, sha256, now):
+        # Its rows first: how long the disk takes would tell of a blob of another's.
+        if not store.blobs.renew(self.user.name, sha256, now) or self.context.blobs.size(sha256) is None:
             raise ApiError(404, "unknown_blob", f"there is no blob {sha256} of yours")
         self.finish()
 
@@ -151,7 +218,7 @@ class MissingBlobsHandler(UserHandler):
         self.reply(MissingBlobs(sha256=tuple(missing)))
 
 
-class TaskBlobHandler(TaskHandler, Upload, FileReply):
+class TaskBlobHandler(TaskUpload, FileReply):
     """The bound job's payload down, its result up."""
 
     @property
@@ -169,26 +236,19 @@ class TaskBlobHandler(TaskHandler, Upload, FileReply):
     def small_bytes(self) -> int:
         return _SMALL_RESULT_BYTES
 
-    @property
-    def owner(self) -> str:
-        return self.job().owner
-
-    def is_known(self, sha256: str) -> bool:
-        return self.context.store.blobs.size(self.owner, sha256) is not None
+    def known_bytes(self, sha256: str) -> int | None:
+        return self.context.store.blobs.size(self.owner, sha256)
 
     def enter(self, info: BlobInfo) -> None:
         self.context.store.blobs.add(self.owner, info.sha256, info.size_bytes, self.context.clock())
 
 
-class JobFileUpload(TaskHandler, Upload):
+class JobFileUpload(TaskUpload):
     """Base: a file that the bound job alone has."""
 
-    @property
-    def owner(self) -> str:
-        return self.job().owner
-
-    def is_known(self, sha256: str) -> bool:
-        return self.context.store.storage.has(self.run_order().job_id, self.kind, sha256)
+    def known_bytes(self, sha256: str) -> int | None:
+        has = self.context.store.storage.has(self.run_order().job_id, self.kind, sha256)
+        return self.as_on_disk(sha256) if has else None
 
     def enter(self, info: BlobInfo) -> None:
         job = self.job()

@@ -51,6 +51,10 @@ class ApiLimits:
     streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
     polls: held polls of one task. stalled_s: so long a reader may take for one event.
     recheck_s: the hub is asked again so often whether a stream's token is still good.
+    uploads: files that a user, or a task, may send at once; notebooks and agents send some four.
+    idle_s: so long a connection may wait for its next request, or for its first, TLS included. Longer than
+        agents keep theirs. body_stalled_s: so long none of a request's body may come.
+    connections: that agents' addresses may each have open. All tasks of a node may have the node's.
     """
 
     request_bytes: int = KIB * KIB
@@ -79,6 +83,10 @@ class ApiLimits:
     polls: int = 16
     stalled_s: float = 60.0
     recheck_s: float = 15.0
+    uploads: int = 64
+    idle_s: float = 75.0
+    body_stalled_s: float = 60.0
+    connections: int = 2048
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from minicluster_hub.blobs import BlobFiles
 from minicluster_hub.data_sets import DataSetRefused
 from minicluster_hub.handlers.auth import UserHandler
 from minicluster_hub.handlers.base import ServiceHandler
-from minicluster_hub.handlers.blobs import Upload
+from minicluster_hub.handlers.blobs import UserUpload
 from minicluster_hub.handlers.errors import ApiError
 from minicluster_hub.handlers.files import FileReply
 from minicluster_hub.handlers.held import HeldHandler
@@ -94,18 +94,15 @@ class MissingHandler(UserHandler):
         self.reply(MissingPieces(pieces=missing))
 
 
-class PieceHandler(UserHandler, Upload):
+class PieceHandler(UserUpload):
     """Pieces. Whoever sends the bytes has them; a hash alone opens nothing."""
 
     kind = StorageKind.DATA
 
-    @property
-    def owner(self) -> str:
-        return self.user.name
-
-    def is_known(self, sha256: str) -> bool:
+    def known_bytes(self, sha256: str) -> int | None:
         piece = BlobInfo(sha256=sha256, size_bytes=0)
-        return not self.context.store.datasets.lacking(self.owner, (piece,), self.context.clock())
+        lacks = self.context.store.datasets.lacking(self.owner, (piece,), self.context.clock())
+        return None if lacks else self.as_on_disk(sha256)
 
     def enter(self, info: BlobInfo) -> None:
         self.context.store.datasets.add_piece(self.owner, info, self.context.clock())
