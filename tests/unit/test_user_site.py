@@ -11,11 +11,13 @@ import pytest
 
 from minicluster.cell import CellSource
 from minicluster.options import OptionWrong
-from minicluster.publishing.installed import not_in, notice, used_additions
+from minicluster.publishing.commands import NotPublished, packages_text
+from minicluster.publishing.commands import _check as check_publishing
+from minicluster.publishing.installed import not_in, notice, tell, used_additions
 from minicluster.publishing.pip import failing_line
 from minicluster.publishing.site import NotReplayable, additions, pins
 from minicluster.runs import check_site
-from minicluster.wire import Pin
+from minicluster.wire import Image, ImageList, ImageState, Pin
 
 
 def installed(site: Path, name: str, version: str, *files: str, origin: object = None) -> None:
@@ -125,3 +127,31 @@ def test_a_virtual_environment_outside_of_the_cluster_has_nothing_for_sync_env(
     with pytest.raises(OptionWrong, match=r"--sync-env takes along what pip put into ~/.local"):
         check_site(SimpleNamespace(outside=True))  # type: ignore[arg-type]
     check_site(SimpleNamespace(outside=False))  # type: ignore[arg-type]
+
+
+def test_a_list_that_leaves_packages_out_has_the_image_asked_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(tmp_path, "tiny-b", "1.0", "tiny_b.py")
+    installed(tmp_path, "tiny-c", "1.0", "tiny_c.py")
+    pins_of = [Pin(name="tiny-a", version="1.0"), Pin(name="tiny-b", version="1.0")]
+    digest = f"sha256:{'a' * 64}"
+    whole = Image(digest=digest, name="x", reference="r", state=ImageState.ALLOWED, packages=tuple(pins_of))
+    short = whole.model_copy(update={"packages": (pins_of[0],), "more_packages": 1})
+    answers = {f"api/images/{digest}": SimpleNamespace(content=whole.model_dump_json())}
+    service = SimpleNamespace(
+        images=lambda: ImageList(images=(short,)), ask=lambda _method, path: answers[path]
+    )
+    monkeypatch.setattr(python_site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(python_site, "USER_SITE", str(tmp_path))
+    tell(cell("import tiny_b, tiny_c"), {}, service, "x")  # type: ignore[arg-type]
+    assert capsys.readouterr().out.startswith("tiny-c was installed with pip here")
+    assert packages_text(short) == "tiny-a 1.0 and 1 more"
+    assert packages_text(short.model_copy(update={"packages": ()})) == "and 1 more"
+    assert packages_text(whole) == "tiny-a 1.0, tiny-b 1.0"
+
+
+def test_more_packages_than_an_image_takes_are_refused_before_the_job() -> None:
+    pin = Pin(name="tiny", version="1.0")
+    with pytest.raises(NotPublished, match="2001 packages were installed here with pip; an image takes 2000"):
+        check_publishing("vision", "base", (pin,) * 2001, SimpleNamespace(outside=False))  # type: ignore[arg-type]

@@ -157,6 +157,7 @@ IMAGE = {
     "size_bytes": 433000000,
     "base_digest": f"sha256:{SHA}",
     "packages": [PIN],
+    "more_packages": 3,
     "nodes": ["node-1"],
     "created_at": 1700000000.5,
 }

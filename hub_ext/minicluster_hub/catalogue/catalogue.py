@@ -12,17 +12,20 @@ from minicluster_hub.catalogue.registry import Registries, RegistryError
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.models import ImageRecord
 from minicluster_hub.store import Store, StoreUnavailable
+from minicluster_hub.store.images import ListedImage
 
 AGAIN_S = 30.0
 """Between two questions to a registry that did not answer."""
 
 
 class ImageNotAllowed(Exception):
-    """A job asks for an image that this cluster does not run. `offered`: the names of those that it does."""
+    """A job asks for an image that this cluster does not run. `offered`: the names of its own."""
 
     def __init__(self, image: str, offered: Sequence[str] = (), why: str = "") -> None:
         super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
-        listed = f", or give one of: {', '.join(offered)}" if offered else ""
+        listed = (
+            f", or give one of: {', '.join(offered)}, or another of %distribute images" if offered else ""
+        )
         self.hint = (
             f"Leave --image out for the cluster's own{listed}. If you named none, your notebook server is of "
             "before an upgrade of the cluster: stop it at the hub and start it again; your files stay."
@@ -72,25 +75,32 @@ class Catalogue:
             if told is None:
                 return None
             raise ImageNotAllowed(told, why="this cluster runs cells in its own environment")
-        known = self._store.images.all()
-        found = [image for image in known if _is_called(image, told or own[0])]
+        meant = told or own[0]
+        # Not of all images: each job asks, and users make those many and long.
+        called = self._store.images.called(_words(meant))
+        found = [image for image in called if _is_called(image, meant)]
         for image in found:
             if image.state is ImageState.ALLOWED:
                 return told if told in own and Reference.of(told).digest else image.reference
         if told is None and not found:
             return None
-        offered = [image.name for image in known if image.state is ImageState.ALLOWED]
-        raise ImageNotAllowed(told or own[0], offered, _why(found))
+        offered = [image.name for image in self._store.images.own() if image.state is ImageState.ALLOWED]
+        raise ImageNotAllowed(meant, offered, _why(found))
 
-    def listed(self, owner: str, *, everything: bool = False) -> ImageList:
+    async def listed(self, owner: str, *, everything: bool = False) -> ImageList:
         """Return what a user may run, and what they published; everything: for admins."""
+        # In a thread: the database goes through the recipes.
+        found = await asyncio.to_thread(self._store.images.listed, None if everything else owner)
         nodes = self.nodes()
-        images = tuple(
-            message(record, nodes.get(record.digest, ()))
-            for record in self._store.images.all()
-            if everything or record.state is ImageState.ALLOWED or record.owner == owner
-        )
+        images = tuple(message(one, nodes.get(one.image.digest, ())) for one in found)
         return ImageList(images=images, publishing=self.publishing if self.can_publish else "off")
+
+    async def whole(self, digest: str, owner: str, *, everything: bool = False) -> Image | None:
+        """Return an image with all of its packages; None: there is none that `listed` has."""
+        record = await asyncio.to_thread(self._store.images.find, digest)
+        if record is None or not (everything or record.state is ImageState.ALLOWED or record.owner == owner):
+            return None
+        return message(ListedImage.of(record, None), self.nodes().get(digest, ()))
 
     def nodes(self) -> dict[str, list[str]]:
         """Return the nodes that have each image, by digest: where it has run a job, or is seen to run."""
@@ -107,15 +117,16 @@ class Catalogue:
         self._log.info("image %s: %s published %s, %s", image.digest, image.owner, image.name, entered.state)
         return entered
 
-    def change(self, digest: str, state: ImageState, by: str) -> ImageRecord | None:
+    def change(self, digest: str, state: ImageState, by: str) -> Image | None:
         """Allow or retire an image; None: there is none. Raises ImageOwn."""
-        known = self._store.images.find(digest)
+        known = self._store.images.look(digest)
         if known is not None:
-            if not known.owner:
-                raise ImageOwn(known)
+            if not known.image.owner:
+                raise ImageOwn(known.image)
             self._store.images.change(digest, state, self.now())
             self._log.info("image %s: %s by %s", digest, state, by)
-        return self._store.images.find(digest)
+        changed = self._store.images.look(digest)
+        return None if changed is None else message(changed, self.nodes().get(digest, ()))
 
     def now(self) -> float:
         return self._clock()
@@ -137,7 +148,7 @@ class Catalogue:
 
     async def _enter_own(self) -> list[str]:
         """Return what is missing, in words."""
-        known = self._store.images.all()
+        known = self._store.images.own()
         found: list[ImageRecord] = []
         missing: list[str] = []
         for text in self._engine.own_images():
@@ -168,8 +179,9 @@ class Catalogue:
         return missing
 
 
-def message(record: ImageRecord, nodes: Iterable[str] = ()) -> Image:
+def message(listed: ListedImage, nodes: Iterable[str] = ()) -> Image:
     """Return an image as people see it."""
+    record = listed.image
     return Image(
         digest=record.digest,
         name=record.name,
@@ -180,10 +192,17 @@ def message(record: ImageRecord, nodes: Iterable[str] = ()) -> Image:
         device=record.device,  # pyright: ignore[reportArgumentType] - checked by the message
         size_bytes=record.size_bytes,
         base_digest=record.base_digest,
-        packages=record.recipe.packages if record.recipe else (),
+        packages=listed.packages,
+        more_packages=listed.more_packages,
         nodes=tuple(nodes),
         created_at=record.created_at,
     )
+
+
+def _words(told: str) -> set[str]:
+    """Return the names and digests of the images that people may mean by this."""
+    reference = Reference.of(told)
+    return {told, reference.name, reference.digest}
 
 
 def _is_called(image: ImageRecord, told: str) -> bool:

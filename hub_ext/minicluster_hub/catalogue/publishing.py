@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from minicluster.wire import ImageState, Publication, PublishImage, Recipe
+from minicluster.wire import RECIPE_FILE, ImageState, Publication, PublishImage, Recipe
+from minicluster.wire.bounds import RECIPE_BYTES, RECIPE_PACKAGES
 from minicluster_hub.catalogue.catalogue import Catalogue, message
 from minicluster_hub.catalogue.layer import LayerRefused, check_layer
 from minicluster_hub.catalogue.pushing import Child, Pushed, push
@@ -25,6 +26,7 @@ from minicluster_hub.catalogue.references import Reference
 from minicluster_hub.catalogue.registry import RegistryError
 from minicluster_hub.models import ImageRecord, JobRecord
 from minicluster_hub.store import ImageNameTaken
+from minicluster_hub.store.images import ListedImage
 
 _MOST_KEPT = 100
 _MOST_UNDER_WAY = 50
@@ -35,7 +37,6 @@ _THREADS = 2
 """Layers that are checked at once: each takes a core, for minutes."""
 _Key = tuple[int, str]
 _Result = TypeVar("_Result")
-_MOST_RECIPE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class Left:
 
 class PublishingBusy(Exception):
     """There is no room for another publication; the message is one sentence."""
+
+
+class RecipeTooLong(Exception):
+    """An image of more packages than one takes; the message is one sentence."""
 
 
 class Publications:
@@ -127,8 +132,8 @@ class Publications:
             async with self._turn(job.owner):
                 self._tell(job, ask, doing="checking the layer")
                 image = await self._make(job, ask, left)
-            self._tell(job, ask, doing="done", image=message(image))
-        except (LayerRefused, RegistryError, ImageNameTaken) as error:
+            self._tell(job, ask, doing="done", image=message(ListedImage.of(image)))
+        except (LayerRefused, RecipeTooLong, RegistryError, ImageNameTaken) as error:
             self._tell(job, ask, problem=str(error), hint=_HINTS[type(error)])
         except Exception:
             self._tell(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
@@ -174,18 +179,28 @@ class Publications:
 
 _HINTS: dict[type[Exception], str] = {
     LayerRefused: "%distribute publish makes one that is taken; this one was made in another way.",
+    RecipeTooLong: "%pip uninstall what the image need not have, then publish it again.",
     RegistryError: "Try again: what was sent is kept. If it stays so, an admin's `doctor` tells more.",
     ImageNameTaken: "Choose another name.",
 }
 
 
 def _recipe(path: Path) -> Recipe:
+    """Raises RecipeTooLong, LayerRefused."""
+    size_bytes = path.stat().st_size
+    if size_bytes > RECIPE_BYTES:
+        raise RecipeTooLong(
+            f"{RECIPE_FILE} has {size_bytes:,} bytes, more than the {RECIPE_BYTES:,} of an image's packages"
+        )
     try:
-        if path.stat().st_size > _MOST_RECIPE_BYTES:
-            raise LayerRefused(f"the recipe is over {_MOST_RECIPE_BYTES} bytes")
-        return Recipe.model_validate_json(path.read_bytes())
+        recipe = Recipe.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise LayerRefused("the recipe is not one of ours") from error
+    if len(recipe.packages) > RECIPE_PACKAGES:
+        raise RecipeTooLong(
+            f"{len(recipe.packages):,} packages are more than the {RECIPE_PACKAGES:,} of an image"
+        )
+    return recipe
 
 
 def _safe(owner: str) -> str:

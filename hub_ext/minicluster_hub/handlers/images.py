@@ -14,7 +14,6 @@ from minicluster.wire import (
     StorageKind,
 )
 from minicluster_hub.artifacts import artifact_file
-from minicluster_hub.catalogue import catalogue
 from minicluster_hub.catalogue.catalogue import ImageOwn
 from minicluster_hub.catalogue.publishing import Left, PublishingBusy
 from minicluster_hub.handlers.auth import UserHandler
@@ -27,14 +26,16 @@ from minicluster_hub.store import ImageNameTaken
 
 _MOST_OF_OWNER = 100
 """Lists show all of them."""
+_MOST_RECIPES_BYTES = 8 << 20
+"""Of all images of an owner, as many of 600 packages. SQLite goes through recipes to read rows."""
 
 
 class ImagesHandler(UserHandler):
     """The list, and its new entries."""
 
-    def get(self) -> None:
+    async def get(self) -> None:
         admin = self.user.has(Scope.ADMIN)
-        self.reply(self.context.catalogue.listed(self.user.name, everything=admin))
+        self.reply(await self.context.catalogue.listed(self.user.name, everything=admin))
 
     def post(self) -> None:
         ask = self.parse(PublishImage)
@@ -48,20 +49,26 @@ class ImagesHandler(UserHandler):
             raise ApiError(409, "name_taken", str(taken), "Choose another name.") from taken
         left = self._left_by(job)
         if not self.context.publications.knows(job, ask):
-            self._check_room(job.owner, left.layer.stat().st_size)
+            self._check_room(job.owner, left.layer.stat().st_size, left.recipe.stat().st_size)
         try:
             told = self.context.publications.ask(job, ask, left)
         except PublishingBusy as busy:
             raise too_many("publishing_busy", str(busy), "Try again when one is done.", wait_s=10.0) from busy
         self.reply(told, 202)
 
-    def _check_room(self, owner: str, layer_bytes: int) -> None:
+    def _check_room(self, owner: str, layer_bytes: int, recipe_bytes: int) -> None:
         """Raise OverQuota, DiskReserved, ApiError: an image counts as long as it is not retired."""
-        if self.context.store.images.count(owner) >= _MOST_OF_OWNER:
+        images, message = self.context.store.images, ""
+        if images.count(owner) >= _MOST_OF_OWNER:
             message = f"{_MOST_OF_OWNER} images of yours are in the catalogue, which is the most"
+        elif images.recipe_bytes(owner) + recipe_bytes > _MOST_RECIPES_BYTES:
+            most = f"{_MOST_RECIPES_BYTES >> 20} MB"
+            message = f"the lists of packages of all images of yours would have more than {most} together"
+        if message:
             raise ApiError(409, "too_many_images", message, "Ask an admin to retire those that nobody needs.")
-        self.context.storage.room.check(layer_bytes)
-        self.context.storage.check(owner, StorageKind.IMAGES, cost(layer_bytes))
+        size_bytes = layer_bytes + recipe_bytes
+        self.context.storage.room.check(size_bytes)
+        self.context.storage.check(owner, StorageKind.IMAGES, cost(size_bytes))
 
     def _left_by(self, job: JobRecord) -> Left:
         """Return what the publishing job left. Raises ApiError (409, 422)."""
@@ -76,6 +83,17 @@ class ImagesHandler(UserHandler):
         return Left(layer, recipe)
 
 
+class ImageHandler(UserHandler):
+    """One image, with all of its packages: lists have the first ones."""
+
+    async def get(self, digest: str) -> None:
+        admin = self.user.has(Scope.ADMIN)
+        image = await self.context.catalogue.whole(digest, self.user.name, everything=admin)
+        if image is None:
+            raise _unknown(digest)
+        self.reply(image)
+
+
 class ImageStateHandler(UserHandler):
     """Base: an admin's word about an image."""
 
@@ -83,16 +101,14 @@ class ImageStateHandler(UserHandler):
 
     def post(self, digest: str) -> None:
         try:
-            record = self.context.catalogue.change(digest, self.state, self.user.name)
+            image = self.context.catalogue.change(digest, self.state, self.user.name)
         except ImageOwn as own:
             raise ApiError(409, "image_own", str(own), own.hint) from own
-        if record is None:
-            message = f"there is no image {digest} in the catalogue"
-            raise ApiError(404, "unknown_image", message, "GET api/images lists them")
+        if image is None:
+            raise _unknown(digest)
         # Jobs that wait for a retired one are to be told.
         self.context.reconciler.wake()
-        nodes = self.context.catalogue.nodes().get(digest, ())
-        self.reply(catalogue.message(record, nodes))
+        self.reply(image)
 
 
 class AllowHandler(ImageStateHandler):
@@ -106,8 +122,13 @@ class RetireHandler(ImageStateHandler):
 class ServerImagesHandler(PlacesHandler):
     """What notebook servers may run: for the spawner, whose form lists it."""
 
-    def get(self) -> None:
-        self.reply(self.context.catalogue.listed(""))
+    async def get(self) -> None:
+        self.reply(await self.context.catalogue.listed(""))
+
+
+def _unknown(digest: str) -> ApiError:
+    message = f"there is no image {digest} in the catalogue"
+    return ApiError(404, "unknown_image", message, "GET api/images lists them")
 
 
 ROUTES: tuple[Route, ...] = (
@@ -128,6 +149,14 @@ ROUTES: tuple[Route, ...] = (
         body=PublishImage,
         answer=Publication,
         status=202,
+    ),
+    Route(
+        "GET",
+        "api/images/{digest}",
+        ImageHandler,
+        "One image with all of its packages; lists have the first ones",
+        scope=Scope.READ,
+        answer=Image,
     ),
     Route(
         "POST",

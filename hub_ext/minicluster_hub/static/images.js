@@ -1,6 +1,6 @@
 // The images that jobs and notebook servers may run; admins allow and retire the published ones.
 
-import { ask, element, size, tell } from "./service.js";
+import { ask, element, size, tell, tellOf } from "./service.js";
 
 const some = document.getElementById("some");
 const isAdmin = Boolean(some.dataset.admin);
@@ -34,6 +34,29 @@ function buttons(image) {
   ].filter(Boolean);
 }
 
+function names(image) {
+  return image.packages.map((one) => `${one.name} ${one.version}`).join(", ");
+}
+
+// A list has the first packages of each image; the others are brought when somebody wants to see them.
+function packages(image) {
+  const cell = element("td", {}, names(image));
+  if (image.more_packages) {
+    const more = element(
+      "button",
+      { type: "button", className: "btn btn-link btn-sm p-0 align-baseline" },
+      `and ${image.more_packages} more`,
+    );
+    more.addEventListener("click", () => tellOf("packages of an image", showAll(image, cell)));
+    cell.append(" ", more);
+  }
+  return cell;
+}
+
+async function showAll(image, cell) {
+  cell.replaceChildren(names(await ask(`api/images/${image.digest}`)));
+}
+
 function line(image) {
   return element(
     "tr",
@@ -43,7 +66,7 @@ function line(image) {
     element("td", {}, devices[image.device] ?? ""),
     element("td", { className: "text-nowrap" }, image.size_bytes ? size(image.size_bytes) : ""),
     element("td", {}, image.owner || "the cluster"),
-    element("td", {}, image.packages.map((one) => `${one.name} ${one.version}`).join(", ")),
+    packages(image),
     element("td", {}, image.nodes.join(", ")),
     element("td", { className: "text-nowrap" }, ...buttons(image)),
   );

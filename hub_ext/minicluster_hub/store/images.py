@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from minicluster.wire import ImageState, Recipe
+from minicluster.wire import ImageState, Pin, Recipe
+from minicluster.wire.bounds import LISTED_PACKAGES
 from minicluster_hub.models import ImageRecord
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.errors import ImageNameTaken
 from minicluster_hub.store.rows import AnyRow, clean
 from minicluster_hub.store.tables import IMAGE_NODES, IMAGES
+
+_BRIEF = [column for column in IMAGES.c if column is not IMAGES.c.recipe]
+"""Recipes are long: what goes through all images reads none."""
+_HEAD = '{"packages":['
+_HEAD_CHARS = 8 << 10
+"""How much of a recipe lists read. A package has 140 characters as a rule."""
+_EACH_PACKAGE = '"version":'
+"""Stands once in the text of each package: within JSON's strings quotes are escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedImage:
+    """An image with the first packages of its recipe. more_packages: how many are left out."""
+
+    image: ImageRecord
+    packages: tuple[Pin, ...]
+    more_packages: int
+
+    @classmethod
+    def of(cls, image: ImageRecord, most: int | None = LISTED_PACKAGES) -> Self:
+        """Return what is shown of an image with its recipe. most: None shows all packages."""
+        packages = image.recipe.packages if image.recipe else ()
+        first = packages[:most]
+        return cls(image, first, len(packages) - len(first))
 
 
 class Images:
@@ -24,13 +51,43 @@ class Images:
         self._database = database
 
     def all(self) -> list[ImageRecord]:
-        """Return all images: the cluster's own first, then by name, the newest of a name first."""
+        """Return all images without their recipes.
+
+        The cluster's own come first, then the others by name, the newest of a name first.
+        """
         with self._database.read() as connection:
-            rows = connection.execute(select(IMAGES)).all()
-        found = sorted(map(_record, rows), key=lambda image: -image.created_at)
-        return sorted(found, key=lambda image: (image.owner != "", image.name))
+            rows = connection.execute(select(*_BRIEF)).all()
+        return sorted(map(_record, rows), key=_place)
+
+    def own(self) -> list[ImageRecord]:
+        """Return the cluster's own images, in the order of `all`."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(*_BRIEF).where(IMAGES.c.owner == "")).all()
+        return sorted(map(_record, rows), key=_place)
+
+    def called(self, words: Collection[str]) -> list[ImageRecord]:
+        """Return those that have one of these as name or digest, without recipes, in the order of `all`."""
+        same = or_(IMAGES.c.name.in_(words), IMAGES.c.digest.in_(words))
+        with self._database.read() as connection:
+            rows = connection.execute(select(*_BRIEF).where(same)).all()
+        return sorted(map(_record, rows), key=_place)
+
+    def listed(self, owner: str | None) -> list[ListedImage]:
+        """Return what an owner may run or has published, or all (None), in the order of `all`."""
+        theirs = or_(IMAGES.c.state == ImageState.ALLOWED, IMAGES.c.owner == owner)
+        query = _listed() if owner is None else _listed().where(theirs)
+        with self._database.read() as connection:
+            found = [_listed_image(row) for row in connection.execute(query)]
+        return sorted(found, key=lambda one: _place(one.image))
+
+    def look(self, digest: str) -> ListedImage | None:
+        """Return an image as lists have it."""
+        with self._database.read() as connection:
+            row = connection.execute(_listed().where(IMAGES.c.digest == digest)).one_or_none()
+        return None if row is None else _listed_image(row)
 
     def find(self, digest: str) -> ImageRecord | None:
+        """Return an image with its recipe."""
         with self._database.read() as connection:
             row = connection.execute(select(IMAGES).where(IMAGES.c.digest == digest)).one_or_none()
         return None if row is None else _record(row)
@@ -40,6 +97,13 @@ class Images:
         mine = (IMAGES.c.owner == owner, IMAGES.c.state != ImageState.RETIRED)
         with self._database.read() as connection:
             return connection.execute(select(func.count()).where(*mine)).scalar_one()
+
+    def recipe_bytes(self, owner: str) -> int:
+        """Return how long the recipes of those images are together, in characters."""
+        query = select(func.sum(func.length(IMAGES.c.recipe)))
+        mine = (IMAGES.c.owner == owner, IMAGES.c.state != ImageState.RETIRED)
+        with self._database.read() as connection:
+            return int(connection.execute(query.where(*mine)).scalar() or 0)
 
     def nodes(self) -> dict[str, tuple[str, ...]]:
         """Return the nodes that have each image, by its digest."""
@@ -87,7 +151,7 @@ class Images:
     def change(self, digest: str, state: ImageState, now: float) -> None:
         """Allow or retire an image; one that is allowed takes its name over from its owner's earlier one."""
         with self._database.write() as connection:
-            row = connection.execute(select(IMAGES).where(IMAGES.c.digest == digest)).one_or_none()
+            row = connection.execute(select(*_BRIEF).where(IMAGES.c.digest == digest)).one_or_none()
             if row is None:
                 return
             values = {"state": state, "changed_at": now}
@@ -120,7 +184,7 @@ def note_node(connection: Connection, reference: str | None, node: str, now: flo
 
 
 def _enter_own(connection: Connection, image: ImageRecord) -> None:
-    known = connection.execute(select(IMAGES).where(IMAGES.c.digest == image.digest)).one_or_none()
+    known = connection.execute(select(IMAGES.c.digest).where(IMAGES.c.digest == image.digest)).one_or_none()
     name = image.name
     if any(row.digest != image.digest for row in _named(connection, name)):
         name = _told_apart(name, image.digest)
@@ -132,7 +196,7 @@ def _enter_own(connection: Connection, image: ImageRecord) -> None:
 
 
 def _named(connection: Connection, name: str) -> Iterable[AnyRow]:
-    query = select(IMAGES).where(IMAGES.c.name == name, IMAGES.c.state != ImageState.RETIRED)
+    query = select(*_BRIEF).where(IMAGES.c.name == name, IMAGES.c.state != ImageState.RETIRED)
     return connection.execute(query).all()
 
 
@@ -154,9 +218,44 @@ def _told_apart(name: str, digest: str) -> str:
     return f"{name}-{digest.removeprefix('sha256:')[:8]}"
 
 
+def _place(image: ImageRecord) -> tuple[bool, str, float]:
+    """Return what lists are sorted by."""
+    return image.owner != "", image.name, -image.created_at
+
+
+def _listed() -> Select[Any]:
+    """Ask for images with the beginning of each recipe, and what the mark of its packages takes of it."""
+    recipe = IMAGES.c.recipe
+    without = func.replace(recipe, _EACH_PACKAGE, "")
+    return select(
+        *_BRIEF,
+        func.substr(recipe, 1, _HEAD_CHARS).label("head"),
+        (func.length(recipe) - func.length(without)).label("counted_chars"),
+    )
+
+
+def _listed_image(row: AnyRow) -> ListedImage:
+    packages = _first_packages(row.head or "")
+    count = (row.counted_chars or 0) // len(_EACH_PACKAGE)
+    return ListedImage(_record(row), packages, count - len(packages))
+
+
+def _first_packages(head: str) -> tuple[Pin, ...]:
+    """Return the first packages of a recipe, as far as they stand in the beginning of its text."""
+    found: list[Pin] = []
+    decoder, at = json.JSONDecoder(), len(_HEAD)
+    # What comes after the last whole one is no JSON.
+    with suppress(ValueError):
+        while len(found) < LISTED_PACKAGES and head.startswith(_HEAD):
+            told, end = decoder.raw_decode(head, at)
+            found.append(Pin.model_validate(told))
+            at = end + len(",")
+    return tuple(found)
+
+
 def _record(row: AnyRow) -> ImageRecord:
-    values: dict[str, Any] = dict(row._mapping)
-    del values["layer_bytes"]
+    """Return the image of a row, without a recipe if that was not read."""
+    values: dict[str, Any] = {field.name: row._mapping.get(field.name) for field in fields(ImageRecord)}
     values["state"] = ImageState(values["state"])
     values["recipe"] = Recipe.model_validate_json(values["recipe"]) if values["recipe"] else None
     return ImageRecord(**values)
@@ -177,5 +276,6 @@ def _values(image: ImageRecord) -> dict[str, Any]:
         "state": image.state,
         "created_at": image.created_at,
         "changed_at": image.changed_at,
-        "layer_bytes": image.recipe.layer_bytes if image.recipe else 0,
+        # What counts to its owner: the layer in the registry, and the recipe here.
+        "layer_bytes": image.recipe.layer_bytes + len(recipe.encode()) if image.recipe and recipe else 0,
     }

@@ -229,7 +229,7 @@ IMAGES = Table(
     Column("state", String(8), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("changed_at", Float, nullable=False),
-    # What a published image has more than its base, in the registry.
+    # What a published image counts to its owner: its layer in the registry, and its recipe.
     Column("layer_bytes", BigInteger, nullable=False, server_default="0"),
     Index(None, "name"),
     Index(None, "owner"),

@@ -28,6 +28,7 @@ from minicluster.wire import (
     Publication,
     PublishImage,
 )
+from minicluster.wire.bounds import RECIPE_PACKAGES
 
 from .layer import cell_source
 from .site import pins, user_site
@@ -56,7 +57,7 @@ class Published:
             ImageState.ALLOWED: f"Run cells in it: %%distribute --image {image.name}",
             ImageState.RETIRED: "An administrator has retired it: nothing runs in it.",
         }[image.state]
-        packages = ", ".join(map(str, image.packages))
+        packages = packages_text(image)
         if image.name == self.name:
             told = f"{image.name} is published, with {packages}."
         else:
@@ -117,6 +118,12 @@ def progress_text(told: Publication) -> str:
     return f"Publishing {told.name}, {told.doing or 'not done'}{far}"
 
 
+def packages_text(image: Image) -> str:
+    """Return what an image has more than its base, as far as the service told."""
+    told = ", ".join(map(str, image.packages))
+    return f"{told} and {image.more_packages} more".lstrip() if image.more_packages else told
+
+
 def image_table(listed: ImageList) -> Table:
     """List images as `%distribute images` shows them."""
     rows = tuple(
@@ -127,7 +134,7 @@ def image_table(listed: ImageList) -> Table:
             f"{image.size_bytes / 1e6:.0f} MB" if image.size_bytes else "",
             image.owner or "the cluster",
             ", ".join(image.nodes),
-            ", ".join(map(str, image.packages)),
+            packages_text(image),
             image.description,
         )
         for image in listed.images
@@ -148,6 +155,9 @@ def _check(name: str, base: str, found: tuple[Pin, ...], service: Service) -> No
         raise NotPublished("This notebook does not run in an image of the cluster.", hint)
     if not found:
         raise NotPublished("Nothing was installed here with pip.", "First: %pip install PACKAGE")
+    if len(found) > RECIPE_PACKAGES:
+        many = f"{len(found)} packages were installed here with pip; an image takes {RECIPE_PACKAGES}."
+        raise NotPublished(many, "%pip uninstall what the image need not have.")
     listed = service.images()
     if listed.publishing == "off":
         raise NotPublished("This cluster takes no images from its users.", "Ask who runs it.")

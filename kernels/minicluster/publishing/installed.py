@@ -24,7 +24,7 @@ def travelling() -> tuple[str, ...]:
 def tell(cell: CellSource, namespace: Mapping[str, Any], service: Service, image: str) -> None:
     """Print what the ranks will not have, before they start."""
     used = used_additions(cell, namespace, user_site())
-    lacking = not_in(used, _packages_of(image, service.images().images)) if used else ()
+    lacking = not_in(used, _packages_of(image, service)) if used else ()
     if lacking:
         print(notice(lacking))  # noqa: T201
 
@@ -53,9 +53,20 @@ def notice(lacking: Iterable[Addition]) -> str:
     )
 
 
-def _packages_of(image: str, offered: Iterable[Image]) -> tuple[Pin, ...]:
+def _packages_of(image: str, service: Service) -> tuple[Pin, ...]:
+    """Return all packages that an image has more than its base."""
     digest = image.rpartition("@")[2]
-    return next((one.packages for one in offered if image == one.name or digest == one.digest), ())
+    for one in service.images().images:
+        if image == one.name or digest == one.digest:
+            return _whole(one, service).packages
+    return ()
+
+
+def _whole(image: Image, service: Service) -> Image:
+    """Return an image of a list with all of its packages."""
+    if not image.more_packages:
+        return image
+    return Image.model_validate_json(service.ask("GET", f"api/images/{image.digest}").content)
 
 
 def _module(value: object) -> str:

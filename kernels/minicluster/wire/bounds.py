@@ -35,6 +35,12 @@ FILES_OF_REPORT = 1000
 SNAPSHOTS_OF_REPORT = 64
 DATA_SETS_OF_NODE = 10_000
 PACKAGES = 10_000
+"""Of a recipe, as far as it is read: those of earlier releases, too."""
+RECIPE_PACKAGES = 2_000
+"""Of a recipe that is published."""
+RECIPE_BYTES = 512 << 10
+LISTED_PACKAGES = 40
+"""Of each image of a list."""
 OPTION_CHARS = 4096
 FRAMES = 100
 _LEFT_OUT_CHARS = 60

@@ -69,7 +69,8 @@ class Recipe(Message):
 class Image(Message):
     """An image of the catalogue. reference: by which nodes pull it. device: "" where nobody knows.
 
-    owner: who published it; "": the cluster's own. packages: what it has more than its base.
+    owner: who published it; "": the cluster's own. packages: what it has more than its base; of them a list
+    has the first ones, and more_packages says how many are left out: GET api/images/{digest} has all.
     nodes: where it has run, so that its layers are there. size_bytes: as sent; 0: not known yet.
     """
 
@@ -83,6 +84,7 @@ class Image(Message):
     size_bytes: int = 0
     base_digest: ImageDigest | None = None
     packages: tuple[Pin, ...] = ()
+    more_packages: int = 0
     nodes: tuple[str, ...] = ()
     created_at: float = 0.0
 

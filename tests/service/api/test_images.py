@@ -1,10 +1,12 @@
 """The catalogue through the API: which images jobs run, and what users and admins see of it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from minicluster.wire import ImageList, ImageState, Pin, Recipe
+from minicluster.wire import Image, ImageList, ImageState, Pin, Recipe
+from minicluster.wire.bounds import LISTED_PACKAGES
 from minicluster_hub.models import ImageRecord
 
 from ...patience import WITHIN_S, eventually
@@ -121,6 +123,26 @@ async def test_a_published_image_waits_for_an_admin(lab):
     seen = (await listed(lab, "bob-token"))["vision"]
     assert [str(pin) for pin in seen.packages] == ["pandas 2.2.3"]
     assert await image_of(lab, owner="bob", image="vision") == image.reference
+
+
+async def test_an_image_comes_with_all_of_its_packages_to_those_who_see_it(lab):
+    pins = tuple(Pin(name=f"package-{number:03}", version=f"1.{number}") for number in range(100))
+    image = replace(published(), recipe=RECIPE.model_copy(update={"packages": pins}))
+    lab.context.store.images.publish(image)
+    short = (await listed(lab))["vision"]
+    assert short.packages == pins[: len(short.packages)] and len(short.packages) == LISTED_PACKAGES
+    assert short.more_packages == 100 - LISTED_PACKAGES
+    for token in ("ada-token", "root-token"):
+        whole = Image.model_validate_json((await lab.ask("GET", f"api/images/{THIRD}", token)).content)
+        assert whole == short.model_copy(update={"packages": pins, "more_packages": 0})
+    for digest, token in ((THIRD, "bob-token"), (f"sha256:{'e' * 64}", "ada-token")):
+        answer = await lab.ask("GET", f"api/images/{digest}", token)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_image")
+    allowed = await lab.ask("POST", f"api/images/{THIRD}/allow", "root-token")
+    assert allowed.json()["more_packages"] == short.more_packages
+    assert len((await lab.ask("GET", f"api/images/{THIRD}", "bob-token")).json()["packages"]) == 100
+    own = (await lab.ask("GET", f"api/images/{FIRST}", "bob-token")).json()
+    assert (own["packages"], own["more_packages"]) == ([], 0)
 
 
 async def test_a_job_whose_image_is_retired_while_it_waits_says_so(lab):
