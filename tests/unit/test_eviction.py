@@ -39,6 +39,7 @@ from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LA
 GB = 10**9
 LOW = Disk(4 * GB, 5 * GB)
 NEED = Disk(2 * GB, 5 * GB)
+INODES = Disk(400_000, 500_000, 3_000_000, Unit.INODES)
 
 
 def tenant(name: str, **more: Any) -> Tenant:
@@ -254,6 +255,20 @@ def test_the_guard_goes_on_when_the_engine_was_away() -> None:
     assert [what for what, _, _ in engine.done] == ["kill"]
 
 
+def test_nobody_is_ended_while_room_comes_back() -> None:
+    """The files of who was ended are removed one by one: a million of them take a while."""
+    filler, other = (replace(tenant(name, use=Use(0, 2 * GB)), created_at=1000.0) for name in ("one", "two"))
+    eviction, past, left = Eviction(), history((1000.0, [filler, other])), replace(INODES, free=1000)
+    assert eviction.next(1000.0, left, [filler, other], past) is not None
+    assert eviction.next(1003.0, left, [other], past) is None
+    for after in range(20):
+        now, left = 1003.0 + SETTLE_S + 3 * after, replace(left, free=left.free + 1000)
+        past.add(now, [other])
+        assert eviction.next(now, left, [other], past) is None
+    order = eviction.next(now + 3, left, [other], past)
+    assert order is not None and order[1].tenant == other, "no more came"
+
+
 def test_what_a_disk_lost_is_known_for_some_minutes() -> None:
     room = Room()
     looks = [(1000.0, 9 * GB), (1003.0, 10 * GB), (1006.0, GB), (1006.0 + WINDOW_S, GB)]
@@ -325,9 +340,6 @@ def test_a_disk_may_run_out_of_inodes_before_it_is_full(
     monkeypatch.setattr(os, "statvfs", lambda _: told)
     disk = fullest(rooms("/"), 0, 1000.0)
     assert (disk.unit, disk.low) == (unit, unit is Unit.INODES)
-
-
-INODES = Disk(400_000, 500_000, 3_000_000, Unit.INODES)
 
 
 def test_who_made_most_files_is_ended_for_them() -> None:

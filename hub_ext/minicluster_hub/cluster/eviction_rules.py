@@ -29,6 +29,8 @@ _SEEN = 10
 """Nor is blamed who used less than this part of what went: then most was taken unseen (`fallocate`)."""
 KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
 """After the word to end; and how long room may take to come back before the next one is ended."""
+RETURNS_S = 120.0
+"""How long room that does come back is waited for: a million files are not removed at once."""
 _INODE_IN_MEMORY_BYTES = 1024
 """What Linux keeps in memory of a file that was just made, about: ext4's inode and its directory entry."""
 
@@ -281,6 +283,8 @@ class Eviction:
     _since: float = 0.0
     _guessed: bool = False
     _quiet_until: float = field(default=float("-inf"))
+    _returns_until: float = field(default=float("-inf"))
+    _left: Disk | None = None
 
     @property
     def under_way(self) -> bool:
@@ -291,9 +295,13 @@ class Eviction:
     ) -> tuple[Step, Verdict] | None:
         """Return what is to be done now, None for nothing."""
         self.explained = False
+        before, self._left = self._left, disk
         if self._id:
             return self._further(now, tenants)
-        verdict = choose(now, disk, tenants, history) if now >= self._quiet_until else None
+        returns = before is not None and before.unit is disk.unit and before.free < disk.free
+        if now < self._quiet_until or (now < self._returns_until and returns):
+            return None
+        verdict = choose(now, disk, tenants, history)
         if verdict is None:
             return None
         self._id, self._since, self._guessed = verdict.tenant.id, now, verdict.a_guess
@@ -302,7 +310,7 @@ class Eviction:
     def _further(self, now: float, tenants: Sequence[Tenant]) -> tuple[Step, Verdict] | None:
         tenant = next((one for one in tenants if one.id == self._id), None)
         if tenant is None:
-            self._id, self._quiet_until = "", now + SETTLE_S
+            self._id, self._quiet_until, self._returns_until = "", now + SETTLE_S, now + RETURNS_S
             self.explained = not self._guessed
             return None
         waited_s = now - self._since
