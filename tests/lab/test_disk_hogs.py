@@ -97,10 +97,10 @@ def node(cluster: LabCluster) -> Node:
 
 
 def ended(cluster: LabCluster) -> list[str]:
-    """Return what the guards of all nodes did."""
+    """Return whom the guards of all nodes ended. On a busy machine some have to be killed after that."""
     said = cluster.first.run(["docker", "service", "logs", "--raw", "minicluster_eviction"])
     lines = (said.stdout + said.stderr).splitlines()
-    return [line for line in lines if line.split(" ")[0] in ("ending", "killing", "removing")]
+    return [line for line in lines if line.startswith("ending ")]
 
 
 def test_a_job_that_fills_the_disk_is_ended_for_it_and_others_are_not(
