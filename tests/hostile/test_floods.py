@@ -340,18 +340,15 @@ async def test_all_streams_of_a_user_have_a_part_of_the_time_together():
     """However many there are: what it takes to make what is sent is followed by a rest of all of them."""
     now = 100.0
     streams = OpenStreams(clock=lambda: now)
-    with streams.at_work("ada"):
-        now += 0.2
+    streams.worked("ada", 0.2)
     assert streams.rest_s("ada") == 0.0, "who gets little waits for nothing"
     for _ in range(3):
-        with streams.at_work("ada"):
-            now += 0.1
-    assert streams.rest_s("ada") == pytest.approx(0.8 + 1.2 - 0.3 - 1.0), "each rest follows the one before"
+        streams.worked("ada", 0.1)
+    assert streams.rest_s("ada") == pytest.approx(0.8 + 1.2 - 1.0), "each rest follows the one before"
     assert streams.rest_s("bob") == 0.0
-    with streams.at_work("ada"):
-        now += 100.0
+    streams.worked("ada", 100.0)
     assert streams.rest_s("ada") == pytest.approx(5.0), "nothing is held back for long"
-    now += 5.0
+    now += 6.0
     assert streams.rest_s("ada") == 0.0
 
 

@@ -64,13 +64,13 @@ class EventStream(UserHandler):
         They are made one by one. All streams of a user together have a part of the event loop's time.
         """
         streams, user = self.context.streams, self.user.name
-        while (rest_s := streams.rest_s(user)) > 0 and not self._gone:  # noqa: ASYNC110 - others add to it
-            await asyncio.sleep(rest_s)
+        await streams.turn(user)
         made = iter(events)
         while True:
-            with streams.at_work(user):
-                event = next(made, None)
-                text = "" if event is None else _text(event)
+            began = time.monotonic()
+            event = next(made, None)
+            text = "" if event is None else _text(event)
+            streams.worked(user, time.monotonic() - began)
             if event is None:
                 return
             await self._send(text)
@@ -193,7 +193,9 @@ class OverviewEventsHandler(EventStream):
         while True:
             rest_s = nodes_at + NODES_INTERVAL_S - time.monotonic()
             rung = await self.wait(max(0.0, rest_s) if nodes_wait else None)
-            await self.push(self._jobs(rung - {NODES}, owner))
+            # Most changes are of others' jobs, and wake each open page.
+            if jobs := self._jobs(rung - {NODES}, owner):
+                await self.push(jobs)
             nodes_wait = nodes_wait or NODES in rung
             if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
                 await self.push([Event("nodes", self.context.board.overview.nodes())])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 from minicluster_hub.handlers.errors import too_many
 
@@ -28,6 +30,7 @@ class OpenStreams:
         self._open: Counter[Hashable] = Counter()
         self._pending: Counter[Hashable] = Counter()
         self._rest_until: dict[Hashable, float] = {}
+        self._lines: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     @contextmanager
     def one_more(self, key: Hashable, most: int, what: str) -> Iterator[None]:
@@ -47,16 +50,20 @@ class OpenStreams:
         with _counted(self._pending, key, size_bytes):
             yield
 
-    @contextmanager
-    def at_work(self, key: Hashable) -> Iterator[None]:
-        """Make what is sent, on the one event loop that serves everybody."""
-        began = self._clock()
-        try:
-            yield
-        finally:
-            now = self._clock()
-            rest_until = max(now, self._rest_until.get(key, 0.0)) + _RESTS * (now - began)
-            self._rest_until[key] = min(rest_until, now + _AT_ONCE_S + _MOST_REST_S)
+    def worked(self, key: Hashable, seconds: float) -> None:
+        """Take it that so long was worked for one of a user's streams, on the one event loop."""
+        now = self._clock()
+        rest_until = max(now, self._rest_until.get(key, 0.0)) + _RESTS * seconds
+        self._rest_until[key] = min(rest_until, now + _AT_ONCE_S + _MOST_REST_S)
+
+    async def turn(self, key: Hashable) -> None:
+        """Wait until a user's streams have rested: in a line, since hundreds that wake at once cost, too."""
+        line = self._lines.get(key)
+        if line is None and not self.rest_s(key):
+            return
+        line = line or self._lines.setdefault(key, asyncio.Lock())
+        async with line:
+            await asyncio.sleep(self.rest_s(key))
 
     def rest_s(self, key: Hashable) -> float:
         """Return how long all streams of a user still rest."""
