@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from math import ceil
 
@@ -15,7 +16,9 @@ from minicluster_hub.scheduling.keeping import Kept
 from minicluster_hub.scheduling.placement.outside import kept_off
 
 PAUSE_S = 5.0
-"""Between two forecasts: the queue may change a hundred times a second."""
+"""Between two forecasts, at least: the queue may change a hundred times a second."""
+_RESTS = 3
+"""Times as long as a forecast took: of a long queue it costs seconds of the core that requests need."""
 _ROUNDED_TO_S = 60.0
 
 Starts = Mapping[int, float]
@@ -48,7 +51,7 @@ class Foretelling:
     async def _run(self) -> None:
         while self._newest is not None:
             kept, self._newest = self._newest, None
-            policy, placement = self._rules.policy, self._rules.placement
+            policy, placement, began = self._rules.policy, self._rules.placement, time.monotonic()
             if isinstance(policy, OwnPolicy):
                 starts, self.latest = {}, {}  # It answers one question at a time: those of the plans.
             else:
@@ -56,7 +59,7 @@ class Foretelling:
             if starts != self.starts:
                 self.starts = starts
                 self._told()
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(max(PAUSE_S, _RESTS * (time.monotonic() - began)))
 
     def _foretell(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
         """Return when waiting jobs are expected to start, and by when at the latest.

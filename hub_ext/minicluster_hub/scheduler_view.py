@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from minicluster.wire import JobState
@@ -58,7 +58,8 @@ def snapshot_of(
         tasks.setdefault(task.gang_id, []).append(task)
     free, leaving = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
     _take(free, [(lease.node, lease.slot) for lease in world.leases])
-    leaving.give(_places([task for task in world.tasks if task.gang_id in _ended_soon(world)]))
+    soon = _ended_soon(world)
+    leaving.give(_places([task for task in world.tasks if task.gang_id in soon]))
     warm = tuple(
         gang
         for gang in _warm_gangs(world, tasks, about.unusable)
@@ -112,9 +113,7 @@ def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstan
             goes_on = (job.id, job.attempt_id) in kept
             can_move = goes_on or _can_shrink(job, places)
             steady_s = about.min_run_s if can_move and job.state is JobState.RUNNING else inf
-            view = _job(job, places, steady_s, settles=job.id in about.settling)
-            had = about.attained(job.id)
-            yield about.known(replace(view, attained_slot_s=had, only_shrinks=not goes_on))
+            yield about.known(_job(job, places, steady_s, about, goes_on=goes_on))
 
 
 def _can_shrink(job: JobRecord, places: Places) -> bool:
@@ -123,7 +122,7 @@ def _can_shrink(job: JobRecord, places: Places) -> bool:
     return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
-def _job(job: JobRecord, places: Places, steady_s: float, *, settles: bool) -> JobView:
+def _job(job: JobRecord, places: Places, steady_s: float, about: Circumstances, *, goes_on: bool) -> JobView:
     chunks = job.spec.chunks
     limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
     return JobView(
@@ -142,7 +141,9 @@ def _job(job: JobRecord, places: Places, steady_s: float, *, settles: bool) -> J
         image=job.spec.image,
         shm_bytes=job.spec.shm_bytes,
         goes_on=job.gang_id if job.state is JobState.QUEUED else None,
-        settles=settles,
+        settles=job.id in about.settling,
+        attained_slot_s=about.attained(job.id),
+        only_shrinks=not goes_on,
         starts_at_once=job.state is JobState.QUEUED,
         move_s=MOVE_S,
     )

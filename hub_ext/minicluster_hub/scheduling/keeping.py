@@ -75,6 +75,9 @@ class Kept:
 
         starts: what is foretold. Of starts from `known_until` on nothing is said.
         """
+        if not self.against.held:
+            yield from waits
+            return
         jobs = {job.job_id: job for job in self.snapshot.waiting}
         for wait in waits:
             job = jobs[wait.job_id]

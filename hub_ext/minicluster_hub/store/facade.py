@@ -242,11 +242,11 @@ class Store(Competing):
         Notes go into the job's story once each. Chunks are the logs' business.
         """
         with self._database.read() as connection:
-            changes = reports.plan(connection, task.id, report)
+            changes = reports.plan(connection, task, report)
         if changes is None or changes.empty:
             return False
         with self._database.write() as connection:
-            changes = reports.plan(connection, task.id, report, lock=True)
+            changes = reports.plan(connection, reports.locked(connection, task.id), report)
             if changes is None or changes.empty:
                 return False
             reports.carry_out(connection, task.id, changes, now)

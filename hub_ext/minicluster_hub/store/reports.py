@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotReport, TaskReport, Versions
 from minicluster_hub.models import TaskRecord, TaskState
@@ -21,6 +21,15 @@ NOTES_OF_JOB = 256
 """A large gang may tell one from each node, and a hostile one a new one each second."""
 ERRORS_CHARS = 4 << 20
 """Of all ranks of an attempt, as JSON."""
+_NEWEST_ATTEMPT = (
+    select(ATTEMPTS, JOBS.c.removed_at)
+    .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
+    .where(
+        ATTEMPTS.c.id
+        == select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == bindparam("gang_id")).scalar_subquery()
+    )
+)
+"""Asked at each report: built once."""
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 
@@ -44,18 +53,16 @@ class ReportPlan:
         return not (self.task or self.ranks or self.result or self.notes or brought)
 
 
-def plan(
-    connection: Connection, task_id: int, report: TaskReport, *, lock: bool = False
-) -> ReportPlan | None:
+def locked(connection: Connection, task_id: int) -> TaskRecord:
+    """Return the task as it is, and nobody else changes it until the transaction ends."""
+    return to_task(connection.execute(select(TASKS).where(TASKS.c.id == task_id).with_for_update()).one())
+
+
+def plan(connection: Connection, task: TaskRecord, report: TaskReport) -> ReportPlan | None:
     """Return what the report changes, or None when the task is over."""
-    query = select(TASKS).where(TASKS.c.id == task_id)
-    row = connection.execute(query.with_for_update() if lock else query).one()
-    task = to_task(row)
     if task.state is TaskState.ENDED:
         return None
-    newest_id = select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == task.gang_id).scalar_subquery()
-    with_job = select(ATTEMPTS, JOBS.c.removed_at).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
-    newest = connection.execute(with_job.where(ATTEMPTS.c.id == newest_id)).one_or_none()
+    newest = connection.execute(_NEWEST_ATTEMPT, {"gang_id": task.gang_id}).one_or_none()
     if newest is None:  # Dropped from its gang as lost: nothing that it says counts.
         return None
     changes = _task_changes(task, report, newest.id)
@@ -68,7 +75,7 @@ def plan(
         newest.id,
         newest.job_id,
         changes,
-        _rank_changes(connection, newest.id, task_id, report),
+        _rank_changes(connection, newest.id, task.id, report),
         result,
         _new_notes(connection, newest.job_id, report),
         snapshots.unknown(connection, newest.job_id, newest.id, report.snapshots),

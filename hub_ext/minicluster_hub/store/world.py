@@ -55,10 +55,10 @@ class WorldReader:
 
     @staticmethod
     def _open_jobs(connection: Connection, before: Mapping[AnyRow, JobRecord]) -> dict[AnyRow, JobRecord]:
-        rows = connection.execute(_OPEN_JOBS).all()
-        changed = list_by_id(connection, [row.id for row in rows if row not in before])
+        known = [(row, before.get(row)) for row in connection.execute(_OPEN_JOBS)]
+        changed = list_by_id(connection, [row.id for row, job in known if job is None])
         read = {job.id: job for job in changed}
-        return {row: before.get(row) or read[row.id] for row in rows}
+        return {row: job or read[row.id] for row, job in known}
 
 
 def _known(
