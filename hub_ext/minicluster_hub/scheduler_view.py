@@ -58,8 +58,8 @@ def snapshot_of(
         tasks.setdefault(task.gang_id, []).append(task)
     free, leaving = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
     _take(free, [(lease.node, lease.slot) for lease in world.leases])
-    soon = _ended_soon(world)
-    leaving.give(_places([task for task in world.tasks if task.gang_id in soon]))
+    ending = _ended_soon(world)
+    leaving.give(_places([task for task in world.tasks if task.gang_id in ending]))
     warm = tuple(
         gang
         for gang in _warm_gangs(world, tasks, about.unusable)

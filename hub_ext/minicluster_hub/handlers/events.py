@@ -65,6 +65,8 @@ class EventStream(UserHandler):
         """
         streams, user = self.context.streams, self.user.name
         await streams.turn(user)
+        if self._gone:
+            raise StreamClosedError  # Nothing is made for who left the line.
         made = iter(events)
         while True:
             began = time.monotonic()
