@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from concurrent.futures import InvalidStateError
-from concurrent.futures.thread import _threads_queues
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +27,6 @@ class QuorumClient:
         self._client = manager._client
         self.members: tuple[str, ...] = ()
         self.mark = ""
-        self.number = 0
 
     def _quorum(self, **asked: Any) -> Any:
         quorum = self._client._quorum(**asked)
@@ -34,13 +34,33 @@ class QuorumClient:
         if members != self.members:
             # A lighthouse that was started again may give another quorum the same number.
             self._manager._quorum_id = -1
-        self.members, self.number = members, quorum.quorum_id
+        self.members = members
         digest = hashlib.sha256("|".join(members).encode()).hexdigest()[:16]
         self.mark = f"{quorum.max_step}-{digest}"
         return quorum
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
+
+
+class DaemonExecutor(Executor):
+    """Makes each call in a daemon thread: a call that never returns does not keep its process from ending."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            # Who waits for a stuck call may have given it an exception meanwhile.
+            with suppress(InvalidStateError):
+                try:
+                    result = fn(*args, **kwargs)
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+        threading.Thread(target=call, daemon=True, name="minicluster-quorum").start()
+        return future
 
 
 class LiveManager(Manager):
@@ -67,13 +87,15 @@ class LiveManager(Manager):
             store_port=self._own_store.port,
             lighthouse_addr=f"http://{around.lighthouse}",
             # Sorted by it: the lowest rank that lives comes first.
-            replica_id=f"rank-{around.rank:06d}",
+            replica_id=around.replica,
             hostname=around.address,
             heartbeat_interval=settings.HEARTBEAT,
             # With none left the server keeps its rank waiting for the whole of `quorum_timeout`.
             quorum_retries=settings.LIGHTHOUSE_TRIES,
             checkpoint_transport=PeerTransport(around.address, settings.CALL),
         )
+        self._executor.shutdown(wait=False)
+        self._executor = DaemonExecutor()  # pyright: ignore[reportAttributeAccessIssue]
         self.client = QuorumClient(self)
         self._client = self.client  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -85,9 +107,6 @@ class LiveManager(Manager):
         """Have the call for a quorum fail now. Its thread waits on, for a server that is gone."""
         if self._manager:
             self._manager.shutdown()
-        for stuck in self._executor._threads:
-            # Else the end of the process would wait for it.
-            _threads_queues.pop(stuck, None)  # pyright: ignore[reportAttributeAccessIssue]
         if self._quorum_future:
             with suppress(InvalidStateError):
                 self._quorum_future.set_exception(ConnectionError("the lighthouse is another one"))

@@ -48,7 +48,7 @@ class Session:
         self._works = 0
         self._members: tuple[int, ...] = ()
         self._lock = threading.Lock()
-        self._lifeline = Lifeline(around.lighthouse, lambda: self._manager.client.number, self._let_go)
+        self._lifeline = Lifeline(around.lighthouse, around.replica, self._let_go)
         self._watch = Watch(lambda: self._manager.group.peers, self._silent)
         if not around.joins:
             self._patiently(lambda: self._manager)

@@ -49,6 +49,11 @@ class LiveSettings:
     joins: bool
     store: tuple[str, int]
 
+    @property
+    def replica(self) -> str:
+        """Return the name under which the lighthouse knows this rank; torchft adds a random number."""
+        return f"rank-{self.rank:06d}"
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> LiveSettings:
         return cls(
