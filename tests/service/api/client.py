@@ -35,8 +35,11 @@ class Agent:
         self.http = api.client(**headers)
 
     async def report(self, **report):
-        message = TaskReport(**{"ready": True, "store_port": 4000, **report})
-        answer = await self.http.post("api/tasks/report", content=message.model_dump_json())
+        message = TaskReport(**{"ready": True, "store_port": 4000, **report}).model_dump_json()
+        answer = await self.http.post("api/tasks/report", content=message)
+        while answer.status_code == 429:  # as a real agent: a fast machine says more in a second than it may
+            await asyncio.sleep(float(answer.headers["Retry-After"]))
+            answer = await self.http.post("api/tasks/report", content=message)
         _check(answer)
         return ReportAnswer.model_validate_json(answer.content)
 
