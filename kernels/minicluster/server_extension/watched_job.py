@@ -144,5 +144,5 @@ def _about_results(waited: bool | None, job_id: int) -> str:
     """Say how to bring the results where no kernel has brought them."""
     if waited:
         return ""
-    which = "No kernel waited for its results" if waited is False else "Results that are not in the notebook"
-    return f"{which}: %distribute result {job_id}"
+    when = "No kernel waited for its results" if waited is False else "If results are missing in the notebook"
+    return f"{when}: %distribute result {job_id}"

@@ -115,7 +115,7 @@ def test_one_page_alone_writes_the_end_and_none_while_a_kernel_does(watched, ser
     [
         (True, ""),
         (False, "No kernel waited for its results: %distribute result"),
-        (None, "Results that are not in the notebook: %distribute result"),
+        (None, "If results are missing in the notebook: %distribute result"),
     ],
 )
 def test_the_end_says_how_to_bring_results_that_no_kernel_took(watched, service, go, waited, said):
