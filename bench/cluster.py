@@ -28,7 +28,7 @@ from notebook import Cluster, Notebook, Timing, running_cluster
 from targets import Target, close
 
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.login.accounts_file import FIRST_USER
 
 KEEP_WARM_S = 3.0
 COLD_BOUND_S = 2.5

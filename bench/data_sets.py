@@ -35,7 +35,7 @@ URL = f"http://{HERE}:{PORT}{PREFIX}"
 _SERVICE = """
 import sys
 from minicluster_hub.app import main
-from minicluster_hub.store.datasets import DataSets
+from minicluster_hub.store.storage.datasets import DataSets
 
 DataSets.holds = lambda *_: True  # no job wants what is fetched here
 main(sys.argv[1:])
@@ -266,7 +266,7 @@ def since(began: float, cpu: float) -> dict:
 
 
 def push(source: str, name: str) -> dict:
-    from minicluster.client import Service
+    from minicluster.client.client import Service
     from minicluster.datasets.folder import scan
     from minicluster.datasets.push import Push
 
@@ -281,11 +281,11 @@ def push(source: str, name: str) -> dict:
 
 async def fetch(manifest: str, size: str, folder: str) -> dict:
     """Bring a data set into an empty cache, as a node's keeper does."""
-    from minicluster.runtime.keeper_cache import Cache
-    from minicluster.runtime.keeper_link import KeeperLink
-    from minicluster.runtime.keeper_work import DataWork
+    from minicluster.runtime.node.cache import Cache
+    from minicluster.runtime.node.link import KeeperLink
+    from minicluster.runtime.node.work import DataWork
     from minicluster.wire import DataOrder, Standing
-    from minicluster_hub.node_tokens import NodeTokens
+    from minicluster_hub.engines.node_tokens import NodeTokens
 
     secret = Path(folder).parent.joinpath("cluster/service/keeper_token").read_bytes().hex()
     token = NodeTokens(secret).issue(["node-1"])

@@ -27,7 +27,7 @@ from notebook import Cluster, Notebook, running_cluster
 from targets import Target, close
 
 from minicluster_hub.launch import ports
-from minicluster_hub.processes import SERVER_LABEL, find, of_data_folder
+from minicluster_hub.support.processes import SERVER_LABEL, find, of_data_folder
 
 TREE = Path(__file__).resolve().parents[1]
 NOTEBOOKS = 3

@@ -18,7 +18,7 @@ from tests.service.api.conftest import serving  # noqa: E402
 from tests.service.api.hub import READ, SUBMIT, MemoryEngine, user_model  # noqa: E402
 
 from minicluster_hub.engines.base import TaskLaunch  # noqa: E402
-from minicluster_hub.models import NodeView  # noqa: E402
+from minicluster_hub.jobs.records import NodeView  # noqa: E402
 
 
 class ManyMachines(MemoryEngine):

@@ -19,7 +19,7 @@ from minicluster_hub.launch.options import parse
 from minicluster_hub.launch.serve import prepared
 from minicluster_hub.launch.signals import Signals
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.passwords import FIRST_USER, PasswordFile
+from minicluster_hub.login.accounts_file import FIRST_USER, PasswordFile
 
 CONFIG = "from minicluster_hub.configure import configure\nconfigure(get_config(), service_args={args!r})\n"
 

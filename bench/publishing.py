@@ -104,7 +104,7 @@ def notebook(folder: Path, url: str, base: str) -> Callable[[str], Any]:
 
 def layer_bytes(image: Any, url: str) -> int:
     """Return what an image has more than its base, as it is sent."""
-    from minicluster.client import Service
+    from minicluster.client.client import Service
 
     service = Service(url, "ada-token")
     (base,) = (one for one in service.images().images if one.digest == image.base_digest)

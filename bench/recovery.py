@@ -28,7 +28,7 @@ from targets import Target, close
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.login.accounts_file import FIRST_USER
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.lab.faults import Jobs

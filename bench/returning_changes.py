@@ -27,10 +27,10 @@ from targets import Target, close
 from minicluster.changes.applying import Sent
 from minicluster.changes.digest import digest
 from minicluster.changes.returning import Return, Wish
-from minicluster.parts import beside, whole
-from minicluster.pickling import ANY_READER, load_known, loads, pack_names
-from minicluster.result_file import ResultFile, write_result_file
-from minicluster.results import read_result
+from minicluster.pickling.parts import beside, whole
+from minicluster.pickling.pickling import ANY_READER, load_known, loads, pack_names
+from minicluster.results.result_file import ResultFile, write_result_file
+from minicluster.results.results import read_result
 
 SIDE = 1000
 HEAD_BOUND_MB = 5.0

@@ -31,7 +31,7 @@ from scheduling_real_runs import NODES, Result, lone_s, moves_s, put_in_force, r
 from targets import Target, close
 from tests.lab.faults import Jobs, administrator
 
-from minicluster_hub.scheduling.simulation.model import Model
+from minicluster_hub.simulator.model import Model
 
 KEEP_WARM_S = 0.2
 MIN_RUN_S = 5.0

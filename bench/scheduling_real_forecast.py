@@ -13,9 +13,9 @@ from scheduling_real_runs import NODES, Result
 from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
-from minicluster_hub.scheduling.simulation.model import Model
-from minicluster_hub.scheduling.simulation.work import Work
-from minicluster_hub.scheduling.simulator import Rules, simulate
+from minicluster_hub.simulator.model import Model
+from minicluster_hub.simulator.work import Work
+from minicluster_hub.simulator.replay import Rules, simulate
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from traitlets.config import Application
 
 from minicluster.wire import OutputLimits
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.idle_options import IdleOptions
+from minicluster_hub.servers.idle_options import IdleOptions
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
 from minicluster_hub.notices.options import NoticeOptions
-from minicluster_hub.people import PeopleOptions
-from minicluster_hub.quick_import import import_quickly
-from minicluster_hub.request_options import RequestOptions
-from minicluster_hub.rules.options import PolicyOptions
-from minicluster_hub.scenes import Limits
-from minicluster_hub.storage_options import StorageOptions
+from minicluster_hub.usage.options import PeopleOptions
+from minicluster_hub.hub.quick_import import import_quickly
+from minicluster_hub.web.request_options import RequestOptions
+from minicluster_hub.policy.options import PolicyOptions
+from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.storage.options import StorageOptions
 
 ENGINES = {
     "local": "minicluster_hub.engines.local.engine:LocalEngine",
@@ -204,7 +204,7 @@ class MiniclusterHub(
 
     def _check_arguments(self) -> None:
         """Raise ServiceBroken if an argument holds a password."""
-        from minicluster_hub.database_url import has_password
+        from minicluster_hub.support.database_url import has_password
 
         given = self.cli_config.get(type(self).__name__, {}).get("db_url")
         if given is not None and has_password(str(given)):
@@ -215,7 +215,7 @@ class MiniclusterHub(
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
-        from minicluster_hub.parts import Parts
+        from minicluster_hub.wiring import Parts
 
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

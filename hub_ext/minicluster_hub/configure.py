@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from minicluster_hub import configure_swarm, server_addresses
-from minicluster_hub.hub_requests import limit_requests
-from minicluster_hub.passwords import ADMIN_GROUP
-from minicluster_hub.processes import DATA_LABEL
+from minicluster_hub.hub import swarm_config, addresses
+from minicluster_hub.hub.request_limits import limit_requests
+from minicluster_hub.login.accounts_file import ADMIN_GROUP
+from minicluster_hub.support.processes import DATA_LABEL
 from minicluster_hub.settings import Settings
 
 SERVICE = "minicluster"
@@ -54,19 +54,19 @@ def configure(
     _hub(c, settings)
     _login(c, settings)
     _scopes(c)
-    swarm = configure_swarm.SwarmPlace.told()
+    swarm = swarm_config.SwarmPlace.told()
     if swarm is None:
         _servers(c, settings)
     else:
-        configure_swarm.set_up(c, swarm)
+        swarm_config.set_up(c, swarm)
         if service_url is None:
             service_url, service_token = swarm.service_url, swarm.service_token
         spawner_token = spawner_token or swarm.spawner_token
     direct_url = service_url or f"http://127.0.0.1:{settings.ports.service}"
     if settings.domain:
         hub_url = swarm.public_url if swarm else settings.browsers_url
-        server_addresses.use_subdomains(c, hub_url, direct_url)
-    c.Spawner.environment = server_addresses.environment(SERVICE, settings.url, direct_url)
+        addresses.use_subdomains(c, hub_url, direct_url)
+    c.Spawner.environment = addresses.environment(SERVICE, settings.url, direct_url)
     external = {"url": service_url, "api_token": service_token}
     c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
     if spawner_token:
@@ -94,7 +94,7 @@ def _hub(c: Any, settings: Settings) -> None:
 
 
 def _login(c: Any, settings: Settings) -> None:
-    c.JupyterHub.authenticator_class = "minicluster_hub.authenticator.PasswordAuthenticator"
+    c.JupyterHub.authenticator_class = "minicluster_hub.login.authenticator.PasswordAuthenticator"
     c.PasswordAuthenticator.passwords_file = str(settings.data_dir / "passwords.json")
 
 

@@ -12,7 +12,7 @@ from tornado.netutil import bind_sockets
 from traitlets import List, Unicode, default
 from traitlets.config import Configurable
 
-from minicluster_hub.tls import ServiceTls
+from minicluster_hub.support.tls import ServiceTls
 
 _OPEN_FILES = 1 << 16
 """Thirty addresses may have all the connections that each is allowed, with some memory left for them."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from minicluster_hub.processes import DATA_LABEL
+from minicluster_hub.support.processes import DATA_LABEL
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .train.checkpoint import checkpoint
-    from .train.data_sets import data
-    from .train.logs import log
-    from .train.outputs import output
-    from .train.place import device, local_rank, rank, world_size
-    from .train.prepare import prepare
-    from .train.progress import progress
-    from .train.resume import resume
+    from minicluster.train.checkpoint import checkpoint
+    from minicluster.train.data_sets import data
+    from minicluster.train.logs import log
+    from minicluster.train.outputs import output
+    from minicluster.train.place import device, local_rank, rank, world_size
+    from minicluster.train.prepare import prepare
+    from minicluster.train.progress import progress
+    from minicluster.train.resume import resume
 
 __all__ = [
     "checkpoint",
@@ -64,6 +64,6 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Make `%%distribute` and `%distribute` known: called by `%load_ext minicluster`."""
-    from .magics import load_ipython_extension as load
+    from minicluster.magics import load_ipython_extension as load
 
     load(shell)

@@ -16,19 +16,19 @@ from IPython.core.completer import CompletionContext, SimpleMatcherResult, conte
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
-from .command_line import commands_help, parse_command_line
-from .figures import have_drawn
-from .options import cell_parser, parse_cell_line
-from .parsing.parser import HelpAsked
+from minicluster.commands.table import commands_help, parse_command_line
+from minicluster.display.figures import have_drawn
+from minicluster.options import cell_parser, parse_cell_line
+from minicluster.parsing.parser import HelpAsked
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .changes.applying import Sent
-    from .client import Service
-    from .parsing.completion import Completer
-    from .results import Result
-    from .runs import JobIdentity, MakeScreen, Notebook
+    from minicluster.changes.applying import Sent
+    from minicluster.client.client import Service
+    from minicluster.parsing.completion import Completer
+    from minicluster.results.results import Result
+    from minicluster.runs import JobIdentity, MakeScreen, Notebook
 
 
 @magics_class
@@ -67,9 +67,9 @@ class Distribute(Magics):
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
         """Run this cell on all ranks: `%%distribute --nodes 3`, then plain PyTorch."""
-        from .cell_name import cell_name
-        from .results import Result
-        from .runs import run_cell
+        from minicluster.capture.cell_name import cell_name
+        from minicluster.results.results import Result
+        from minicluster.runs import run_cell
 
         try:
             options = parse_cell_line(line)
@@ -109,7 +109,7 @@ class Distribute(Magics):
         if line is None or (line[1] == "%%" and context.cursor_line):
             return {"completions": []}
         if self._completer is None:
-            from .parsing.completion import Completer
+            from minicluster.parsing.completion import Completer
 
             self._completer = Completer(self)
         return self._completer.complete(line[1], line[2])
@@ -127,7 +127,7 @@ class Distribute(Magics):
     def service(self) -> Service:
         """Return the connection to the cluster, made when it is first needed."""
         if self._service is None:
-            from .connect import open_known
+            from minicluster.client.connect import open_known
 
             self._service = open_known()
         return self._service
@@ -139,10 +139,10 @@ class Distribute(Magics):
 
     def notebook(self, plain: bool = False) -> Notebook:
         """Return what a run needs from this notebook."""
-        from .capture import Limits
-        from .interrupts import Kernel
-        from .origin import running_cell
-        from .runs import Notebook
+        from minicluster.capture.capture import Limits
+        from minicluster.interrupts import Kernel
+        from minicluster.origin import running_cell
+        from minicluster.runs import Notebook
 
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns
@@ -178,11 +178,11 @@ class Distribute(Magics):
     def _screens(self, plain: bool) -> MakeScreen:
         # Only a kernel has a front end that may show widgets.
         if plain or self._kernel is None or importlib.util.find_spec("anywidget") is None:
-            from .plain import PlainScreen
+            from minicluster.display.plain import PlainScreen
 
             return lambda ask_stop: PlainScreen()
-        from .origin import page_draws_panels
-        from .panel import PanelScreen
+        from minicluster.origin import page_draws_panels
+        from minicluster.display.panel import PanelScreen
 
         address, by_page = self.service().browser_path(), page_draws_panels(self._kernel)
         return lambda ask_stop: PanelScreen(ask_stop, address, by_page)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
-from .parsing import values
-from .parsing.parser import Argument, LineParser, OptionWrong, split_line
+from minicluster.parsing import values
+from minicluster.parsing.parser import Argument, LineParser, OptionWrong, split_line
 
 __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
 

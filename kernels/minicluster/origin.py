@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .wire import NotebookCell
+from minicluster.wire import NotebookCell
 
 SERVER_VARIABLE = "MINICLUSTER_PANELS"
 """Set by our extension of a Jupyter server for the kernels that it starts: its pages can draw panels."""

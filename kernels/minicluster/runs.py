@@ -10,26 +10,26 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from . import versions
-from .bundle import pack_bundle
-from .capture import Captured, Limits, Surroundings, capture
-from .cell import CellSource
-from .changes.applying import Sent
-from .client import Service
-from .connection import ServiceError
-from .failures import raise_unless_succeeded
-from .follow import Follower, Screen
-from .interrupts import Kernel, StopRequests, interrupts_go_to
-from .options import CellOptions, OptionWrong
-from .publishing import installed
-from .publishing.site import user_site
-from .result_file import ResultFile
-from .results import Result, check_owner, chosen, copies_of, not_written, opened, read_result
-from .sending import send
-from .sources import Source, remember
-from .tables import JobHandle
-from .view import RunView
-from .wire import DataUse, Job, JobSpec, JobState, NodeRange, NotebookCell
+from minicluster.capture import versions
+from minicluster.capture.bundle import pack_bundle
+from minicluster.capture.capture import Captured, Limits, Surroundings, capture
+from minicluster.capture.cell import CellSource
+from minicluster.changes.applying import Sent
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError
+from minicluster.display.failures import raise_unless_succeeded
+from minicluster.display.follow import Follower, Screen
+from minicluster.interrupts import Kernel, StopRequests, interrupts_go_to
+from minicluster.options import CellOptions, OptionWrong
+from minicluster.publishing import installed
+from minicluster.publishing.site import user_site
+from minicluster.results.result_file import ResultFile
+from minicluster.results.results import Result, check_owner, chosen, copies_of, not_written, opened, read_result
+from minicluster.client.sending import send
+from minicluster.capture.sources import Source, remember
+from minicluster.display.tables import JobHandle
+from minicluster.display.view import RunView
+from minicluster.wire import DataUse, Job, JobSpec, JobState, NodeRange, NotebookCell
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """Set where the notebook server runs in an image: a cell's ranks run in the same one."""

@@ -19,7 +19,7 @@ from jupyterhub.spawner import LocalProcessSpawner, SpawnException
 from traitlets import Bool, Float, Unicode, default
 
 from minicluster_hub.engines.local.homes import folder_name, home_of
-from minicluster_hub.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
+from minicluster_hub.support.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
 from minicluster_spawner.arguments import SERVER_ARGUMENTS
 from minicluster_spawner.homes import examples_dir, make_home
 from minicluster_spawner.pinned import for_pip, write_constraints

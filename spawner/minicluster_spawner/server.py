@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from minicluster_hub.quick_import import import_quickly
+from minicluster_hub.hub.quick_import import import_quickly
 
 
 def without_resolver(modules: dict[str, Any] = sys.modules) -> None:

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from minicluster.wire import ImageState, Pin, Recipe
-from minicluster_hub.models import ImageRecord
+from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store import Store
 
 from ..patience import until

@@ -7,7 +7,7 @@ import hashlib
 from playwright.sync_api import expect
 
 from minicluster.wire import BlobInfo
-from minicluster_hub.models import DataSetRecord
+from minicluster_hub.jobs.records import DataSetRecord
 from minicluster_hub.store import Store
 
 from .lab import JOBS_PATH

@@ -5,7 +5,7 @@ import hashlib
 from types import SimpleNamespace
 
 from minicluster.wire import ErrorKind, JobError, RankReport, RankState, StopMode, TaskReport
-from minicluster_hub.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskOver
 
 TURN_S = 0.25
 BOOT_S = 0.5

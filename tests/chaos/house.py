@@ -7,11 +7,11 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
-from minicluster_hub.models import GangTarget
-from minicluster_hub.orders import TaskOver
-from minicluster_hub.reconciler import Reconciler
-from minicluster_hub.scenes import Limits
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.records import GangTarget
+from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
 
 from ..service.conftest import check_invariants

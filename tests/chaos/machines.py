@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from minicluster_hub.engines.base import Engine, EngineError, LighthouseView, TaskRefused, TaskView
-from minicluster_hub.models import NodeView
+from minicluster_hub.jobs.records import NodeView
 
 SEEN_AFTER_S = 11.0
 """How long an engine takes a node that does not answer for one that is up."""

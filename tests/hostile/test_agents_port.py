@@ -12,17 +12,17 @@ import httpx
 import pytest
 from tornado.netutil import bind_sockets
 
-from minicluster.runtime.link import Link, ServiceAway
+from minicluster.runtime.agent.link import Link, ServiceAway
 from minicluster.runtime.trust import CA_ENV, trust
 from minicluster.wire import DataManifest, TaskReport
-from minicluster_hub.cluster import sealed
-from minicluster_hub.duty import Duty
+from minicluster_hub.cluster.plan import secrets
+from minicluster_hub.control.leader_election import Duty
 from minicluster_hub.former_agents import FormerAgents
-from minicluster_hub.handlers.api import API_ROUTES
-from minicluster_hub.handlers.route import Who
-from minicluster_hub.handlers.routes import PAGE_ROUTES
-from minicluster_hub.handlers.server import make_servers
-from minicluster_hub.tls import ServiceTls
+from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.web.route import Who
+from minicluster_hub.web.routes import PAGE_ROUTES
+from minicluster_hub.http_server import make_servers
+from minicluster_hub.support.tls import ServiceTls
 
 from ..patience import WITHIN_S, eventually
 from ..service.api.client import PREFIX
@@ -40,7 +40,7 @@ AGENTS_ROUTES = [route for route in API_ROUTES if route.who in OF_AGENTS]
 def files(tmp_path_factory):
     """The job service's certificate as `up` makes it, as files."""
     folder = tmp_path_factory.mktemp("tls")
-    for item, text in sealed.service_certificate().make().items():
+    for item, text in secrets.service_certificate().make().items():
         (folder / item).write_text(text)
     return folder
 
@@ -156,7 +156,7 @@ async def test_an_agent_speaks_to_the_real_service_alone(api, ports, files):
     link = Link(ports.agents, token, trust=ports.trust)
     assert (await link.report(TaskReport(ready=True, attempt=run.attempt))).sizes["rank-0"] == 0
     await link.close()
-    others = sealed.service_certificate().make()["service_ca"]
+    others = secrets.service_certificate().make()["service_ca"]
     link = Link(ports.agents, token, trust=trust({CA_ENV: others}))
     with pytest.raises(ServiceAway, match="CERTIFICATE_VERIFY_FAILED"):
         await link.orders("")
@@ -217,7 +217,7 @@ async def test_a_service_that_stands_by_passes_users_on_with_its_certificate(api
 
 async def test_only_a_job_service_may_pass_on(ports, tmp_path):
     """A certificate that another authority signed opens nothing, and ends the connection."""
-    for item, text in sealed.service_certificate().make().items():
+    for item, text in secrets.service_certificate().make().items():
         (tmp_path / item).write_text(text)
     forged = ports.trust
     forged.load_cert_chain(tmp_path / "service_cert", tmp_path / "service_key")

@@ -19,7 +19,7 @@ from minicluster_hub.engines.swarm.names import DATA_ROLE, labels
 from minicluster_hub.engines.swarm.server_gpus import holder_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmNode
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.jobs.records import ServerRecord
 from minicluster_spawner import server_spec
 from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
@@ -465,7 +465,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "its folder in the home": {"Env": [f"{CACHE_ENV}=/home/mini/.local"]},
     "its folder twice": {"Env": [f"{CACHE_ENV}=/cluster-data", f"{CACHE_ENV}=/home/mini"]},
     "no folder": {"Env": [f"{CACHE_ENV}="]},
-    "what lies in a home is loaded": {"Command": ["python", "-P", "-m", "minicluster.runtime.keeper"]},
+    "what lies in a home is loaded": {"Command": ["python", "-P", "-m", "minicluster.runtime.node.data_agent"]},
 }
 
 

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from minicluster.client import Service
-from minicluster.connection import ServiceError
-from minicluster.sse import Ended, follow
-from minicluster_hub.handlers.context import ApiLimits
-from minicluster_hub.handlers.open_streams import OpenStreams
-from minicluster_hub.rates import Buckets, Rate
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError
+from minicluster.client.sse import Ended, follow
+from minicluster_hub.web.context import ApiLimits
+from minicluster_hub.web.open_streams import OpenStreams
+from minicluster_hub.support.rates import Buckets, Rate
 
 from ..patience import WITHIN_S, eventually
 from ..service.api.hub import READ, user_model

@@ -11,8 +11,8 @@ from minicluster.wire import (
     SnapshotReport,
     TaskReport,
 )
-from minicluster_hub.blobs import BlobFiles
-from minicluster_hub.store.tables import ATTEMPTS, JOBS
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.store.tables.main import ATTEMPTS, JOBS
 
 SECRET = b"ada's own bytes"
 INFO = BlobInfo(sha256=hashlib.sha256(SECRET).hexdigest(), size_bytes=len(SECRET))

@@ -4,10 +4,10 @@ import asyncio
 import hashlib
 import time
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.wire import ArtifactReport, BlobInfo, ImageState
-from minicluster_hub.data_sets import MOST_OF_OWNER
-from minicluster_hub.models import DataSetRecord, ImageRecord, UseRecord
+from minicluster_hub.datasets.manager import MOST_OF_OWNER
+from minicluster_hub.jobs.records import DataSetRecord, ImageRecord, UseRecord
 
 from ..service.api.data import make_folder, push
 from ..service.api.test_publishing import ask, job_that_left, lab, layer_and_recipe, start_lab

@@ -7,7 +7,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from minicluster.runtime.errors import ERRORS_BYTES, with_first_errors
+from minicluster.runtime.agent.errors import ERRORS_BYTES, with_first_errors
 from minicluster.wire import (
     NOTES,
     TRACEBACK_CHARS,
@@ -19,10 +19,10 @@ from minicluster.wire import (
     TaskReport,
     shortened,
 )
-from minicluster_hub.handlers.api import API_ROUTES
-from minicluster_hub.paces import Paces
-from minicluster_hub.rates import Rate
-from minicluster_hub.store.reports import NOTES_OF_JOB
+from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.control.progress_rates import Paces
+from minicluster_hub.support.rates import Rate
+from minicluster_hub.store.jobs.reports import NOTES_OF_JOB
 
 BODIES = {route.body.__name__: route.body for route in API_ROUTES if isinstance(route.body, type)}
 MIB = 1 << 20

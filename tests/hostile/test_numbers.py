@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from minicluster.wire import ArtifactReport, BlobInfo, TaskReport
-from minicluster_hub.handlers.api import API_ROUTES
-from minicluster_hub.handlers.route import Scope, Who, path_parts
-from minicluster_hub.handlers.routes import PAGE_ROUTES
+from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.web.route import Scope, Who, path_parts
+from minicluster_hub.web.routes import PAGE_ROUTES
 
 from ..service.api.test_api_access import name, path_of
 

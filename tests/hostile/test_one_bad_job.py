@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import text
 
 from minicluster.wire import JobState, PolicyChoice
-from minicluster_hub.models import JobRecord
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.scheduling.policies.fifo import Fifo
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.states import JobEvent
 
 from ..service.machines import Machines, MemoryEngine, play, say, service, submit, until
 
@@ -139,10 +139,10 @@ def is_mallorys(one):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("minicluster_hub.scenes", "_scene"),
-        ("minicluster_hub.lifecycle", "_job_actions"),
-        ("minicluster_hub.deadlines", "_job_waits"),
-        ("minicluster_hub.board", "orders_for"),
+        ("minicluster_hub.jobs.gang_state", "_scene"),
+        ("minicluster_hub.jobs.lifecycle", "_job_actions"),
+        ("minicluster_hub.jobs.deadlines", "_job_waits"),
+        ("minicluster_hub.control.status_cache", "orders_for"),
     ],
 )
 async def test_a_job_at_which_deciding_raises(sqlite, monkeypatch, module, name):
@@ -175,7 +175,7 @@ async def test_a_job_that_the_store_does_not_take(sqlite, monkeypatch):
 
 @pytest.mark.parametrize("part", ["policy", "snapshot"])
 async def test_jobs_at_which_planning_raises_leave_the_policy_in_force(sqlite, monkeypatch, part):
-    from minicluster_hub import scheduler_view
+    from minicluster_hub.control import scheduler_input
     from minicluster_hub.scheduling.policies import backfill
 
     choice = PolicyChoice(policy="backfill")
@@ -191,7 +191,7 @@ async def test_jobs_at_which_planning_raises_leave_the_policy_in_force(sqlite, m
             patch.setattr(backfill.Backfill, "plan", defective)
             patch.setattr(Fifo, "plan", defective)
         else:
-            _break(patch, scheduler_view)
+            _break(patch, scheduler_input)
         async with service(sqlite, machines, retry_s=RETRY_S) as reconciler:
             bad = [submit(sqlite, "mallory", 2, f"key-mallory-{number}") for number in range(3)]
             reconciler.wake()
@@ -201,13 +201,13 @@ async def test_jobs_at_which_planning_raises_leave_the_policy_in_force(sqlite, m
 
 
 def _break(patch, scheduler_view):
-    whole = scheduler_view._job
+    whole = scheduler_input._job
 
     def defective(job, *given, **named):
         assert job.owner != "mallory"
         return whole(job, *given, **named)
 
-    patch.setattr(scheduler_view, "_job", defective)
+    patch.setattr(scheduler_input, "_job", defective)
 
 
 async def test_a_policy_that_raises_at_any_job_is_to_blame_itself(sqlite, monkeypatch):

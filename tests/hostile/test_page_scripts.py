@@ -3,7 +3,7 @@
 import pytest
 from jinja2 import DictLoader, Environment
 
-from minicluster_hub.handlers import pages
+from minicluster_hub.pages import handlers
 
 from ..service.api.test_pages import visit
 
@@ -26,7 +26,7 @@ async def test_what_is_slipped_into_a_page_is_not_among_the_scripts_that_may_run
 
 async def test_a_template_that_forgets_to_escape_does_not_bless_what_gets_into_it(api, monkeypatch):
     forgetful = Environment(loader=DictLoader({"minicluster_jobs.html": SCRIPT}))
-    monkeypatch.setattr(pages, "_environment", lambda: forgetful)
+    monkeypatch.setattr(handlers, "_environment", lambda: forgetful)
     page = await visit(api, "")
     assert SCRIPT in page.text
     assert scripts_allowed(page) == "'self'"

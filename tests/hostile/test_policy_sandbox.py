@@ -8,10 +8,10 @@ import time
 import pytest
 
 from minicluster.wire import JobState, PolicyChoice, RankReport, RankState
-from minicluster_hub.orders import TaskOver
-from minicluster_hub.rules.in_force import BUILT_IN
-from minicluster_hub.rules.sandbox import ContainerSandbox, SandboxAway
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.policy.active_policy import BUILT_IN
+from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxAway
+from minicluster_hub.jobs.states import JobEvent
 
 from ..patience import WITHIN_S
 from ..service.machines import Machines, play, play_one, say, service, submit, until
@@ -68,7 +68,7 @@ def plan_within(monkeypatch):
     """Policies have time to plan, whatever else this machine does; return what sets another limit."""
 
     def limit(seconds):
-        monkeypatch.setattr("minicluster_hub.rules.own.PLAN_S", seconds)
+        monkeypatch.setattr("minicluster_hub.policy.custom_policy.PLAN_S", seconds)
 
     limit(WITHIN_S)
     return limit

@@ -10,10 +10,10 @@ from sqlalchemy import event
 
 from minicluster.wire import LAYER_FILE, RECIPE_FILE, ImageState, Pin, PublishImage
 from minicluster.wire.bounds import LISTED_PACKAGES, RECIPE_BYTES
-from minicluster_hub.catalogue.publishing import Left, PublishingBusy
-from minicluster_hub.catalogue.registry import Registries, Registry
-from minicluster_hub.models import ImageRecord
-from minicluster_hub.store import images as store_images
+from minicluster_hub.images.publishing import Left, PublishingBusy
+from minicluster_hub.images.registry import Registries, Registry
+from minicluster_hub.jobs.records import ImageRecord
+from minicluster_hub.store.storage import images as store_images
 
 from ..patience import WITHIN_S, eventually
 from ..service.api.test_publishing import ask, job_that_left, layer_and_recipe, published

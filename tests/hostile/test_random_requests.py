@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from minicluster_hub.rates import Rate
+from minicluster_hub.support.rates import Rate
 
 from ..patience import WITHIN_S
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from minicluster.runtime.keeper_cache import Cache, NoRoom
+from minicluster.runtime.node.cache import Cache, NoRoom
 from minicluster.wire import (
     ArtifactReport,
     BlobInfo,
@@ -23,8 +23,8 @@ from minicluster.wire import (
     StreamChunk,
     TaskReport,
 )
-from minicluster_hub.disk_room import Room
-from minicluster_hub.store import job_rows
+from minicluster_hub.storage.disk_space import Room
+from minicluster_hub.store.jobs import job_rows
 
 from ..patience import eventually
 from ..service.api.client import PREFIX

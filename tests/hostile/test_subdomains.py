@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from minicluster_hub.cluster.certificates import make_ca_and_cert
+from minicluster_hub.cluster.plan.certificates import make_ca_and_cert
 
 from ..browser.chromium import MISSING, browser, program
 from ..browser.conftest import USER
@@ -22,7 +22,7 @@ from ..hub.clusters import RunningCluster, free_port
 
 DOMAIN = "hub.lab.test"
 CONFIG = """from minicluster_hub.configure import configure
-from minicluster_hub.server_addresses import use_subdomains
+from minicluster_hub.hub.addresses import use_subdomains
 c = get_config()
 settings = configure(c)
 c.JupyterHub.bind_url = f"https://127.0.0.1:{settings.port}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from minicluster_hub.processes import find, of_data_folder, signal_all
+from minicluster_hub.support.processes import find, of_data_folder, signal_all
 
 from ..processes import runs
 

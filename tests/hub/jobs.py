@@ -7,8 +7,8 @@ import uuid
 
 import httpx
 
-from minicluster.payload import CellPayload
-from minicluster.pickling import dumps
+from minicluster.capture.payload import CellPayload
+from minicluster.pickling.pickling import dumps
 
 ENDLESS = "import time\nwhile True:\n    time.sleep(0.1)\n"
 

@@ -20,7 +20,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import Kernel, open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.processes import SERVER_LABEL, find, labelled, signal_all
+from minicluster_hub.support.processes import SERVER_LABEL, find, labelled, signal_all
 
 from ..patience import WITHIN_S, eventually
 from ..processes import runs

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from minicluster.address import understand
-from minicluster.outside import PERMISSIONS
-from minicluster.reach import HubNotFound, find_hub
+from minicluster.client.address import understand
+from minicluster.client.outside import PERMISSIONS
+from minicluster.client.reach import HubNotFound, find_hub
 from minicluster_hub.configure import USER_SCOPES
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.visitor import Visitor
@@ -142,7 +142,7 @@ async def test_the_panel_is_there_too(lab: Lab, ada: Visitor, tmp_path: Path) ->
     async with laptop_in(tmp_path) as laptop:
         await laptop.run(f"%distribute connect {lab.cluster.url}", token)
         await laptop.run(
-            "seen = []\nfrom minicluster.widget import LiveWidget\nopened = LiveWidget._open\n"
+            "seen = []\nfrom minicluster.display.widget import LiveWidget\nopened = LiveWidget._open\n"
             "def _open(self, view, now):\n"
             "    opened(self, view, now)\n    seen.append(self._widget.get_state())\n"
             "LiveWidget._open = _open"

@@ -16,7 +16,7 @@ import pytest
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.processes import find, lives, of_data_folder
+from minicluster_hub.support.processes import find, lives, of_data_folder
 
 from ..patience import WITHIN_S, until
 from .clusters import RunningCluster, command, free_port

@@ -12,7 +12,7 @@ import psutil
 
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.processes import SERVER_LABEL, find, labelled, lives
+from minicluster_hub.support.processes import SERVER_LABEL, find, labelled, lives
 
 from ..patience import eventually
 from .conftest import Lab

@@ -14,7 +14,7 @@ from minicluster_hub.engines.swarm.names import label_filter
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import Kernel, open_kernel
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.login.accounts_file import FIRST_USER
 
 from .machines import Lab, Node
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from minicluster_hub.node_tokens import NodeTokens
+from minicluster_hub.engines.node_tokens import NodeTokens
 
 from .machines import Lab, Node
 from .machines.images import HUB_IMAGE, NOTEBOOK_IMAGE

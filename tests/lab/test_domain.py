@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
+from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
 
 from ..browser import chromium
 from ..browser.lab import JOBS_PATH, cell, open_jobs, open_notebook, output_of, run_all, wait_ran

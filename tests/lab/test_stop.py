@@ -166,7 +166,7 @@ def test_while_all_processes_of_a_rank_are_frozen(
     job = jobs.submit(IN_ALL_REDUCE, nodes=3)
     for rank in range(3):
         jobs.wait_log(job, "here", rank)
-    found = processes_of(ready, ready.lab.nodes[1], "minicluster.runtime.zygote")
+    found = processes_of(ready, ready.lab.nodes[1], "minicluster.runtime.rank.zygote")
     assert len(found) > 1, found
     for pid in found:
         os.kill(pid, signal.SIGSTOP)

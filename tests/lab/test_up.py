@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.cluster.firewall_rules import CHAIN
-from minicluster_hub.cluster.plan import PLATFORM
+from minicluster_hub.cluster.firewall.rules import CHAIN
+from minicluster_hub.cluster.plan.plan import PLATFORM
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_VOLUME
 from minicluster_hub.launch.demo import SERVICE_PATH
 

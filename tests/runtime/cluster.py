@@ -19,12 +19,12 @@ from typing import Any
 
 import psutil
 
-from minicluster import pickling
-from minicluster.payload import CellPayload, LeftBehind
-from minicluster.result_file import ResultFile
-from minicluster.runtime.memory import memory_folder
+from minicluster.pickling import pickling
+from minicluster.capture.payload import CellPayload, LeftBehind
+from minicluster.results.result_file import ResultFile
+from minicluster.runtime.rank.memory import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
-from minicluster_hub.root_cause import root_cause
+from minicluster_hub.jobs.root_cause import root_cause
 
 from ..patience import eventually
 from .task_service import Attempt, Task, TaskService
@@ -124,7 +124,7 @@ class Cluster:
         }
         self.service.tasks[task.token] = task
         self.tasks.append(task)
-        command = [sys.executable, "-m", "minicluster.runtime.agent"]
+        command = [sys.executable, "-m", "minicluster.runtime.agent.agent"]
         with (scratch / "agent.log").open("wb") as log:
             agent = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
         self.agents.append(agent)

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from minicluster.payload import CellPayload
-from minicluster.result_file import ResultFile
+from minicluster.capture.payload import CellPayload
+from minicluster.results.result_file import ResultFile
 from minicluster.wire import RankState, RunOrder
 
 from .cluster import FILENAME, Cluster

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.bundle import pack_bundle
-from minicluster.payload import pack
+from minicluster.capture.bundle import pack_bundle
+from minicluster.capture.payload import pack
 
 from .cluster import Cluster
 

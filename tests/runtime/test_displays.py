@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 
-from minicluster.terminal import Shown, TerminalTail
+from minicluster.display.terminal import Shown, TerminalTail
 from minicluster.wire import Display
 
 from .cluster import Cluster, Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minicluster.payload import pack
+from minicluster.capture.payload import pack
 from minicluster.wire import RankSight
 
 from .cluster import Cluster, Run

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minicluster.pickling import NotPicklable, dumps
+from minicluster.pickling.pickling import NotPicklable, dumps
 
 from .cluster import Cluster
 
@@ -169,7 +169,7 @@ def test_what_accelerate_wraps_comes_as_it_was() -> None:
     import torch
     from accelerate import Accelerator
 
-    from minicluster.pickling import loads
+    from minicluster.pickling.pickling import loads
 
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

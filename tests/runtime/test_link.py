@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from minicluster.runtime.link import Link, ServiceAway
+from minicluster.runtime.agent.link import Link, ServiceAway
 from minicluster.wire import TaskOrders, TaskReport
 
 WELL = b'{"sizes": {}}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from minicluster.runtime.meeting import Meeting
+from minicluster.runtime.diagnosis.connectivity import Meeting
 
 
 def a_free_port() -> int:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 
-from minicluster.runtime.parent import Parent
+from minicluster.runtime.agent.parent import Parent
 
 from ..patience import eventually
 

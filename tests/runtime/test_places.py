@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.home import Home
-from minicluster.payload import pack
+from minicluster.capture.home import Home
+from minicluster.capture.payload import pack
 
 from .cluster import Cluster
 

@@ -7,9 +7,9 @@ import re
 import pytest
 import torch
 
-from minicluster.runtime import memory
+from minicluster.runtime.rank import memory
 from minicluster.train.snapshots.pace import SHARE
-from minicluster.train.snapshots.shelf import Shelf
+from minicluster.train.snapshots.store import Shelf
 from minicluster.wire import BlobInfo, SnapshotRef, StopMode
 
 from .cluster import Cluster, Run

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from minicluster.wire import ErrorKind, StopMode
-from minicluster_hub.processes import lives, signal_all
+from minicluster_hub.support.processes import lives, signal_all
 
 from .cluster import Cluster, Run
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from minicluster.wire import RankSight, RankStack, StopMode
-from minicluster_hub.why import BUSY_S, explain
+from minicluster_hub.diagnosis.why import BUSY_S, explain
 
 from .cluster import Cluster, Run
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minicluster.runtime.errors import RankEnd, failure_of, note_of
-from minicluster.runtime.tracebacks import account_of, hint_for, render
+from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
+from minicluster.runtime.rank.tracebacks import account_of, hint_for, render
 from minicluster.wire import ErrorKind
 
 

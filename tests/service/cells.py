@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.client import Service
-from minicluster.payload import CellPayload
-from minicluster.pickling import dumps
+from minicluster.client.client import Service
+from minicluster.capture.payload import CellPayload
+from minicluster.pickling.pickling import dumps
 from minicluster.wire import JobSpec, NodeRange
 
 TRAINING = """

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from minicluster.wire import JobSpec, JobState, JobSubmit
-from minicluster_hub.models import TaskState
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.records import TaskState
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
 
 from .publishing.registries import running

@@ -17,11 +17,11 @@ from minicluster.wire import (
     TaskReport,
 )
 from minicluster_hub.engines.base import Engine, TaskView
-from minicluster_hub.models import NodeView
-from minicluster_hub.orders import TaskOver
-from minicluster_hub.reconciler import Reconciler
-from minicluster_hub.rules.in_force import BUILT_IN, Rules
-from minicluster_hub.scenes import Limits
+from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.policy.active_policy import BUILT_IN, Rules
+from minicluster_hub.jobs.gang_state import Limits
 
 from ..patience import WITHIN_S
 

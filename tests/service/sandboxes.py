@@ -7,8 +7,8 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from minicluster_hub.rules.own import OwnPolicies
-from minicluster_hub.rules.sandbox import ContainerSandbox, ProcessSandbox
+from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.sandbox import ContainerSandbox, ProcessSandbox
 
 from ..patience import until
 
@@ -22,7 +22,7 @@ def listens(path):
 @contextmanager
 def served(folder, path):
     """Run the server of the policy container, here without its container."""
-    program = [sys.executable, "-P", "-m", "minicluster_hub.rules.sandbox_server", str(path), str(folder)]
+    program = [sys.executable, "-P", "-m", "minicluster_hub.policy.sandbox_server", str(path), str(folder)]
     server = subprocess.Popen(program, env={**os.environ, "JUPYTERHUB_API_TOKEN": "not in the container"})
     try:
         until(lambda: listens(path))

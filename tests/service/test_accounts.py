@@ -2,8 +2,8 @@
 
 import pytest
 
-from minicluster_hub.accounts import WEEK_S, Accounts
-from minicluster_hub.models import UseRecord, World
+from minicluster_hub.usage.accounting import WEEK_S, Accounts
+from minicluster_hub.jobs.records import UseRecord, World
 from minicluster_hub.scheduling.limits import PERIOD_S
 
 HOUR_S = 3600.0

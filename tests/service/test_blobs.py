@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minicluster_hub.blobs import BlobDamaged, BlobFiles, BlobNameWrong, BlobNotKept
+from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobNameWrong, BlobNotKept
 
 DATA = b"a payload" * 1000
 SHA = hashlib.sha256(DATA).hexdigest()

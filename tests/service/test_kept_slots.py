@@ -1,9 +1,9 @@
 """What a lab's own policy keeps free, from its process to the places of jobs."""
 
-from minicluster_hub.rules.own import OwnPolicies
-from minicluster_hub.scheduling.assign import assign
+from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
-from minicluster_hub.scheduling.free import FreeSlots
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.placement.pack import Pack
 
 KEEPS_NODE_1 = """

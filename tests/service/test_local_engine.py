@@ -11,7 +11,7 @@ from minicluster_hub.engines.base import TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.engine import LocalEngine
 from minicluster_hub.engines.local.processes import of_task, tasks_alive
-from minicluster_hub.processes import lives, signal_all
+from minicluster_hub.support.processes import lives, signal_all
 
 from ..patience import WITHIN_S
 
@@ -28,7 +28,7 @@ class FamilyEngine(LocalEngine):
     script = FAMILY
 
     def _command(self):
-        return [sys.executable, "-c", self.script, "minicluster.runtime.agent"]
+        return [sys.executable, "-c", self.script, "minicluster.runtime.agent.agent"]
 
 
 class DyingEngine(FamilyEngine):

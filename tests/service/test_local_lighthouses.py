@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from minicluster_hub.engines.local.engine import LocalEngine
-from minicluster_hub.processes import DATA_LABEL, find, labelled, lives, signal_all
+from minicluster_hub.support.processes import DATA_LABEL, find, labelled, lives, signal_all
 
 from ..patience import WITHIN_S
 

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from minicluster_hub.task_memory import TaskMemory
+from minicluster_hub.engines.local.task_memory import TaskMemory
 
 from .test_local_engine import FamilyEngine, family, folder, launch, opened
 

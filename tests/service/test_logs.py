@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster_hub.logs import JobLogs, LogNotKept, StreamUnknown
+from minicluster_hub.storage.logs import JobLogs, LogNotKept, StreamUnknown
 
 from ..patience import WITHIN_S
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 
 from minicluster.wire import JobSpec, JobState, JobSubmit, NodeRange
-from minicluster_hub.models import NodeView
+from minicluster_hub.jobs.records import NodeView
 
 from .machines import Machines, MemoryEngine, play, service, submit, until
 

@@ -6,10 +6,10 @@ import psutil
 import pytest
 
 from minicluster.wire import JobState, PolicyChoice
-from minicluster_hub.rules.errors import ChoiceRefused
-from minicluster_hub.rules.in_force import BUILT_IN
-from minicluster_hub.rules.own import OwnPolicies, OwnPolicy
-from minicluster_hub.states import JobEvent
+from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.policy.active_policy import BUILT_IN
+from minicluster_hub.policy.custom_policy import OwnPolicies, OwnPolicy
+from minicluster_hub.jobs.states import JobEvent
 
 from ..patience import WITHIN_S
 from ..processes import runs
@@ -107,7 +107,7 @@ def own(tmp_path):
 
 def children():
     """Return the processes of policies that are still there."""
-    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.rules.child")]
+    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")]
 
 
 def first_of(store):
@@ -205,7 +205,7 @@ def thinks_while(there, monkeypatch):
         return plan(policy, snapshot)
 
     monkeypatch.setattr(OwnPolicy, "plan", planning)
-    monkeypatch.setattr("minicluster_hub.rules.own.PLAN_S", WITHIN_S)
+    monkeypatch.setattr("minicluster_hub.policy.custom_policy.PLAN_S", WITHIN_S)
     does = f"import time\n        while os.path.exists({str(there)!r}): time.sleep(0.01)"
     return TURNS_BAD.format(does=does), asked
 

@@ -3,11 +3,11 @@
 import pytest
 
 from minicluster.wire import JobState
-from minicluster_hub.rules import in_force
-from minicluster_hub.rules.errors import ChoiceRefused
-from minicluster_hub.rules.in_force import BUILT_IN
-from minicluster_hub.rules.own import OwnPolicies
-from minicluster_hub.rules.sandbox import ContainerSandbox
+from minicluster_hub.policy import active_policy
+from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.policy.active_policy import BUILT_IN
+from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.sandbox import ContainerSandbox
 
 from .machines import Machines, play, service, submit, until
 from .sandboxes import own_policies, served
@@ -34,7 +34,7 @@ async def test_a_policy_in_its_container_orders_the_next_jobs(sqlite, folder):
 async def test_while_the_container_is_away_a_built_in_policy_decides_and_then_the_chosen_one_again(
     sqlite, folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(in_force, "AWAY_S", 0.05)
+    monkeypatch.setattr(active_policy, "AWAY_S", 0.05)
     machines, path = Machines(), tmp_path / "socket"
     own = OwnPolicies(folder, ContainerSandbox(path))
     async with service(sqlite, machines, own=own) as reconciler:

@@ -3,7 +3,7 @@
 import pytest
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, JobSubmit
-from minicluster_hub.states import TRANSITIONS, JobEvent, TransitionImpossible
+from minicluster_hub.jobs.states import TRANSITIONS, JobEvent, TransitionImpossible
 from minicluster_hub.store import JobUnknown
 
 SHA = "a" * 64

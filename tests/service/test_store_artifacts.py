@@ -1,7 +1,7 @@
 """Files of output folders, on SQLite and on PostgreSQL."""
 
 from minicluster.wire import ArtifactReport, BlobInfo, TaskReport
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.states import JobEvent
 
 
 def file(path, content="a", part=0):

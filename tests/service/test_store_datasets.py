@@ -1,8 +1,8 @@
 """Data sets in the store: the newest version by name, whose pieces are whose, what nobody needs."""
 
 from minicluster.wire import BlobInfo, DataUse
-from minicluster_hub.models import DataSetRecord
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.jobs.states import JobEvent
 
 
 def record(name="pets", owner="ada", manifest="m1", shared=False, at=1.0):

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from minicluster.wire import JobState
-from minicluster_hub.models import GangTarget, TaskState
-from minicluster_hub.states import JobEvent, TransitionImpossible
+from minicluster_hub.jobs.records import GangTarget, TaskState
+from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.store import GangTaken, SlotTaken, Store
 
 THREE_NODES = (("node-1", (0,)), ("node-2", (0,)), ("node-3", (0,)))

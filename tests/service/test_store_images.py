@@ -3,7 +3,7 @@
 import pytest
 
 from minicluster.wire import ImageState, Pin, Recipe, TaskReport
-from minicluster_hub.models import ImageRecord
+from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store import ImageNameTaken
 
 DIGESTS = [f"sha256:{letter * 64}" for letter in "abc"]

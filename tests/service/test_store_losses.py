@@ -3,8 +3,8 @@
 import pytest
 
 from minicluster.wire import BlobInfo, JobState, RankReport, RankState, TaskReport
-from minicluster_hub.models import GangTarget
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.records import GangTarget
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import GangTaken, SlotTaken
 
 

@@ -8,7 +8,7 @@ from alembic.config import Config
 from sqlalchemy import text
 
 from minicluster.wire import NoticeEvent
-from minicluster_hub.models import TaskState
+from minicluster_hub.jobs.records import TaskState
 from minicluster_hub.store import Store
 from minicluster_hub.store.database import open_database
 

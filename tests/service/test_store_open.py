@@ -19,7 +19,7 @@ from sqlalchemy import text
 from minicluster_hub.store import Store, StoreBroken, StoreUnavailable
 from minicluster_hub.store.database import open_database
 from minicluster_hub.store.schema import HEAD
-from minicluster_hub.store.tables import METADATA
+from minicluster_hub.store.tables.main import METADATA
 
 CUT_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'test_%'"
 

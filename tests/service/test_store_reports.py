@@ -3,8 +3,8 @@
 import pytest
 
 from minicluster.wire import BlobInfo, ErrorKind, JobError, JobState, RankReport, RankState, TaskReport
-from minicluster_hub.models import TaskState
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.records import TaskState
+from minicluster_hub.jobs.states import JobEvent
 
 SHA = "a" * 64
 

@@ -5,7 +5,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobState
-from minicluster_hub.models import Lease
+from minicluster_hub.jobs.records import Lease
 from minicluster_hub.store import HomeMoved, SlotTaken, Store
 from minicluster_hub.store.database import open_database
 

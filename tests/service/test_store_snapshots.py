@@ -1,7 +1,7 @@
 """Snapshots of a job, on SQLite and on PostgreSQL: complete ones count, the newest are kept."""
 
 from minicluster.wire import BlobInfo, SnapshotReport, TaskReport
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.states import JobEvent
 
 
 def part(step, attempt, *, part=0, parts=1, keep=2, digit="a"):

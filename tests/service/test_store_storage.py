@@ -13,10 +13,10 @@ from minicluster.wire import (
     StorageKind,
     TaskReport,
 )
-from minicluster_hub.models import DataSetRecord, ImageRecord
-from minicluster_hub.states import JobEvent
-from minicluster_hub.store import job_rows
-from minicluster_hub.store.storage import sums_queries
+from minicluster_hub.jobs.records import DataSetRecord, ImageRecord
+from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.store.jobs import job_rows
+from minicluster_hub.store.storage.storage import sums_queries
 
 ROW = 4096
 """What the row of a small job counts."""

@@ -9,8 +9,8 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from minicluster.client import Service
-from minicluster.sse import follow
+from minicluster.client.client import Service
+from minicluster.client.sse import follow
 from minicluster.wire import JobState
 
 from ..patience import WITHIN_S, until

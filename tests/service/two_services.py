@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import psutil
 
-from minicluster_hub.processes import signal_all
+from minicluster_hub.support.processes import signal_all
 
 from ..patience import WITHIN_S
 

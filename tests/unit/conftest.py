@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
+from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.address import AddressWrong, understand
+from minicluster.client.address import AddressWrong, understand
 
 
 @pytest.mark.parametrize(

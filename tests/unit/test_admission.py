@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from minicluster.wire import JobSpec, NodeRange
-from minicluster_hub.models import NodeView
+from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.admission import AdmissionLimits, JobRefused, Submitter, admit
 from minicluster_hub.scheduling.limits import Quota
 

@@ -5,8 +5,8 @@ from itertools import product
 
 from hypothesis import given, note, settings
 
-from minicluster_hub.scheduling.assign import assign
-from minicluster_hub.scheduling.free import FreeSlots, count_slots
+from minicluster_hub.scheduling.allocation.assign import assign
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, count_slots
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster_hub.attention import INATTENTIVE_S, LOOK_S, Attention
+from minicluster_hub.control.liveness import INATTENTIVE_S, LOOK_S, Attention
 
 
 class Clock:

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from minicluster.bundle import BundleNotSendable, pack_bundle
-from minicluster.ignore import Ignored
-from minicluster.payload import PayloadDamaged, pack
-from minicluster.runtime.bundles import unpack_bundle
+from minicluster.capture.bundle import BundleNotSendable, pack_bundle
+from minicluster.capture.ignore import Ignored
+from minicluster.capture.payload import PayloadDamaged, pack
+from minicluster.runtime.agent.bundles import unpack_bundle
 
 
 def write(folder, files):

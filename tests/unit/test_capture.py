@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.capture import Limits, Surroundings, UnknownNames, capture
-from minicluster.cell import CellSource
-from minicluster.modules import ModulesNotSendable, collect
-from minicluster.pickling import loads
+from minicluster.capture.capture import Limits, Surroundings, UnknownNames, capture
+from minicluster.capture.cell import CellSource
+from minicluster.capture.modules import ModulesNotSendable, collect
+from minicluster.pickling.pickling import loads
 
 LIMITS = Limits(10**6, 10**6, 10**5)
 

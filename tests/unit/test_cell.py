@@ -6,7 +6,7 @@ import builtins
 
 import pytest
 
-from minicluster.cell import CellMistyped, CellNotPlain, CellSource
+from minicluster.capture.cell import CellMistyped, CellNotPlain, CellSource
 
 
 def parse(source: str) -> CellSource:

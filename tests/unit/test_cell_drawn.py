@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicluster.cell import CellSource
+from minicluster.capture.cell import CellSource
 
 _NAMES = st.sampled_from(["a", "b", "c"])
 _CONDITIONS = st.one_of(

@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
-from minicluster_hub.cluster import accounts, images, sealed
-from minicluster_hub.cluster.certificates import check_pair, make_ca_and_cert
-from minicluster_hub.cluster.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
-from minicluster_hub.cluster.choosing import chosen, secret_groups
+from minicluster_hub.cluster.commands import accounts
+from minicluster_hub.cluster.registry import image_references
+from minicluster_hub.cluster.plan import secrets
+from minicluster_hub.cluster.plan.certificates import check_pair, make_ca_and_cert
+from minicluster_hub.cluster.plan.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
+from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
 from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
 from minicluster_hub.cluster.errors import OptionUnusable
-from minicluster_hub.cluster.options import parse
-from minicluster_hub.cluster.published import notebook_of_this_release
+from minicluster_hub.cluster.commands.options import parse
+from minicluster_hub.cluster.registry.published import notebook_of_this_release
 from minicluster_hub.configure import configure
-from minicluster_hub.configure_swarm import SwarmPlace
+from minicluster_hub.hub.swarm_config import SwarmPlace
 from minicluster_hub.engines.swarm.docker import DockerMissing
 from minicluster_hub.engines.swarm.shared_homes import volume_options
-from minicluster_hub.passwords import PasswordFile
+from minicluster_hub.login.accounts_file import PasswordFile
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -55,7 +57,7 @@ class FakeRegistry:
     ],
 )
 def test_names_of_images_come_apart(name: str, parts: tuple[str, str, str]) -> None:
-    assert images.split(name) == parts
+    assert image_references.split(name) == parts
 
 
 @pytest.mark.parametrize(
@@ -69,35 +71,35 @@ def test_names_of_images_come_apart(name: str, parts: tuple[str, str, str]) -> N
     ],
 )
 def test_a_repository_has_a_registry_and_a_path(repository: str, found: tuple[str, str]) -> None:
-    assert images.host_and_path(repository) == found
+    assert image_references.host_and_path(repository) == found
 
 
 def test_an_image_of_the_upstream_comes_through_the_cache_by_digest() -> None:
     daemon: Any = FakeRegistry({}, {"lab/notebook:1": DIGEST})
-    upstream = images.upstream_of("lab/notebook:1")
+    upstream = image_references.upstream_of("lab/notebook:1")
     assert upstream == "https://registry-1.docker.io"
-    through = images.through_cache(daemon, "lab/notebook:1", upstream)
+    through = image_references.through_cache(daemon, "lab/notebook:1", upstream)
     assert through == f"127.0.0.1:5101/lab/notebook@{DIGEST}"
 
 
 @pytest.mark.parametrize("upstream", [None, "https://ghcr.io"])
 def test_an_image_from_elsewhere_is_published_instead(upstream: str | None) -> None:
     daemon: Any = FakeRegistry({}, {"lab/notebook:1": DIGEST})
-    assert images.through_cache(daemon, "lab/notebook:1", upstream) is None
+    assert image_references.through_cache(daemon, "lab/notebook:1", upstream) is None
 
 
 def test_a_digest_that_no_registry_has_is_not_believed() -> None:
     image = {"Id": "sha256:id", "RepoDigests": [f"lab/hub@{DIGEST}"]}
     here: Any = FakeRegistry({"lab/hub:dev": image}, {})
-    assert images.for_the_platform(here, "lab/hub:dev", print) == "sha256:id"
+    assert image_references.for_the_platform(here, "lab/hub:dev", print) == "sha256:id"
     there: Any = FakeRegistry({"lab/hub:dev": image}, {f"lab/hub@{DIGEST}": DIGEST})
-    assert images.for_the_platform(there, "lab/hub:dev", print) == f"lab/hub@{DIGEST}"
+    assert image_references.for_the_platform(there, "lab/hub:dev", print) == f"lab/hub@{DIGEST}"
 
 
 # --- secrets ----------------------------------------------------------------------------------
 
 
-def secret(item: str, run: str, group: sealed.Group, made: str, until: str = "inf") -> dict[str, Any]:
+def secret(item: str, run: str, group: secrets.Group, made: str, until: str = "inf") -> dict[str, Any]:
     prefix = "org.minicluster."
     marks = {"item": item, "group": group.name, "run": run, "for": group.mark, "until": until}
     spec = {
@@ -107,36 +109,36 @@ def secret(item: str, run: str, group: sealed.Group, made: str, until: str = "in
     return {"ID": f"{item}-{run}", "CreatedAt": made, "Spec": spec}
 
 
-PAIR = sealed.Group("pair", ("left", "right"), dict, made_for="a")
+PAIR = secrets.Group("pair", ("left", "right"), dict, made_for="a")
 
 
 def test_a_group_that_was_cut_off_is_not_used() -> None:
-    assert sealed.whole(PAIR, [secret("left", "r1", PAIR, "1")], 0.0) is None
+    assert secrets.whole(PAIR, [secret("left", "r1", PAIR, "1")], 0.0) is None
 
 
 def test_members_of_two_runs_are_not_mixed() -> None:
     there = [secret("left", "r1", PAIR, "1"), secret("right", "r2", PAIR, "2")]
-    assert sealed.whole(PAIR, there, 0.0) is None
+    assert secrets.whole(PAIR, there, 0.0) is None
 
 
 def test_the_newest_whole_run_counts() -> None:
     there = [secret(item, run, PAIR, run) for run in ("1", "2") for item in PAIR.items]
-    found = sealed.whole(PAIR, there, 0.0)
+    found = secrets.whole(PAIR, there, 0.0)
     assert found and found["left"].id == "left-2"
 
 
 def test_what_was_made_for_something_else_or_expires_soon_is_made_anew() -> None:
-    other = sealed.Group("pair", ("left", "right"), dict, made_for="b")
-    assert sealed.whole(PAIR, [secret(item, "1", other, "1") for item in PAIR.items], 0.0) is None
+    other = secrets.Group("pair", ("left", "right"), dict, made_for="b")
+    assert secrets.whole(PAIR, [secret(item, "1", other, "1") for item in PAIR.items], 0.0) is None
     old = [secret(item, "1", PAIR, "1", until="1000000") for item in PAIR.items]
-    assert sealed.whole(PAIR, old, 999_999.0) is None
-    assert sealed.whole(PAIR, old, -9_000_000.0) is not None
+    assert secrets.whole(PAIR, old, 999_999.0) is None
+    assert secrets.whole(PAIR, old, -9_000_000.0) is not None
 
 
 def test_the_registrys_password_file_fits_its_passwords() -> None:
     import bcrypt
 
-    made = sealed.registry_passwords().make()
+    made = secrets.registry_passwords().make()
     for line in made["registry_htpasswd"].splitlines():
         name, _, digest = line.partition(":")
         user, _, password = made[f"registry_{name}"].partition(":")
@@ -146,7 +148,7 @@ def test_the_registrys_password_file_fits_its_passwords() -> None:
 
 def test_a_given_secret_that_is_gone_has_to_be_given_again() -> None:
     with pytest.raises(OptionUnusable, match="again"):
-        sealed.given("tls", {"tls_cert": "", "tls_key": ""}, "x").make()
+        secrets.given("tls", {"tls_cert": "", "tls_key": ""}, "x").make()
 
 
 # --- choices ----------------------------------------------------------------------------------
@@ -286,7 +288,7 @@ def test_an_unknown_user_is_named_with_the_known_ones(
 def test_a_hub_on_a_swarm_finds_its_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("proxy_token", "service_token", "spawner_token"):
         (tmp_path / name).write_text(f"{name}-0123456789abcdef0123456789abcdef\n")
-    monkeypatch.setattr("minicluster_hub.configure_swarm._SECRETS", tmp_path)
+    monkeypatch.setattr("minicluster_hub.hub.swarm_config._SECRETS", tmp_path)
     told = {"MINICLUSTER_ENGINE": "swarm", "MINICLUSTER_IMAGE": "n@sha256:1", "MINICLUSTER_SERVER_GPUS": "1"}
     place = SwarmPlace.told(told, tmp_path)
     assert place is not None
@@ -339,5 +341,5 @@ def test_shared_homes_become_options_of_dockers_volume_driver() -> None:
 def test_ranks_of_a_release_before_tls_cannot_report(release: str, can: bool) -> None:
     labels = {"org.opencontainers.image.version": release} if release else None
     daemon: Any = FakeRegistry({"hub@x": {"Config": {"Labels": labels}}}, {})
-    assert images.ranks_can_report(daemon, "hub@x") is can
-    assert images.ranks_can_report(daemon, "gone@x")
+    assert image_references.ranks_can_report(daemon, "hub@x") is can
+    assert image_references.ranks_can_report(daemon, "gone@x")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from minicluster_hub.cluster import status, waiting
-from minicluster_hub.cluster.choices import Choices
-from minicluster_hub.cluster.record import Record
+from minicluster_hub.cluster.commands import status, waiting
+from minicluster_hub.cluster.plan.choices import Choices
+from minicluster_hub.cluster.plan.record import Record
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 

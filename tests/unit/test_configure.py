@@ -144,5 +144,5 @@ def test_only_the_spawners_service_may_place_servers(settings: Settings) -> None
 def test_nobody_gets_in_unless_the_login_says_so(settings: Settings) -> None:
     c = Config()
     configure(c)
-    assert c.JupyterHub.authenticator_class == "minicluster_hub.authenticator.PasswordAuthenticator"
+    assert c.JupyterHub.authenticator_class == "minicluster_hub.login.authenticator.PasswordAuthenticator"
     assert "allow_all" not in c.Authenticator

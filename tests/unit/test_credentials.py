@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from minicluster.credentials import Credentials, CredentialsUnusable, Kept
+from minicluster.client.credentials import Credentials, CredentialsUnusable, Kept
 
 ONE, TWO = Kept(url="https://one/", token="1"), Kept(url="https://two/", token="2", pem="---")
 

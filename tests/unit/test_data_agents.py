@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minicluster_hub.engines.swarm.data_agents import data_agent_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings
-from minicluster_hub.node_tokens import NodeTokens
+from minicluster_hub.engines.node_tokens import NodeTokens
 
 from .swarm_nodes import node
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from minicluster.datasets import folder as folders
 from minicluster.datasets.folder import FolderUnusable, cut, scan
-from minicluster.runtime.keeper_stream import DataTree
+from minicluster.runtime.node.stream import DataTree
 from minicluster.wire import PIECE_BYTES, BlobInfo, DataFile, DataManifest
 
 SIZES = {"a/empty": 0, "a/one": 1, "b": PIECE_BYTES, "c/large": 2 * PIECE_BYTES + 7, "c/z": 100, "d": 0}

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from minicluster.ansi import as_html, without_colours
-from minicluster.panel import PanelScreen
-from minicluster.render import picture, text_form
-from minicluster.safe_html import sanitized
-from minicluster.terminal import Shown, TerminalTail
+from minicluster.display.ansi import as_html, without_colours
+from minicluster.display.panel import PanelScreen
+from minicluster.display.render import picture, text_form
+from minicluster.display.safe_html import sanitized
+from minicluster.display.terminal import Shown, TerminalTail
 from minicluster.wire import Display, Displays, JobState
 from minicluster.wire.displays import changed, shown_here
 
@@ -126,7 +126,7 @@ def screen(monkeypatch):
     """A screen in a notebook, with the times at which it changed the notebook's document."""
     changed_at, now = [], [0.0]
     handle = SimpleNamespace(update=lambda shown, raw: changed_at.append(now[0]))
-    monkeypatch.setattr("minicluster.panel.display", lambda *args, **more: handle)
+    monkeypatch.setattr("minicluster.display.panel.display", lambda *args, **more: handle)
     return SimpleNamespace(panel=PanelScreen(lambda: None, "/", True), now=now, changed_at=changed_at)
 
 

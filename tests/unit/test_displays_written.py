@@ -6,7 +6,7 @@ from minicluster.runtime.displays.calls import Calls
 from minicluster.runtime.displays.limits import LINE_BYTES
 from minicluster.runtime.displays.publisher import Publisher
 from minicluster.wire import Display
-from minicluster_hub.handlers.context import ApiLimits
+from minicluster_hub.web.context import ApiLimits
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tornado.web import Application, RequestHandler
 
 from minicluster_hub.cluster.doctor import probe, specs
 from minicluster_hub.cluster.doctor.report import Door
-from minicluster_hub.handlers.messages import Health
+from minicluster_hub.api.messages import Health
 
 from .swarm_nodes import node
 

@@ -5,8 +5,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from minicluster.client import Service
-from minicluster.sse import Ended, follow, whole_lines
+from minicluster.client.client import Service
+from minicluster.client.sse import Ended, follow, whole_lines
 from minicluster.wire import JobState, LogChunk
 
 from .test_render import job, said

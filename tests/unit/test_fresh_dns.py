@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from aiohttp import ClientSession
 
-from minicluster_hub import fresh_dns
+from minicluster_hub.hub import dns_client
 
 
 async def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_dns, "_ANSWER_LIMIT_S", 0.2)
+    monkeypatch.setattr(dns_client, "_ANSWER_LIMIT_S", 0.2)
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await ended.wait()
@@ -20,7 +20,7 @@ async def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.
     ended = asyncio.Event()
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(30), ClientSession(**fresh_dns.client_options()["session_options"]) as session:
+    async with asyncio.timeout(30), ClientSession(**dns_client.client_options()["session_options"]) as session:
         with pytest.raises(TimeoutError):
             await session.get(f"http://127.0.0.1:{port}/api/routes")
     ended.set()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.runtime.gpus import difference, trouble
+from minicluster.runtime.node.gpus import difference, trouble
 
 A, B = "GPU-aaaaaaaa-1", "GPU-bbbbbbbb-2"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import minicluster
-from minicluster.command_line import COMMANDS
+from minicluster.commands.table import COMMANDS
 from minicluster.options import cell_arguments
 
 from ..documents import blocks

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from minicluster.wire import JobSpec, JobState, NodeRange
-from minicluster_hub.models import UseRecord
-from minicluster_hub.scheduling.history import past_jobs
+from minicluster_hub.jobs.records import UseRecord
+from minicluster_hub.simulator.history import past_jobs
 
 from .worlds import job
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.idle import GpuUse, IdleLimits, Step, next_step, reclaim_at
 
 LIMITS = IdleLimits(warn_s=900.0, reclaim_s=3600.0, held_bytes=1000)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from minicluster.runtime.keeper_cache import Cache, NoRoom
-from minicluster.runtime.keeper_stream import DataTree
+from minicluster.runtime.node.cache import Cache, NoRoom
+from minicluster.runtime.node.stream import DataTree
 from minicluster.wire import BlobInfo, DataFile, DataManifest, DataOrder
 
 USER = 1000

@@ -18,11 +18,11 @@ import certifi
 import httpx
 import pytest
 
-from minicluster.runtime.keeper_line import a_line
-from minicluster.runtime.keeper_link import KeeperLink
-from minicluster.runtime.link import ServiceAway, ServiceRefused
+from minicluster.runtime.node.line import a_line
+from minicluster.runtime.node.link import KeeperLink
+from minicluster.runtime.agent.link import ServiceAway, ServiceRefused
 from minicluster.wire import VERSION_HEADER
-from minicluster_hub.cluster.certificates import Certificates
+from minicluster_hub.cluster.plan.certificates import Certificates
 
 from ..patience import eventually
 from .scripted import Service, answer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minicluster.parts import beside
-from minicluster.pickling import load_known, pack_names
+from minicluster.pickling.parts import beside
+from minicluster.pickling.pickling import load_known, pack_names
 
 
 def test_what_was_made_for_the_way_only_is_left_out_on_both_sides() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from minicluster.wire import ErrorKind, JobError, RankState
-from minicluster_hub.last_places import final_error
-from minicluster_hub.models import RankRecord
+from minicluster_hub.jobs.last_locations import final_error
+from minicluster_hub.jobs.records import RankRecord
 
 from .test_why import collective, frame, line, rank
 

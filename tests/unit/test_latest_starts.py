@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage
-from minicluster_hub.scheduling.forecast import LIMIT_SHARE, forecast, latest_starts
-from minicluster_hub.scheduling.free import FreeSlots
+from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast, latest_starts
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.standing import why_before

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from minicluster.parts import Reference, beside, digests
-from minicluster.payload import CellPayload, PayloadDamaged
-from minicluster.pickling import load_known, pack_names
-from minicluster.runtime.parts import PartStore
+from minicluster.pickling.parts import Reference, beside, digests
+from minicluster.capture.payload import CellPayload, PayloadDamaged
+from minicluster.pickling.pickling import load_known, pack_names
+from minicluster.runtime.rank.parts import PartStore
 
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")

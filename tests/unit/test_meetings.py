@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from minicluster.wire import JobState, NodeRange, RankState
-from minicluster_hub.actions import DropTasks
-from minicluster_hub.deadlines import next_deadline
-from minicluster_hub.meetings import apart, sentence, store_address
-from minicluster_hub.orders import orders_for
-from minicluster_hub.states import JobEvent
+from minicluster_hub.jobs.actions import DropTasks
+from minicluster_hub.jobs.deadlines import next_deadline
+from minicluster_hub.jobs.connectivity import apart, sentence, store_address
+from minicluster_hub.jobs.orders import orders_for
+from minicluster_hub.jobs.states import JobEvent
 
 from .worlds import LIMITS, NOW, READY, SPEC, acts, events, job, scene_of, sight, task, world
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from minicluster.client import Service
-from minicluster.connection import ServiceError
-from minicluster.credentials import Credentials, Kept
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError
+from minicluster.client.credentials import Credentials, Kept
 from minicluster.origin import page_draws_panels, running_cell
 from minicluster.server_extension.clusters import Clusters
 from minicluster.server_extension.notebooks import Place, jobs_to_show, kernels_paths

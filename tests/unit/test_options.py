@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from minicluster import command_line
-from minicluster.command_line import Command, commands_help, parse_command_line
+from minicluster.commands import table
+from minicluster.commands.table import Command, commands_help, parse_command_line
 from minicluster.options import (
     CellOptions,
     OptionWrong,
@@ -168,7 +168,7 @@ def test_a_command_may_take_the_options_of_a_cell_and_the_rest_of_its_line(monke
     script = Argument("SCRIPT", "a file of Python", str, dest="script")
     rest = Argument("ARGS", "what the script is given", dest="args", needed=False, rest=True)
     row = Command("run", "x:y", "run a script", (*cell_arguments(), script, rest))
-    monkeypatch.setitem(command_line.COMMANDS, "run", row)
+    monkeypatch.setitem(table.COMMANDS, "run", row)
     _, found = parse_command_line("run --nodes 2 --env A=1 train.py --nodes 9 --lr=0.1 -x a --help")
     assert cell_options(found) == CellOptions(nodes=(2, 2), env={"A": "1"})
     assert (found.script, found.args) == ("train.py", ["--nodes", "9", "--lr=0.1", "-x", "a", "--help"])
@@ -194,7 +194,7 @@ def test_help_has_each_command_with_its_line(line):
     with pytest.raises(HelpAsked) as asked:
         parse_command_line(line)
     lines = str(asked.value).splitlines()
-    for command in command_line.COMMANDS.values():
+    for command in table.COMMANDS.values():
         assert any(f"%distribute {command.usage} " in line and line.endswith(command.help) for line in lines)
 
 
@@ -226,7 +226,7 @@ def test_what_a_command_does_not_take(line, message):
 
 
 def test_every_command_has_its_function():
-    for command in command_line.COMMANDS.values():
+    for command in table.COMMANDS.values():
         module, _, function = command.place.partition(":")
         assert callable(getattr(import_module(f"minicluster.{module}"), function))
 

@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 import minicluster
-from minicluster.versions import against_code, differences, reader
+from minicluster.capture.versions import against_code, differences, reader
 from minicluster.wire import Versions
 
 NOTEBOOK = """
@@ -34,7 +34,7 @@ settings = Settings
 WRITE = """
 import json, sys
 from pathlib import Path
-from minicluster.pickling import NotPicklable, Reader, pack_names
+from minicluster.pickling.pickling import NotPicklable, Reader, pack_names
 folder, names = Path(sys.argv[1]), sys.argv[3:]
 space = {"__name__": "__main__"}
 exec(sys.stdin.read(), space)
@@ -50,7 +50,7 @@ print(json.dumps(refused))
 READ = """
 import json, sys
 from pathlib import Path
-from minicluster.pickling import ForeignCode, loads
+from minicluster.pickling.pickling import ForeignCode, loads
 told = {}
 for name in sys.argv[2:]:
     try:

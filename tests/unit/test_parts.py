@@ -8,12 +8,12 @@ import os
 
 import pytest
 
-from minicluster.hashes import PartHashes
-from minicluster.parts import PART_BYTES, Part, PartsFile, digests, whole
-from minicluster.payload import CellPayload, PayloadDamaged
-from minicluster.pickling import dumps, loads, pack_names
-from minicluster.runtime.parts import PartStore
-from minicluster.sizes import MOST_PARTS
+from minicluster.pickling.hashes import PartHashes
+from minicluster.pickling.parts import PART_BYTES, Part, PartsFile, digests, whole
+from minicluster.capture.payload import CellPayload, PayloadDamaged
+from minicluster.pickling.pickling import dumps, loads, pack_names
+from minicluster.runtime.rank.parts import PartStore
+from minicluster.pickling.sizes import MOST_PARTS
 
 
 def test_all_is_there_again_in_its_order():
@@ -68,7 +68,7 @@ def test_what_did_not_change_is_not_hashed_again(monkeypatch):
     def sha256(data):
         return hashlib.sha256(data).hexdigest()
 
-    monkeypatch.setattr("minicluster.hashes.digests", counting)
+    monkeypatch.setattr("minicluster.pickling.hashes.digests", counting)
     parts = [Part(0, memoryview(one)), Part(PART_BYTES, memoryview(other)), Part(9, memoryview(one))]
     for _ in range(2):
         assert hashes.of(parts) == [sha256(one), sha256(other), sha256(one)]

@@ -12,16 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub import passwords
-from minicluster_hub.passwords import (
-    LastAdmin,
-    PasswordFile,
-    PasswordFileBroken,
-    PasswordRefused,
-    UserNameRefused,
-    UserUnknown,
-    make_password,
-)
+from minicluster_hub.login import accounts_file
+from minicluster_hub.login.accounts_file import LastAdmin, PasswordFile, PasswordFileBroken, PasswordRefused, UserNameRefused, UserUnknown, make_password
 
 
 @pytest.fixture
@@ -60,7 +52,7 @@ def test_the_file_holds_no_password_and_only_its_owner_reads_it(users: PasswordF
 def test_the_same_password_has_another_hash_for_each_user(
     users: PasswordFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "make_password", lambda: "the same")
+    monkeypatch.setattr(accounts_file, "make_password", lambda: "the same")
     users.add("ada")
     users.add("grace")
     entries = users.users()
@@ -183,6 +175,6 @@ def test_generated_passwords_are_long_enough_and_readable() -> None:
     generated = {make_password() for _ in range(200)}
     assert len(generated) == 200
     assert all(set(password) <= set("abcdefghijklmnoprstuvz-") for password in generated)
-    syllables = len(passwords._CONSONANTS) * len(passwords._VOWELS)
+    syllables = len(accounts_file._CONSONANTS) * len(accounts_file._VOWELS)
     assert 10 * math.log2(syllables) >= 60
     assert all(len(password.replace("-", "")) == 20 for password in generated)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minicluster.changes.returning import Wish
-from minicluster.pickling import NotPicklable, dumps, loads
+from minicluster.pickling.pickling import NotPicklable, dumps, loads
 
 from .two_sides import Notebook, came_back
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from minicluster.pickling import NotPicklable, dumps
+from minicluster.pickling.pickling import NotPicklable, dumps
 
 TRAVELS = {
     "lru_cache": (
@@ -243,7 +243,7 @@ REFUSED = {
 RANK = """
 import json, sys, types, asyncio, collections, logging, random, re, tokenize, torch
 from pathlib import Path
-from minicluster.pickling import loads
+from minicluster.pickling.pickling import loads
 told = {}
 for path in Path(sys.argv[1]).glob("*.pickle"):
     sys.modules["__main__"] = main = types.ModuleType("__main__")
@@ -300,7 +300,7 @@ def test_it_is_refused_with_its_reason(kind: str) -> None:
 def test_a_cached_function_of_a_module_beside_the_notebook_brings_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from minicluster.pickling import pack_names
+    from minicluster.pickling.pickling import pack_names
 
     (tmp_path / "nearby_cached.py").write_text(
         "import functools\n@functools.cache\ndef answer(): return 42\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minicluster.pickling import NotPicklable, dumps
+from minicluster.pickling.pickling import NotPicklable, dumps
 
 
 class Holder:

@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from minicluster_hub.models import ServerRecord
-from minicluster_hub.scheduling.assign import assign
+from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.policies.backfill import Backfill

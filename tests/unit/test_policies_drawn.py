@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from minicluster_hub.scheduling.policies import POLICIES, policy
-from minicluster_hub.scheduling.policies.moments import movable
+from minicluster_hub.scheduling.planning.moments import movable
 
 from .snapshots_drawn import snapshots
 

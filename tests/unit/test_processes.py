@@ -14,17 +14,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from minicluster_hub.processes import (
-    DATA_LABEL,
-    SCRATCH_LABEL,
-    die_with_parent,
-    end_all,
-    end_one,
-    find,
-    labelled,
-    of_data_folder,
-    signal_all,
-)
+from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, die_with_parent, end_all, end_one, find, labelled, of_data_folder, signal_all
 
 from ..patience import WITHIN_S, until
 
@@ -68,7 +58,7 @@ def test_only_processes_of_this_folder_are_found(data: Path) -> None:
 
 def test_the_caller_never_finds_itself(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "from pathlib import Path; from minicluster_hub.processes import *\n"
+        "from pathlib import Path; from minicluster_hub.support.processes import *\n"
         f"print(len(find(of_data_folder(Path({str(data)!r})))))"
     )
     told = subprocess.run(
@@ -109,7 +99,7 @@ def test_what_left_its_session_and_parent_is_found_and_ended(data: Path) -> None
 def test_a_child_dies_with_its_parent(data: Path) -> None:
     code = (
         "import os, subprocess, sys, time\n"
-        "from minicluster_hub.processes import die_with_parent\n"
+        "from minicluster_hub.support.processes import die_with_parent\n"
         "me = os.getpid()\n"
         "subprocess.Popen(['sleep', '60'], preexec_fn=lambda: die_with_parent(me))\n"
         "print(1, flush=True); time.sleep(60)"

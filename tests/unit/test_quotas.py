@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from minicluster_hub.models import ServerRecord
-from minicluster_hub.scheduling.assign import assign
-from minicluster_hub.scheduling.free import count_slots
+from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.scheduling.allocation.assign import assign
+from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.limits import Quota, Quotas, QuotaWrong, SlotShare
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy

@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from minicluster.address import understand
-from minicluster.certificates import CertificateUnknown, by_fingerprint
-from minicluster.reach import HubNotFound, find_hub
+from minicluster.client.address import understand
+from minicluster.client.certificates import CertificateUnknown, by_fingerprint
+from minicluster.client.reach import HubNotFound, find_hub
 
 
 class Other(BaseHTTPRequestHandler):

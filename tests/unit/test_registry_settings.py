@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.catalogue.references import Reference
-from minicluster_hub.catalogue.settings import RegistryBroken, RegistrySettings, pip_environment
+from minicluster_hub.images.references import Reference
+from minicluster_hub.images.settings import RegistryBroken, RegistrySettings, pip_environment
 
 
 def test_without_an_url_nothing_is_published() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.cluster import registry as settings
-from minicluster_hub.cluster.relay import RelayError, away, command, doors
+from minicluster_hub.cluster.registry import config as settings
+from minicluster_hub.cluster.registry.relay import RelayError, away, command, doors
 
 
 def test_doors_by_the_environment(environ: dict[str, str]) -> None:

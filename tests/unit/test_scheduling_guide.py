@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from minicluster.wire import PolicyChoice
-from minicluster_hub.rules.choices import build, offered_policies
-from minicluster_hub.rules.own import OwnPolicies, OwnPolicy
-from minicluster_hub.scheduling.assign import assign
+from minicluster_hub.policy.choices import build, offered_policies
+from minicluster_hub.policy.custom_policy import OwnPolicies, OwnPolicy
+from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
 

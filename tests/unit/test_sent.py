@@ -2,7 +2,7 @@
 
 import shutil
 
-from minicluster.payload import CellPayload
+from minicluster.capture.payload import CellPayload
 from minicluster.runs import Notebook, fetch_result, identity_of
 
 from .test_render import job

@@ -15,7 +15,7 @@ from minicluster_hub.engines.swarm.names import server_name
 from minicluster_hub.engines.swarm.server_gpus import ServerGpus, holder_name, holder_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import SwarmNode
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.jobs.records import ServerRecord
 
 NODE = SwarmNode("n1", "pc-1", "10.0.0.1", True, True, "active", ("GPU-a", "GPU-b"), {}, "26.1.5", 2**34, 4.0)
 SERVER = ServerRecord(3, "ada", "", "pc-1", (0, 1), None, 1.0)

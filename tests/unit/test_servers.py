@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster.wire import PlaceServer
-from minicluster_hub.models import Lease, NodeView, ServerRecord
+from minicluster_hub.jobs.records import Lease, NodeView, ServerRecord
 from minicluster_hub.scheduling.servers import (
     Ledger,
     MakeRoom,

@@ -22,7 +22,7 @@ import minicluster as mc
 from minicluster.train.snapshots import files, pace, state
 from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.pace import Pace
-from minicluster.train.snapshots.shelf import Shelf, SnapshotNotKept
+from minicluster.train.snapshots.store import Shelf, SnapshotNotKept
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
 
 
@@ -100,7 +100,7 @@ WRITER = """
 import itertools, sys
 from itertools import pairwise
 from pathlib import Path
-from minicluster.train.snapshots.shelf import Shelf
+from minicluster.train.snapshots.store import Shelf
 shelf = Shelf((Path(sys.argv[1]),))
 for step in itertools.count(1):
     with shelf.adding((1, step), 1, 2, 400_000) as folder:

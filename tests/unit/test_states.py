@@ -3,7 +3,7 @@
 import pytest
 
 from minicluster.wire import JobState
-from minicluster_hub.states import TRANSITIONS, JobEvent, TransitionImpossible, next_state
+from minicluster_hub.jobs.states import TRANSITIONS, JobEvent, TransitionImpossible, next_state
 
 
 def test_a_job_that_goes_well():

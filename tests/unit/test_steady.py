@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster_hub.steady import CATCH_UP, SteadyClock
+from minicluster_hub.support.clock import CATCH_UP, SteadyClock
 
 
 class Machine:

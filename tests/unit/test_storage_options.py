@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minicluster_hub.scheduling.limits import Quotas
-from minicluster_hub.storage_options import StorageOptions
+from minicluster_hub.storage.options import StorageOptions
 
 QUOTAS = Quotas.read(
     {

@@ -15,7 +15,7 @@ from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.spec import TaskSettings
-from minicluster_hub.node_tokens import NodeTokens
+from minicluster_hub.engines.node_tokens import NodeTokens
 
 from ..patience import eventually
 from .swarm_nodes import node
@@ -128,7 +128,7 @@ async def test_a_keeper_that_a_former_release_made_with_another_command_is_made_
 
     there, name = node(1), agent_name(node(1).id)
     told = (there,), "https://10.0.0.1:8083/", NodeTokens("secret"), TaskSettings(image="image")
-    former = ["python", "-P", "-m", "minicluster.runtime.keeper"]
+    former = ["python", "-P", "-m", "minicluster.runtime.node.data_agent"]
     with monkeypatch.context() as before:
         before.setattr("minicluster_hub.engines.swarm.data_agents.AGENT_COMMAND", former)
         agents = DataAgents(docker, LOG, lambda: None)

@@ -1,6 +1,6 @@
 """What `%distribute nodes` and `%distribute snapshots` show."""
 
-from minicluster.tables import node_table, snapshot_table
+from minicluster.display.tables import node_table, snapshot_table
 from minicluster.wire import Node, SlotUse, Snapshot
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minicluster.ansi import without_colours
-from minicluster.terminal import TerminalTail
+from minicluster.display.ansi import without_colours
+from minicluster.display.terminal import TerminalTail
 from minicluster.wire.displays import shown_here
 
 from .test_render import said, view_of

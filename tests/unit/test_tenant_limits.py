@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster.runtime import memory_limit
+from minicluster.runtime.agent import task_limits
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.spec import TaskSettings, service_spec
@@ -77,8 +77,8 @@ def test_a_task_counts_what_the_kernel_killed_of_its_own(tmp_path: Path, limit: 
     (tmp_path / limit).parent.mkdir(exist_ok=True)
     (tmp_path / limit).write_text("16106127360\n")
     (tmp_path / count).write_text("oom 3\noom_kill 2\n")
-    assert memory_limit.limit_bytes(tmp_path) == 15 * GB
-    assert memory_limit.oom_kills(tmp_path, machine) == 2
+    assert task_limits.limit_bytes(tmp_path) == 15 * GB
+    assert task_limits.oom_kills(tmp_path, machine) == 2
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_without_a_limit_the_machine_counts(tmp_path: Path, limit: str, text: st
     machine.write_text("oom_kill 7\n")
     (tmp_path / limit).parent.mkdir(exist_ok=True)
     (tmp_path / limit).write_text(text)
-    assert memory_limit.limit_bytes(tmp_path) is None
-    assert memory_limit.oom_kills(tmp_path, machine) == 7
+    assert task_limits.limit_bytes(tmp_path) is None
+    assert task_limits.oom_kills(tmp_path, machine) == 7
 
 
 def test_dedicated_managers_take_nothing_new_and_workers_do() -> None:

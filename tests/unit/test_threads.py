@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from minicluster.runtime.environment import fair_threads
+from minicluster.runtime.rank.environment import fair_threads
 from minicluster.wire import RunOrder
 
 CORES = 8

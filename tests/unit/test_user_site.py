@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from minicluster.cell import CellSource
+from minicluster.capture.cell import CellSource
 from minicluster.options import OptionWrong
 from minicluster.publishing.commands import NotPublished, packages_text
 from minicluster.publishing.commands import _check as check_publishing

@@ -6,7 +6,7 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.server_extension.watched_job import JobKey, WatchedJob
 from minicluster.wire import ErrorAnswer, ErrorDetail
 

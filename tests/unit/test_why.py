@@ -3,7 +3,7 @@
 import pytest
 
 from minicluster.wire import RankSight, RankStack, StackFrame
-from minicluster_hub.why import explain
+from minicluster_hub.diagnosis.why import explain
 
 TORCH = "/usr/lib/python3/site-packages/torch"
 CELL = "Cell In[5]"

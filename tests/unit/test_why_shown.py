@@ -1,7 +1,7 @@
 """What `%distribute why` prints."""
 
-from minicluster.command_line import parse_command_line
-from minicluster.why import Why
+from minicluster.commands.table import parse_command_line
+from minicluster.commands.why import Why
 from minicluster.wire import JobState, JobWhy, RankSight, RankStack, StackFrame
 
 LINES = (

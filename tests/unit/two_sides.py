@@ -13,27 +13,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from minicluster.cell import CellSource
+from minicluster.capture.cell import CellSource
 from minicluster.changes.applying import Sent
 from minicluster.changes.known import Known
-from minicluster.changes.reading import read_body
+from minicluster.changes.continued_pickle import read_body
 from minicluster.changes.returning import Return, Wish
-from minicluster.parts import beside, whole
-from minicluster.payload import LeftBehind
-from minicluster.pickling import ANY_READER, load_known, pack_names
-from minicluster.result_file import ResultFile, write_result_file
-from minicluster.results import Result, read_result
+from minicluster.pickling.parts import beside, whole
+from minicluster.capture.payload import LeftBehind
+from minicluster.pickling.pickling import ANY_READER, load_known, pack_names
+from minicluster.results.result_file import ResultFile, write_result_file
+from minicluster.results.results import Result, read_result
 from minicluster.wire import Job
 
 RANKS = """
 import importlib, json, os, sys, traceback, types
 from contextlib import suppress
 from pathlib import Path
-from minicluster.parts import Beside
-from minicluster.pickling import load_known, ANY_READER
-from minicluster.cell import CellSource
+from minicluster.pickling.parts import Beside
+from minicluster.pickling.pickling import load_known, ANY_READER
+from minicluster.capture.cell import CellSource
 from minicluster.changes.returning import NOTHING, Return, Wish
-from minicluster.result_file import write_result_file
+from minicluster.results.result_file import write_result_file
 for name in ("numpy", "torch"):
     with suppress(ImportError):
         importlib.import_module(name)

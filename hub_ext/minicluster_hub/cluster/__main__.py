@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from minicluster_hub.cluster.options import parse
+from minicluster_hub.cluster.commands.options import parse
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,12 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return import_module("minicluster_hub.cluster.entry").run(words[1:])
     if words[:1] == ["simulate"]:
         # Needs no cluster, not even Docker.
-        return import_module("minicluster_hub.simulate.command").run(words[1:])
+        return import_module("minicluster_hub.simulator.command.command").run(words[1:])
     if words[:1] == ["policy"]:
         # Speaks to the job service, wherever that is.
-        return import_module("minicluster_hub.cluster.policy").run(words[1:])
+        return import_module("minicluster_hub.cluster.commands.policy").run(words[1:])
     given = parse(words)
-    from minicluster_hub.cluster.commands import do
+    from minicluster_hub.cluster.commands.dispatch import do
 
     return do(given)
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from minicluster_hub.cluster import policy_container
+from minicluster_hub.cluster.policy_sandbox import container
 
 SECRETS = Path("/run/secrets")
 _HUB_CONFIG = Path("/etc/minicluster/jupyterhub_config.py")
@@ -87,8 +87,8 @@ def _service(words: list[str]) -> int:
 
 
 def _policy(words: list[str]) -> int:
-    where = [policy_container.SOCKET, policy_container.FOLDER]
-    _become([sys.executable, "-P", "-m", "minicluster_hub.rules.sandbox_server", *where])
+    where = [container.SOCKET, container.FOLDER]
+    _become([sys.executable, "-P", "-m", "minicluster_hub.policy.sandbox_server", *where])
     return 0
 
 
@@ -105,19 +105,19 @@ def service_urls(environ: Mapping[str, str]) -> list[str]:
 
 
 def _relay(words: list[str]) -> int:
-    from minicluster_hub.cluster.relay import main
+    from minicluster_hub.cluster.registry.relay import main
 
     return main()
 
 
 def _firewall(words: list[str]) -> int:
-    from minicluster_hub.cluster.firewall import main
+    from minicluster_hub.cluster.firewall.program import main
 
     return main()
 
 
 def _eviction(words: list[str]) -> int:
-    from minicluster_hub.cluster.eviction import main
+    from minicluster_hub.cluster.eviction.program import main
 
     return main()
 
@@ -129,7 +129,7 @@ def _docker_proxy(words: list[str]) -> int:
 
 
 def _account(words: list[str]) -> int:
-    from minicluster_hub.cluster.accounts import change
+    from minicluster_hub.cluster.commands.accounts import change
 
     return change(Path(os.environ["MINICLUSTER_DATA"]), words)
 
@@ -141,7 +141,7 @@ def _ready(words: list[str]) -> int:
 
 
 def _sweep(words: list[str]) -> int:
-    from minicluster_hub.cluster.sweep import main
+    from minicluster_hub.cluster.firewall.sweep import main
 
     return main(words)
 

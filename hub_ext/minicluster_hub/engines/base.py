@@ -13,8 +13,8 @@ from traitlets import Float
 from traitlets.config import LoggingConfigurable
 
 from minicluster.wire import Versions
-from minicluster_hub.models import NodeView, ServerRecord
-from minicluster_hub.node_tokens import NodeTokens
+from minicluster_hub.jobs.records import NodeView, ServerRecord
+from minicluster_hub.engines.node_tokens import NodeTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Engine(LoggingConfigurable):
         raise ImageUnknown(f"this engine cannot look up {reference}")
 
     def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
-        """Have an agent for data sets on each node (minicluster.runtime.keeper). Called again and again.
+        """Have an agent for data sets on each node (minicluster.runtime.node.data_agent). Called again and again.
 
         wanted: a job reads a data set. tokens: what each agent speaks for its node by.
         """

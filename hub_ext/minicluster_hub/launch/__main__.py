@@ -10,7 +10,7 @@ from minicluster_hub.launch.errors import LaunchError
 from minicluster_hub.launch.messages import complain, new_password, removed, say
 from minicluster_hub.launch.options import Options, parse
 from minicluster_hub.launch.serve import demo, serve
-from minicluster_hub.passwords import PasswordError, PasswordFile, check_user_name
+from minicluster_hub.login.accounts_file import PasswordError, PasswordFile, check_user_name
 
 
 def main(arguments: Sequence[str]) -> int:

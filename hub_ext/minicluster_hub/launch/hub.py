@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-from minicluster_hub.quick_import import import_quickly
+from minicluster_hub.hub.quick_import import import_quickly
 
 READY_FD = "MINICLUSTER_READY_FD"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.login.accounts_file import FIRST_USER
 from minicluster_hub.settings import Settings
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.login.accounts_file import FIRST_USER
 
 _EPILOG = 'The first start makes the user "admin" with a new password and prints it once.'
 

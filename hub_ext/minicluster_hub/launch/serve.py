@@ -14,7 +14,7 @@ from minicluster_hub.launch.hubprocess import HubProcess, end_left_over
 from minicluster_hub.launch.messages import say, welcome
 from minicluster_hub.launch.options import Options, tree
 from minicluster_hub.launch.signals import Signals
-from minicluster_hub.passwords import FIRST_USER, PasswordFile
+from minicluster_hub.login.accounts_file import FIRST_USER, PasswordFile
 from minicluster_hub.settings import Settings
 
 

@@ -12,7 +12,7 @@ from jupyterhub import orm
 from sqlalchemy import inspect
 from sqlalchemy.orm import object_session
 
-from minicluster_hub.passwords import Entry
+from minicluster_hub.login.accounts_file import Entry
 
 _NOBODY = "removed"
 _SERVER = "notebook-server:"

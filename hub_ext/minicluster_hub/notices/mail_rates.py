@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicluster_hub.rates import Buckets, Rate
+from minicluster_hub.support.rates import Buckets, Rate
 
 _HOUR_S = 3600.0
 _CODES = Rate(per_s=3 / _HOUR_S, burst=3.0)

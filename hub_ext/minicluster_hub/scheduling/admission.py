@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from minicluster.wire import JobSpec, NodeRange
-from minicluster_hub.models import NodeView
+from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
 from minicluster_hub.scheduling.limits import NO_QUOTA, Quota
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from minicluster_hub.models import ServerRecord
-from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots
+from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 
 NORMAL_PRIORITY = 50
 HIGHEST_PRIORITY = 99

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.jobs.records import ServerRecord
 
 _DAY_S = 86400
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.jobs.records import ServerRecord
 
 TOLD_S = 300.0
 """Nobody is told later than so long before GPUs go back, also after the service was away."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from minicluster_hub.scheduling.base import JobView, Snapshot
-from minicluster_hub.scheduling.free import count_slots
+from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.limits import NO_QUOTA, YOURS, Quota, Quotas, over_hours
 from minicluster_hub.scheduling.reasons import Wait
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minicluster_hub.scheduling.assign import Assignment, assign
+from minicluster_hub.scheduling.allocation.assign import Assignment, assign
 from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
-from minicluster_hub.scheduling.free import FreeSlots, Places, count_slots, largest_parts
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, largest_parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minicluster.wire import PlaceServer
-from minicluster_hub.models import Lease, NodeView, ServerRecord
+from minicluster_hub.jobs.records import Lease, NodeView, ServerRecord
 from minicluster_hub.scheduling.holders import gpus, held_by, server_holder
 from minicluster_hub.scheduling.limits import YOURS, Quota, over_hours
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from minicluster_hub.scheduling.base import JobView, Snapshot
-from minicluster_hub.scheduling.policies.estimates import HOUR_S, likely_remaining_s
-from minicluster_hub.scheduling.policies.shares import standings
+from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
+from minicluster_hub.scheduling.planning.shares import standings
 
 Why = Callable[[JobView, JobView, Snapshot], str]
 """Of one job, the other one, and what was planned from; "" if this is not why."""

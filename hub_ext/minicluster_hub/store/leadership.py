@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.errors import NotLeading, StoreUnavailable
-from minicluster_hub.store.tables import LEADERSHIP
+from minicluster_hub.store.tables.main import LEADERSHIP
 
 LEASE_S = 3.0
 _LOCK = 0x6D696E6A

@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import MiniclusterError
-from ..payload import LeftBehind
-from ..refusal import type_name
-from .aspects import Undo
-from .known import Known
-from .sameness import same
-from .tracking import Tracker
-from .trees import leading, listed, reached, shown_at
+from minicluster.errors import MiniclusterError
+from minicluster.capture.payload import LeftBehind
+from minicluster.pickling.refusal import type_name
+from minicluster.changes.aspects import Undo
+from minicluster.changes.known import Known
+from minicluster.changes.sameness import same
+from minicluster.changes.tracking import Tracker
+from minicluster.changes.trees import leading, listed, reached, shown_at
 
 States = list[tuple[str, Any]]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from types import CellType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from .digest import digest
-from .sameness import never_changes, same_all
+from minicluster.changes.digest import digest
+from minicluster.changes.sameness import never_changes, same_all
 
 Undo = Callable[[], object]
 Moved = Callable[[object], bool]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pandas_tables import taken_apart
-from .aspects import Aspect, Look, Moved, Undo
-from .digest import digest
+from minicluster.pickling.pandas_tables import taken_apart
+from minicluster.changes.aspects import Aspect, Look, Moved, Undo
+from minicluster.changes.digest import digest
 
 
 class Table(Aspect):

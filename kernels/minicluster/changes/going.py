@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..payload import LeftBehind
+from minicluster.capture.payload import LeftBehind
 
 NOTHING = object()
 """The value of a cell whose last statement is no expression."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from .digest import digest
+from minicluster.changes.digest import digest
 
 _MOST = 200_000
 """So many objects are looked at: more would take seconds."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .arrays import memory_of
-from .aspects import Aspect, Look, Moved, Undo
-from .attributes import attributes_of
-from .digest import digest
-from .sameness import same_all
+from minicluster.changes.arrays import memory_of
+from minicluster.changes.aspects import Aspect, Look, Moved, Undo
+from minicluster.changes.attributes import attributes_of
+from minicluster.changes.digest import digest
+from minicluster.changes.sameness import same_all
 
 _LONG = 1000
 _DEEP = 50

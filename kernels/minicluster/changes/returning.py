@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, BinaryIO
 
-from ..payload import LeftBehind
-from ..pickler import LimitedFile, Reader
-from ..refusal import type_name
-from ..unpickling import SoftModule
-from .going import NOTHING, VALUE, Returning, Wish
-from .known import Known
-from .leaving import Leaving
-from .sameness import same
-from .tracking import Changed, Tracker
-from .trees import leading, reached, shown_at
-from .writing import Continued
+from minicluster.capture.payload import LeftBehind
+from minicluster.pickling.pickler import LimitedFile, Reader
+from minicluster.pickling.refusal import type_name
+from minicluster.pickling.unpickling import SoftModule
+from minicluster.changes.going import NOTHING, VALUE, Returning, Wish
+from minicluster.changes.known import Known
+from minicluster.changes.exclusion import Leaving
+from minicluster.changes.sameness import same
+from minicluster.changes.tracking import Changed, Tracker
+from minicluster.changes.trees import leading, reached, shown_at
+from minicluster.changes.writing import Continued
 
 __all__ = ["NOTHING", "VALUE", "Return", "Wish", "untracked"]
 _SHOWN = 8

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from .known import Known
-from .looks import Looks
+from minicluster.changes.known import Known
+from minicluster.changes.inspection import Looks
 
 
 def settle(known: Known, before: dict[int, Looks]) -> None:

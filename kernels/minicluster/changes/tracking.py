@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..collector import no_collection
-from .aspects import Look
-from .known import Known
-from .likeness import likeness
-from .looks import Anatomy, Looks
-from .storages import settle
+from minicluster.pickling.collector import no_collection
+from minicluster.changes.aspects import Look
+from minicluster.changes.known import Known
+from minicluster.changes.likeness import likeness
+from minicluster.changes.inspection import Anatomy, Looks
+from minicluster.changes.storages import settle
 
 _MADE_ANEW = frozenset({"reduced", "encoded"})
 """Codes of aspects that ask an object for its state, which may be another one each time."""

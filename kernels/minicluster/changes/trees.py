@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from ..refusal import path_to
-from .attributes import attributes_of
-from .looks import Anatomy
+from minicluster.pickling.refusal import path_to
+from minicluster.changes.attributes import attributes_of
+from minicluster.changes.inspection import Anatomy
 
 _MOST = 2_000_000
 _SHOWN = 5

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..pickler import Carry, CountingFile, NotebookPickler, Reader
-from ..rebuilding import arrays_in, is_in_one_piece_there
-from ..tensors import Stored
-from .known import Known, is_storage
+from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, Reader
+from minicluster.pickling.rebuilding import arrays_in, is_in_one_piece_there
+from minicluster.pickling.tensors import Stored
+from minicluster.changes.known import Known, is_storage
 
 _PROTO, _BININT, _BINPERSID, _MEMOIZE, _POP, _NONE_STOP = b"\x80\x05", b"J", b"Q", b"\x94", b"0", b"N."
 

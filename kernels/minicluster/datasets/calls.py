@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from minicluster.wire import BlobInfo, DataSet, DataSetList, KeepDataSet, MissingPieces
 
 if TYPE_CHECKING:
-    from minicluster.client import Service
+    from minicluster.client.client import Service
 
 
 def listed(service: Service) -> tuple[DataSet, ...]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.parsing.parser import OptionWrong
 from minicluster.parsing.values import local_path
-from minicluster.tables import Table
+from minicluster.display.tables import Table
 from minicluster.wire import DataSet
 
-from . import calls
-from .folder import scan
-from .progress import Progress, sizes
-from .push import Push
+from minicluster.datasets import calls
+from minicluster.datasets.folder import scan
+from minicluster.datasets.progress import Progress, sizes
+from minicluster.datasets.push import Push
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

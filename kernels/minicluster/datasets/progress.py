@@ -7,8 +7,8 @@ import time
 
 from minicluster.wire import DataSet
 
-from .folder import Folder
-from .push import Pushed
+from minicluster.datasets.folder import Folder
+from minicluster.datasets.push import Pushed
 
 _EACH_S, _EACH_IN_TERMINAL_S = 0.25, 5.0
 

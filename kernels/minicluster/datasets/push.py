@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from minicluster.wire import BlobInfo, DataManifest, DataSet
 
-from . import calls
-from .folder import Folder, Piece, cut
+from minicluster.datasets import calls
+from minicluster.datasets.folder import Folder, Piece, cut
 
 if TYPE_CHECKING:
-    from minicluster.client import Service
+    from minicluster.client.client import Service
 
 AT_ONCE = 4
 """Pieces that are read and hashed at a time, and as many that are sent: 128 MB of memory at most."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from IPython.core.completer import SimpleCompletion, SimpleMatcherResult
 
-from minicluster.command_line import COMMANDS, command_of
+from minicluster.commands.table import COMMANDS, command_of
 from minicluster.datasets import calls
 from minicluster.options import cell_parser
 
-from .parser import Argument, LineParser
+from minicluster.parsing.parser import Argument, LineParser
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from .parser import OptionWrong
+from minicluster.parsing.parser import OptionWrong
 
 _MOST_DATA_SETS = 32
 _SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.errors import MiniclusterError
-from minicluster.payload import CellPayload
+from minicluster.capture.payload import CellPayload
 from minicluster.runs import IMAGE_VARIABLE, follow
-from minicluster.tables import Table
+from minicluster.display.tables import Table
 from minicluster.wire import (
     Image,
     ImageList,
@@ -30,8 +30,8 @@ from minicluster.wire import (
 )
 from minicluster.wire.bounds import RECIPE_PACKAGES
 
-from .layer import cell_source
-from .site import pins, user_site
+from minicluster.publishing.layer import cell_source
+from minicluster.publishing.site import pins, user_site
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minicluster.cell import CellSource
-from minicluster.client import Service
-from minicluster.modules import imports_of
+from minicluster.capture.cell import CellSource
+from minicluster.client.client import Service
+from minicluster.capture.modules import imports_of
 from minicluster.wire import Image, Pin
 
-from .site import Addition, additions, pins, user_site
+from minicluster.publishing.site import Addition, additions, pins, user_site
 
 
 def travelling() -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 from minicluster.wire import LAYER_FILE, LAYER_ROOT, RECIPE_FILE, Pin, Recipe
 from minicluster.wire.images import plain_name
 
-from .pip import install
+from minicluster.publishing.pip import install
 
 OUTPUT = "MINICLUSTER_OUTPUT"
 _COMPILED = "__pycache__"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from minicluster.errors import MiniclusterError
 
-from .network import source_address
+from minicluster.runtime.network import source_address
 
 TOKEN_FILE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - a variable's name
 

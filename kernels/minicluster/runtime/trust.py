@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 
-from .settings import SettingsIncomplete
+from minicluster.runtime.settings import SettingsIncomplete
 
 CA_ENV = "MINICLUSTER_SERVICE_CA"
 """A variable with the authority's certificate as PEM text: it is no secret."""

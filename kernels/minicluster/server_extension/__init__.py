@@ -18,8 +18,8 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 def _load_jupyter_server_extension(server: ServerApp) -> None:
     """Add the handlers, and tell kernels that this server's pages draw panels."""
-    from ..origin import SERVER_VARIABLE
-    from .handlers import routes
+    from minicluster.origin import SERVER_VARIABLE
+    from minicluster.server_extension.handlers import routes
 
     if server.web_app is not None:
         server.web_app.add_handlers(".*$", routes(server.web_app.settings["base_url"]))

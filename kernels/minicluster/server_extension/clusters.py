@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from ..address import Address, AddressWrong, understand
-from ..certificates import context_for
-from ..client import TOKEN_NAME, Service
-from ..connect import Told
-from ..connection import URL_NAME, ServiceError, own_pages
-from ..credentials import Credentials, Kept
-from ..outside import Outside
+from minicluster.client.address import Address, AddressWrong, understand
+from minicluster.client.certificates import context_for
+from minicluster.client.client import TOKEN_NAME, Service
+from minicluster.client.connect import Told
+from minicluster.client.connection import URL_NAME, ServiceError, own_pages
+from minicluster.client.credentials import Credentials, Kept
+from minicluster.client.outside import Outside
 
 _PATIENCE_S = 5.0
 

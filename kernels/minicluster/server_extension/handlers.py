@@ -16,13 +16,13 @@ from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, authenticated
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from ..connection import ServiceError
-from ..errors import MiniclusterError
-from ..wire import Job
-from .clusters import Clusters
-from .notebooks import Place, jobs_to_show, kernels_paths
-from .watch import Watch
-from .watched_job import JobKey
+from minicluster.client.connection import ServiceError
+from minicluster.errors import MiniclusterError
+from minicluster.wire import Job
+from minicluster.server_extension.clusters import Clusters
+from minicluster.server_extension.notebooks import Place, jobs_to_show, kernels_paths
+from minicluster.server_extension.watch import Watch
+from minicluster.server_extension.watched_job import JobKey
 
 _NEWEST_JOBS = 100
 _MOST_ASKED = 256

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..wire import Job, NotebookCell
+from minicluster.wire import Job, NotebookCell
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from ..client import Service
-from .watched_job import JobKey, Reader, WatchedJob
+from minicluster.client.client import Service
+from minicluster.server_extension.watched_job import JobKey, Reader, WatchedJob
 
 _PUBLISH_EVERY_S = 0.1
 _BEAT_EVERY_S = 10.0

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from ..client import Service
-from ..connection import ServiceError
-from ..errors import MiniclusterError
-from ..render import kept
-from ..runs import job_page
-from ..sse import follow
-from ..view import RunView
-from ..wire import JobState
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError
+from minicluster.errors import MiniclusterError
+from minicluster.display.render import kept
+from minicluster.runs import job_page
+from minicluster.client.sse import follow
+from minicluster.display.view import RunView
+from minicluster.wire import JobState
 
 _AGAIN_AFTER_S = 5.0
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from . import place
-from .calls import called_as
-from .snapshots import state
-from .snapshots.session import Session, session
-from .snapshots.state import Parts, SnapshotImpossible
+from minicluster.train import place
+from minicluster.train.calls import called_as
+from minicluster.train.snapshots import state
+from minicluster.train.snapshots.session import Session, session
+from minicluster.train.snapshots.state import Parts, SnapshotImpossible
 
 
 @called_as("mc.checkpoint(model, optimizer, loader, step=step)")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minicluster.errors import MiniclusterError
 
-from .calls import WrongCall, called_as
+from minicluster.train.calls import WrongCall, called_as
 
 LINKS = "MINICLUSTER_DATA_SETS"
 """The folder with a link for each data set: /data in a container."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from minicluster.errors import MiniclusterError
 
-from .live import settings
+from minicluster.train.live import settings
 
 if TYPE_CHECKING:
     import torch
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from .live.session import Session
+    from minicluster.train.live.session import Session
 
 
 class NoFaultTolerance(MiniclusterError):
@@ -38,7 +38,7 @@ def wanted() -> bool:
 def live() -> Session:
     """Return this rank's session; the first call meets the other ranks. Raises NoFaultTolerance."""
     try:
-        from .live.session import session
+        from minicluster.train.live.session import session
     except ImportError as error:
         raise NoFaultTolerance(
             f"--fault-tolerant needs torchft, which this image lacks ({error}).",
@@ -49,7 +49,7 @@ def live() -> Session:
 
 def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torch.nn.Module:
     """Return the model whose gradients are averaged over the ranks that take part."""
-    from .live.model import LiveModel
+    from minicluster.train.live.model import LiveModel
 
     session = live()
     devices = [device] if device.type == "cuda" else None
@@ -60,14 +60,14 @@ def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torc
 
 def wrapped(optimizer: Optimizer) -> Optimizer:
     """Return the optimizer that takes a step only if all that take part can."""
-    from .live.model import LiveOptimizer
+    from minicluster.train.live.model import LiveOptimizer
 
     return optimizer if isinstance(optimizer, LiveOptimizer) else LiveOptimizer(live(), optimizer)
 
 
 def share(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
     """Return a loader that follows the ranks that take part."""
-    from .live.loader import LiveLoader
+    from minicluster.train.live.loader import LiveLoader
 
     return loader if isinstance(loader, LiveLoader) else LiveLoader(live(), loader, options)
 

@@ -11,10 +11,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 from minicluster.errors import MiniclusterError
 
-from . import fault_tolerant, place
-from .orders import EpochOrder, sampler_of, trouble_with
-from .sampler import ElasticSampler
-from .snapshots.session import finish_writing
+from minicluster.train import fault_tolerant, place
+from minicluster.train.orders import EpochOrder, sampler_of, trouble_with
+from minicluster.train.sampler import ElasticSampler
+from minicluster.train.snapshots.session import finish_writing
 
 
 class LoaderNotDivisible(MiniclusterError):

@@ -9,8 +9,8 @@ from typing import Any
 from minicluster.errors import MiniclusterError
 from minicluster.wire import Record
 
-from . import place, records
-from .calls import WrongCall, called_as
+from minicluster.train import place, records
+from minicluster.train.calls import WrongCall, called_as
 
 _LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .calls import called_as
+from minicluster.train.calls import called_as
 
 OUTPUT = "MINICLUSTER_OUTPUT"
 

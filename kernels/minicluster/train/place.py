@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .calls import called_as
-from .live.settings import LIVE_RANK, LIVE_WORLD_SIZE
+from minicluster.train.calls import called_as
+from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE
 
 if TYPE_CHECKING:
     import torch

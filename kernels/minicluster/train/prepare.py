@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 
 from minicluster.errors import MiniclusterError
 
-from . import fault_tolerant, place
-from .calls import called_as
-from .loaders import share
-from .whole import whole
+from minicluster.train import fault_tolerant, place
+from minicluster.train.calls import called_as
+from minicluster.train.loaders import share
+from minicluster.train.whole import whole
 
 BUCKET_MB = 5
 """Gradients are sent in pieces of this size: on a gigabit network the fastest of those measured,

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from minicluster.wire import Progress, Record
 
-from . import place, records
-from .calls import WrongCall, called_as
-from .whole import Loop, whole
+from minicluster.train import place, records
+from minicluster.train.calls import WrongCall, called_as
+from minicluster.train.whole import Loop, whole
 
 T = TypeVar("T")
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from . import fault_tolerant, place
-from .calls import called_as
-from .snapshots import files, state
-from .snapshots.archive import Archive
-from .snapshots.ranks import Ranks
-from .snapshots.session import session
-from .snapshots.shelf import Entry, Key, Shelf, SnapshotNotKept
+from minicluster.train import fault_tolerant, place
+from minicluster.train.calls import called_as
+from minicluster.train.snapshots import files, state
+from minicluster.train.snapshots.archive import Archive
+from minicluster.train.snapshots.ranks import Ranks
+from minicluster.train.snapshots.session import session
+from minicluster.train.snapshots.store import Entry, Key, Shelf, SnapshotNotKept
 
 _LOOK_S = 0.02
 _NONE: Key = (-1, -1)

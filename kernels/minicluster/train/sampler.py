@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from torch.utils.data import Sampler
 
-from . import place
-from .orders import EpochOrder
+from minicluster.train import place
+from minicluster.train.orders import EpochOrder
 
 
 class ElasticSampler(Sampler[int]):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .batches import augmented, normalized
-from .decoding import DamagedImage
-from .folders import Images, WrongLayout
-from .resnet import MODELS, resnet18, resnet50
+from minicluster.vision.batches import augmented, normalized
+from minicluster.vision.decoding import DamagedImage
+from minicluster.vision.folders import Images, WrongLayout
+from minicluster.vision.resnet import MODELS, resnet18, resnet50
 
 __all__ = [
     "MODELS",

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from minicluster.errors import MiniclusterError
 
-from .decoding import decode
+from minicluster.vision.decoding import decode
 
 SPLITS = ("train", "valid", "test")
 
@@ -90,7 +90,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         return torch.from_numpy(decode(self._listing.folder, names))
 
     def _keep(self, asked: Path | None) -> None:
-        from . import pixels  # Made of Linux' own calls; a laptop may run something else.
+        from minicluster.vision import pixels  # Made of Linux' own calls; a laptop may run something else.
 
         listing, cache = self._listing, asked or pixels.default_folder()
         try:

@@ -17,7 +17,7 @@ import torch
 
 from minicluster.train.snapshots.session import finish_writing
 
-from .decoding import IMAGE_BYTES, SHAPE, decode
+from minicluster.vision.decoding import IMAGE_BYTES, SHAPE, decode
 
 _AT_ONCE = 128
 """How many images a process decodes before it writes them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from .base import Message
-from .bounds import VersionText
+from minicluster.wire.base import Message
+from minicluster.wire.bounds import VersionText
 
 
 class Versions(Message):

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Base64Bytes, Field
 
-from .base import Message, Sha256
-from .bounds import SMALL_FILE_CHARS
-from .jobs import BlobInfo
+from minicluster.wire.base import Message, Sha256
+from minicluster.wire.bounds import SMALL_FILE_CHARS
+from minicluster.wire.jobs import BlobInfo
 
 PATH_BYTES = 1024
 LEFT = "Left in the output folder"

@@ -14,10 +14,10 @@ from typing import Annotated, NamedTuple
 
 from pydantic import FailFast, Field, model_validator
 
-from .artifacts import relative_path
-from .base import Count, Message, Sha256
-from .bounds import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
-from .jobs import BlobInfo
+from minicluster.wire.artifacts import relative_path
+from minicluster.wire.base import Count, Message, Sha256
+from minicluster.wire.bounds import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
+from minicluster.wire.jobs import BlobInfo
 
 PIECE_BYTES = 16 << 20
 """The largest piece."""

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Message
+from minicluster.wire.base import Message
 
 DisplayId = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 CLEAR = "\x1b_mc-clear\x1b\\"

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from minicluster.sizes import MOST_PARTS
+from minicluster.pickling.sizes import MOST_PARTS
 
-from .base import MOST, Count, EnvName, Message, Sha256
-from .bounds import ErrorText, Name, NodeText, Sentence, Traceback
-from .stacks import RankStack
+from minicluster.wire.base import MOST, Count, EnvName, Message, Sha256
+from minicluster.wire.bounds import ErrorText, Name, NodeText, Sentence, Traceback
+from minicluster.wire.stacks import RankStack
 
 
 class JobState(StrEnum):
@@ -119,7 +119,7 @@ class JobSpec(Message):
     bundle_sha256: files from beside the notebook for the ranks' working folder, a blob as the payload is.
     data: the data sets that its ranks read.
     origin: the notebook's cell that it came from; None if no notebook told it.
-    parts: blobs that the payload refers to: what is large of it, see minicluster.parts.
+    parts: blobs that the payload refers to: what is large of it, see minicluster.pickling.parts.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)

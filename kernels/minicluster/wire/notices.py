@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from .base import Message
+from minicluster.wire.base import Message
 
 
 class NoticeEvent(StrEnum):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Message
-from .bounds import Name
+from minicluster.wire.base import Message
+from minicluster.wire.bounds import Name
 
 Holder = Annotated[str, Field(min_length=1, max_length=255)]
 """A user's name, "group:NAME", or "*" for everybody who has nothing of their own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .base import Message
+from minicluster.wire.base import Message
 
 
 class QueuedJob(Message):

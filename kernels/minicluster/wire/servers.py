@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .base import EnvName, Message
+from minicluster.wire.base import EnvName, Message
 
 
 class PlaceServer(Message):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from .base import Count, Message
-from .jobs import BlobInfo
+from minicluster.wire.base import Count, Message
+from minicluster.wire.jobs import BlobInfo
 
 
 class SnapshotRef(Message):

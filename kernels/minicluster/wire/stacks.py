@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Count, Message
-from .bounds import FRAMES, first
+from minicluster.wire.base import Count, Message
+from minicluster.wire.bounds import FRAMES, first
 
 
 class RankSight(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .base import Message
+from minicluster.wire.base import Message
 
 GB = 10**9
 FILE_BYTES = 4096

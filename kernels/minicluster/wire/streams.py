@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .base import MOST, Message, StreamName
+from minicluster.wire.base import MOST, Message, StreamName
 
 
 class LogChunk(Message):

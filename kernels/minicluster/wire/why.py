@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .base import Message
-from .jobs import JobState
-from .stacks import RankStack
+from minicluster.wire.base import Message
+from minicluster.wire.jobs import JobState
+from minicluster.wire.stacks import RankStack
 
 
 class JobWhy(Message):

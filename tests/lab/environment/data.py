@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.datasets.folder import scan
 from minicluster.datasets.push import Push, Pushed
 from minicluster_hub.engines.swarm.names import DATA_VOLUME

@@ -23,7 +23,7 @@ if mc.rank() == 1:
     raise ValueError("no luck")
 """
 LOOK = """
-from minicluster.client import Service
+from minicluster.client.client import Service
 job = Service.from_environment().jobs()[0].id
 %distribute files $job
 """

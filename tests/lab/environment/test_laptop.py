@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from minicluster_hub.cluster.certificates import make_ca_and_cert
+from minicluster_hub.cluster.plan.certificates import make_ca_and_cert
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ...hub.laptop import Laptop, laptop_in, token_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from nbformat import NotebookNode
 
-from minicluster_hub.cluster.registry import DATA_DIR
+from minicluster_hub.cluster.registry.config import DATA_DIR
 from minicluster_hub.launch.kernel import Kernel
 
 from ...service.publishing.index import Index

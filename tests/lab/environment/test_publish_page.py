@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
 
-from minicluster_hub.passwords import FIRST_USER
+from minicluster_hub.login.accounts_file import FIRST_USER
 
 from ...browser.lab import JOBS_PATH, open_notebook, output_of, run_cell, wait_ran
 from ...service.publishing.index import Index

@@ -9,7 +9,7 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.datasets.folder import scan
 from minicluster.datasets.push import Push
 
@@ -67,7 +67,7 @@ class KeeperProcess:
 
     def start(self):
         with self._log.open("ab") as log:
-            command = [sys.executable, "-m", "minicluster.runtime.keeper"]
+            command = [sys.executable, "-m", "minicluster.runtime.node.data_agent"]
             self.process = subprocess.Popen(command, env=self._environ, stdout=log, stderr=log)
 
     def kill(self):

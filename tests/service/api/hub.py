@@ -5,7 +5,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from minicluster_hub.engines.base import Engine, ImageUnknown, TaskView
-from minicluster_hub.models import NodeView
+from minicluster_hub.jobs.records import NodeView
 
 READ, SUBMIT, ADMIN, PLACE = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place"))
 

@@ -5,8 +5,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from minicluster_hub.handlers.api import API_ROUTES
-from minicluster_hub.handlers.route import Scope, Who
+from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.web.route import Scope, Who
 
 USER_ROUTES = [route for route in API_ROUTES if route.who is Who.USER and route.scope]
 JOB_ROUTES = [route for route in USER_ROUTES if "{job_id}" in route.path]

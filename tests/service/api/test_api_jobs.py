@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.wire import JobList, NodeList
 
 from .data import count

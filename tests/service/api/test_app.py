@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from minicluster_hub.node_tokens import NodeTokens
+from minicluster_hub.engines.node_tokens import NodeTokens
 
 from ...patience import WITHIN_S
 from .client import PREFIX

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from minicluster.wire import LEFT, ArtifactList, ArtifactReport, BlobInfo, JobState, SmallFiles
-from minicluster_hub.artifacts import DAY_S, Retention, artifact_file
+from minicluster_hub.storage.artifacts import DAY_S, Retention, artifact_file
 
 from .test_full_disk import small_disk
 

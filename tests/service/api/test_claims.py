@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from minicluster_hub import foretelling
-from minicluster_hub.scheduling.claims import LAPSE_S
+from minicluster_hub.control import forecast_worker
+from minicluster_hub.scheduling.reservations.claims import LAPSE_S
 from minicluster_hub.scheduling.servers import ServerLimits
 
 from .test_people import reason
@@ -56,7 +56,7 @@ async def test_what_is_reserved_is_for_its_holders_and_others_are_told(api):
 
 
 async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):
-    monkeypatch.setattr(foretelling, "PAUSE_S", 0.1)
+    monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.1)
     now = time.time()
     window = {"kind": "maintenance", "holder": "", "nodes": ["node-1"], "note": "new memory"}
     assert (await make(api, **window, begins_at=now + 1000)).status_code == 201
@@ -70,7 +70,7 @@ async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):
 
 
 async def test_no_start_is_foretold_from_which_a_job_would_run_into_a_claim(api, monkeypatch):
-    monkeypatch.setattr(foretelling, "PAUSE_S", 0.1)
+    monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.1)
     now = time.time()
     window = {"kind": "maintenance", "holder": "", "nodes": ["node-1", "node-2", "node-3"]}
     assert (await make(api, **window, begins_at=now + 3000)).status_code == 201
@@ -99,7 +99,7 @@ async def foretold(api, told, *others):
     async with asyncio.timeout(10):
         while [await start(job_id) for job_id in told] != [pytest.approx(at, abs=61) for at in told.values()]:
             await asyncio.sleep(0.05)
-    await asyncio.sleep(3 * foretelling.PAUSE_S)
+    await asyncio.sleep(3 * forecast_worker.PAUSE_S)
     return [await start(job_id) for job_id in others]
 
 

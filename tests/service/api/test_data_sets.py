@@ -9,8 +9,8 @@ import pytest
 
 from minicluster.datasets.folder import FolderUnusable
 from minicluster.wire import PIECE_BYTES, BlobInfo, DataManifest, DataSetList
-from minicluster_hub import data_sets
-from minicluster_hub.storage import OverQuota
+from minicluster_hub.datasets import manager
+from minicluster_hub.storage.quotas import OverQuota
 
 from ...patience import eventually
 from .data import count, make_folder, push
@@ -271,7 +271,7 @@ async def test_what_is_over_the_limit_makes_no_data_set(api, tmp_path):
     ],
 )
 async def test_a_manifest_that_is_too_large_is_not_read(api, monkeypatch, most, text):
-    monkeypatch.setattr(data_sets, most, 30)
+    monkeypatch.setattr(manager, most, 30)
     await send(api, text)
     name = hashlib.sha256(text).hexdigest()
     answer = await api.ask("PUT", "api/data/sets/x", json={"manifest_sha256": name})

@@ -8,7 +8,7 @@ import pytest
 
 from minicluster.wire import ServerPlace
 from minicluster_hub.engines.base import GpusRefused
-from minicluster_hub.idle_watch import IdleWatch
+from minicluster_hub.servers.idle_watch import IdleWatch
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 
@@ -284,7 +284,7 @@ def _wishes(wish):
 def _outbox(lab):
     from sqlalchemy import select
 
-    from minicluster_hub.store.notice_tables import NOTICES
+    from minicluster_hub.store.tables.notices import NOTICES
 
     with lab.context.store._database.read() as connection:
         return list(connection.execute(select(NOTICES.c.body).order_by(NOTICES.c.id)).scalars())

@@ -7,7 +7,7 @@ import pytest
 
 from minicluster.wire import Image, ImageList, ImageState, Pin, Recipe
 from minicluster.wire.bounds import LISTED_PACKAGES
-from minicluster_hub.models import ImageRecord
+from minicluster_hub.jobs.records import ImageRecord
 
 from ...patience import WITHIN_S, eventually
 

@@ -6,8 +6,8 @@ from math import inf
 
 import pytest
 
-from minicluster_hub import foretelling
-from minicluster_hub.states import JobEvent
+from minicluster_hub.control import forecast_worker
+from minicluster_hub.jobs.states import JobEvent
 
 from .hub import READ, SUBMIT, user_model
 
@@ -20,7 +20,7 @@ SPEC = {"payload_sha256": SHA256, "nodes": {"min": 1, "max": 1}, "timeout_s": 60
 @pytest.fixture
 async def crowd(api, monkeypatch):
     """Fifty users of a service under fair_share, with all slots taken; their clients, and what makes room."""
-    monkeypatch.setattr(foretelling, "PAUSE_S", 0.2)
+    monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.2)
     for user in USERS:
         scopes = (f"{READ}!user={user}", f"{SUBMIT}!user={user}")
         api.hub.models[f"{user}-token"] = user_model(user, *scopes)

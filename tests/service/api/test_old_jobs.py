@@ -8,8 +8,8 @@ import time
 import pytest
 
 from minicluster.wire import JobState
-from minicluster_hub.artifacts import DAY_S
-from minicluster_hub.old_jobs import OldJobsRemoval
+from minicluster_hub.storage.artifacts import DAY_S
+from minicluster_hub.storage.retention import OldJobsRemoval
 
 from . import test_snapshots as snapshots
 

@@ -7,7 +7,7 @@ import pytest
 
 import minicluster_hub
 from minicluster.wire import JobSpec
-from minicluster_hub.handlers.api import API_ROUTES
+from minicluster_hub.api.table import API_ROUTES
 
 VISIT = {"Sec-Fetch-Mode": "navigate"}
 STATIC = Path(minicluster_hub.__file__).parent / "static"

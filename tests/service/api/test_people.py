@@ -6,7 +6,7 @@ import time
 import pytest
 
 from minicluster.wire import ShadowReport
-from minicluster_hub.models import UseRecord
+from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.scheduling.servers import ServerLimits
 
 from ...patience import WITHIN_S

@@ -9,7 +9,7 @@ import pytest
 
 from minicluster.wire import PolicyReport
 from minicluster_hub.app import MiniclusterHub
-from minicluster_hub.rules.in_force import BUILT_IN
+from minicluster_hub.policy.active_policy import BUILT_IN
 
 from ...patience import WITHIN_S, eventually
 from ...processes import runs
@@ -160,11 +160,11 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
 
 def tried_out():
     """Return the processes of policies."""
-    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.rules.child")]
+    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")]
 
 
 async def test_others_are_answered_while_a_policy_is_tried_out(api, ours, tmp_path, monkeypatch):
-    monkeypatch.setattr("minicluster_hub.rules.own.START_S", WITHIN_S)
+    monkeypatch.setattr("minicluster_hub.policy.custom_policy.START_S", WITHIN_S)
     held = tmp_path / "held"
     held.touch()
     ours(f"import os, time\nwhile os.path.exists({str(held)!r}): time.sleep(0.01)\n{OURS}")

@@ -12,7 +12,7 @@ from minicluster.wire import (
     ImageList,
     Publication,
 )
-from minicluster_hub.catalogue.registry import Registries
+from minicluster_hub.images.registry import Registries
 
 from ...patience import WITHIN_S
 from ..publishing.bases import BASE, push_base, tiny

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from minicluster.wire import Job, ServerList, ServerPlace
-from minicluster_hub.handlers.api import API_ROUTES
-from minicluster_hub.handlers.route import Who
+from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.web.route import Who
 from minicluster_hub.scheduling.servers import ServerLimits
 
 from ...patience import WITHIN_S

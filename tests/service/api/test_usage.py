@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from minicluster_hub.models import UseRecord
+from minicluster_hub.jobs.records import UseRecord
 
 HOUR_S = 3600.0
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from minicluster.wire import RankSight, RankStack, StackFrame
-from minicluster_hub import stall_watch
+from minicluster_hub.control import stall_watch
 
 from ...patience import WITHIN_S
 

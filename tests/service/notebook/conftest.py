@@ -15,9 +15,9 @@ import psutil
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from minicluster.client import Service
-from minicluster_hub.processes import signal_all
-from minicluster_hub.task_memory import TaskMemory
+from minicluster.client.client import Service
+from minicluster_hub.support.processes import signal_all
+from minicluster_hub.engines.local.task_memory import TaskMemory
 
 from ...patience import WITHIN_S
 

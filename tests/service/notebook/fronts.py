@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from minicluster_hub.cluster.certificates import Certificates, make_ca_and_cert
+from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
 
 
 def free_port() -> int:

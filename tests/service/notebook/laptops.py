@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from minicluster.credentials import Credentials, Kept
-from minicluster.reach import HubNotFound
+from minicluster.client.credentials import Credentials, Kept
+from minicluster.client.reach import HubNotFound
 
 from .fronts import TlsFront
 

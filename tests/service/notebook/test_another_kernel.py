@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.wire import JobState
 
 from ...patience import until

@@ -3,7 +3,7 @@
 import pytest
 
 from minicluster.changes.applying import ResultConflict
-from minicluster.failures import DistributedCellError
+from minicluster.display.failures import DistributedCellError
 
 PREPARED = """
 import torch

@@ -4,10 +4,10 @@ import uuid
 
 import pytest
 
-from minicluster.client import Service
-from minicluster.connection import ServiceError
-from minicluster.payload import CellPayload
-from minicluster.sse import Connection, Ended, follow
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError
+from minicluster.capture.payload import CellPayload
+from minicluster.client.sse import Connection, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
 

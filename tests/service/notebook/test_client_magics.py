@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from minicluster.connection import ServiceError
-from minicluster.failures import DistributedCellError, JobStopped
-from minicluster.follow import Follower
+from minicluster.client.connection import ServiceError
+from minicluster.display.failures import DistributedCellError, JobStopped
+from minicluster.display.follow import Follower
 from minicluster.interrupts import Kernel, StopRequests
 from minicluster.options import OptionWrong
-from minicluster.pickling import NotPicklable
-from minicluster.results import ResultNotReadable, check_owner
-from minicluster.tables import JobHandle
-from minicluster.view import RunView
+from minicluster.pickling.pickling import NotPicklable
+from minicluster.results.results import ResultNotReadable, check_owner
+from minicluster.display.tables import JobHandle
+from minicluster.display.view import RunView
 from minicluster.wire import JobState
 
 from ...patience import until

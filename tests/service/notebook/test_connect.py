@@ -15,13 +15,13 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from minicluster.address import Address
-from minicluster.connect import NotConnected
-from minicluster.connection import ServiceError
-from minicluster.credentials import Credentials, Kept
-from minicluster.outside import PERMISSIONS
-from minicluster.pickling import NotPicklable
-from minicluster.results import ResultNotReadable
+from minicluster.client.address import Address
+from minicluster.client.connect import NotConnected
+from minicluster.client.connection import ServiceError
+from minicluster.client.credentials import Credentials, Kept
+from minicluster.client.outside import PERMISSIONS
+from minicluster.pickling.pickling import NotPicklable
+from minicluster.results.results import ResultNotReadable
 
 from .fronts import answering, free_port
 from .laptops import HEALTH, HUB, front, hub_of, kept, laptop, magics, refused
@@ -192,7 +192,7 @@ def test_a_result_with_code_of_another_python_does_not_crash_the_kernel(laptop, 
     handle = laptop.run("%%distribute --nodes 1 --detach\ndef made(): return 1")
     laptop.run(f"%distribute attach {handle.id}")
     assert laptop.names["made"]() == 1
-    monkeypatch.setattr("minicluster.result_file.platform.python_version", lambda: "3.9.1")
+    monkeypatch.setattr("minicluster.results.result_file.platform.python_version", lambda: "3.9.1")
     error = laptop.fails(f"%distribute result {handle.id}", ResultNotReadable)
     assert "a function or a class" in error.message
     assert Address(hub_of(cluster)).service == cluster.url

@@ -8,8 +8,8 @@ import ssl
 
 import pytest
 
-from minicluster.certificates import CertificateUnknown
-from minicluster.credentials import Credentials, Kept
+from minicluster.client.certificates import CertificateUnknown
+from minicluster.client.credentials import Credentials, Kept
 
 from .fronts import TlsFront, answering
 from .laptops import HEALTH, front, hub_of, kept, laptop, magics, refused

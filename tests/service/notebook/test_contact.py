@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from minicluster.client import Service
-from minicluster.payload import CellPayload
-from minicluster.sse import Connection, Ended, follow
+from minicluster.client.client import Service
+from minicluster.capture.payload import CellPayload
+from minicluster.client.sse import Connection, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
 SOURCE = (

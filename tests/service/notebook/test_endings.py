@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.failures import DistributedCellError
+from minicluster.display.failures import DistributedCellError
 from minicluster.wire import ErrorKind, JobState
 
 from ...patience import until

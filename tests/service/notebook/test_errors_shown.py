@@ -2,8 +2,8 @@
 
 import pytest
 
-from minicluster.cell import CellMistyped
-from minicluster.failures import DistributedCellError
+from minicluster.capture.cell import CellMistyped
+from minicluster.display.failures import DistributedCellError
 
 
 def test_functions_of_other_cells_show_their_lines(notebook):

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from minicluster.bundle import BundleNotSendable
-from minicluster.downloads import NotDownloaded, download
-from minicluster.failures import DistributedCellError
+from minicluster.capture.bundle import BundleNotSendable
+from minicluster.commands.files import NotDownloaded, download
+from minicluster.display.failures import DistributedCellError
 from minicluster.options import OptionWrong
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.wire import JobState
 
 from ...kill_moments import KILLS, SEED, check_went_on, struck

@@ -13,8 +13,8 @@ import pytest
 from minicluster.changes.known import Known
 from minicluster.changes.returning import Return, Wish
 from minicluster.errors import MiniclusterError
-from minicluster.pickler import ANY_READER
-from minicluster.result_file import ResultFile, write_result_file
+from minicluster.pickling.pickler import ANY_READER
+from minicluster.results.result_file import ResultFile, write_result_file
 
 from ...patience import WITHIN_S
 from .memory import Peak, agents_of

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from minicluster.wire import JobState
-from minicluster_hub.processes import signal_all
+from minicluster_hub.support.processes import signal_all
 
 from ...patience import until
 from ...processes import runs
@@ -36,7 +36,7 @@ def agents(cluster):
     found = {}
     for process in cluster.tasks():
         with suppress(psutil.NoSuchProcess, KeyError):  # It may end while it is looked at.
-            if runs(process, "minicluster.runtime.agent"):
+            if runs(process, "minicluster.runtime.agent.agent"):
                 found[process.environ()["MINICLUSTER_TASK"]] = process
     return found
 

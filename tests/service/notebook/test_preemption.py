@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.wire import JobState
 
 from ...patience import until

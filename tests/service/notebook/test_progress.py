@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.client import Service
+from minicluster.client.client import Service
 from minicluster.wire import JobState
 
 from ...patience import until

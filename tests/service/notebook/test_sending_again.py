@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from minicluster.connection import ServiceError
+from minicluster.client.connection import ServiceError
 
 MODEL = "import torch\nmodel = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4)))"
 SUM = "%%distribute --nodes 2 --pull total\ntotal = float(sum(p.double().sum() for p in model.parameters()))"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.connection import ServiceError
+from minicluster.client.connection import ServiceError
 from minicluster.options import OptionWrong
 
 from .conftest import Cluster

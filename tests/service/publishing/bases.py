@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from minicluster.wire import LAYER_ROOT, Pin, Recipe
-from minicluster_hub.catalogue.registry import OCI, Registry, digest_of
+from minicluster_hub.images.registry import OCI, Registry, digest_of
 
 BASE = "minicluster/notebook"
 

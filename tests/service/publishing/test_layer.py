@@ -13,7 +13,7 @@ import pytest
 
 from minicluster.publishing.layer import cell_source, write_layer
 from minicluster.wire import LAYER_FILE, LAYER_ROOT, RECIPE_FILE, Pin, Recipe
-from minicluster_hub.catalogue.layer import LayerRefused, check_layer
+from minicluster_hub.images.layer import LayerRefused, check_layer
 
 from .conftest import Environment
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.client import Service
-from minicluster.failures import DistributedCellError
+from minicluster.client.client import Service
+from minicluster.display.failures import DistributedCellError
 from minicluster.publishing.commands import NotPublished
 from minicluster.publishing.site import NotReplayable
 from minicluster.wire import LAYER_FILE, LAYER_ROOT

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from minicluster.wire import LAYER_FILE, LAYER_ROOT, Recipe
-from minicluster_hub.catalogue.pushing import BASE_LABEL, RECIPE_LABEL, Child, push
-from minicluster_hub.catalogue.references import Reference
-from minicluster_hub.catalogue.registry import DOCKER, OCI, Registries, Registry, RegistryError, digest_of
+from minicluster_hub.images.pushing import BASE_LABEL, RECIPE_LABEL, Child, push
+from minicluster_hub.images.references import Reference
+from minicluster_hub.images.registry import DOCKER, OCI, Registries, Registry, RegistryError, digest_of
 
 from ...conftest import Needs
 from .bases import BASE, one, push_base, tiny

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from minicluster_hub.cluster.choices import Choices
+from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.docker_proxy.rules import HUB, SERVICE
 from minicluster_hub.cluster.docker_proxy.settings import (
     FOLDER,
@@ -16,7 +16,7 @@ from minicluster_hub.cluster.docker_proxy.settings import (
     TOLD_ENV,
     docker_socket,
 )
-from minicluster_hub.cluster.drafts import LARGE_BYTES, Draft, Facts, limits
+from minicluster_hub.cluster.plan.drafts import LARGE_BYTES, Draft, Facts, limits
 from minicluster_hub.engines.swarm.shared_homes import volume_options
 
 _HOST_NETWORK = re.compile(r"--SwarmEngine\.host_network=(True|true|1)")

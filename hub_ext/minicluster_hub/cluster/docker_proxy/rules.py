@@ -99,7 +99,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
             f"{CLUSTER}-{DATA_ROLE}-{_PART}",
             secrets=f"{CLUSTER}-{DATA_ROLE}-{_PART}",
             volumes=(Volume(DATA_VOLUME, DATA_CACHE),),
-            command=("python", "-P", "-s", "-m", "minicluster.runtime.keeper"),
+            command=("python", "-P", "-s", "-m", "minicluster.runtime.node.data_agent"),
             environment={"MINICLUSTER_DATA_CACHE": DATA_CACHE},
         ),
         Kind("gang", _GANG),

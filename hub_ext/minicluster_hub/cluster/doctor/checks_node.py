@@ -8,7 +8,7 @@ from minicluster_hub.cluster.daemon import version_numbers
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
 from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
 from minicluster_hub.cluster.doctor.report import Answer, Gpus
-from minicluster_hub.cluster.eviction_rules import reserve_bytes
+from minicluster_hub.cluster.eviction.rules import reserve_bytes
 from minicluster_hub.engines.swarm.names import CLUSTER
 from minicluster_hub.engines.swarm.view import SwarmNode
 

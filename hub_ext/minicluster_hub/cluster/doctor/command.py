@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from minicluster_hub.cluster import record as records
-from minicluster_hub.cluster.choices import TLS_NONE
+from minicluster_hub.cluster.plan import record as records
+from minicluster_hub.cluster.plan.choices import TLS_NONE
 from minicluster_hub.cluster.daemon import Daemon, own_container
 from minicluster_hub.cluster.doctor import gather, specs
 from minicluster_hub.cluster.doctor.examine import examine

@@ -16,7 +16,7 @@ from minicluster_hub.cluster.doctor import specs
 from minicluster_hub.cluster.doctor.checks_swarm import GETS_IMAGE
 from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, SwarmFacts
 from minicluster_hub.cluster.doctor.report import REPORT_PREFIX, Door, OverlayReport, Report
-from minicluster_hub.cluster.plan import MANAGERS
+from minicluster_hub.cluster.plan.plan import MANAGERS
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, DATA_ROLE, NODE_LABEL, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of

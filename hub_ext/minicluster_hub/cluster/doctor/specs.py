@@ -7,8 +7,8 @@ from typing import Any
 
 from minicluster_hub.cluster.doctor.probe import HOST_BIN, NODE_ENV, TASK_ENV
 from minicluster_hub.cluster.doctor.report import PROBE_PORT, Door, Peer, Task
-from minicluster_hub.cluster.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT
-from minicluster_hub.cluster.relay import CACHE_DOOR, HOST, REGISTRY_DOOR
+from minicluster_hub.cluster.plan.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT
+from minicluster_hub.cluster.registry.relay import CACHE_DOOR, HOST, REGISTRY_DOOR
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 from minicluster_hub.engines.swarm.view import SwarmNode
 

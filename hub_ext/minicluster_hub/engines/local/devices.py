@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from minicluster_hub.models import NodeView
+from minicluster_hub.jobs.records import NodeView
 
 LOOPBACK = "127.0.0.1"
 

@@ -24,14 +24,14 @@ from minicluster_hub.engines.base import (
 )
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
-from minicluster_hub.engines.local.keeper import LocalKeeper
+from minicluster_hub.engines.local.data_agent import LocalKeeper
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
 from minicluster_hub.engines.local.watch import ExitWatch, start_apart
-from minicluster_hub.models import NodeView
-from minicluster_hub.node_tokens import NodeTokens
-from minicluster_hub.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
-from minicluster_hub.task_memory import VARIABLE, TaskMemory
+from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
+from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from minicluster_hub.processes import SCRATCH_LABEL, TASK_LABEL, find, labelled, wait_gone
+from minicluster_hub.support.processes import SCRATCH_LABEL, TASK_LABEL, find, labelled, wait_gone
 
-AGENT_MODULE = "minicluster.runtime.agent"
+AGENT_MODULE = "minicluster.runtime.agent.agent"
 _PATIENCE_S = 10.0
 _ROUND_S = 0.2
 

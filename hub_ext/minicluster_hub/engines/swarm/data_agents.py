@@ -25,10 +25,10 @@ from minicluster_hub.engines.swarm.names import (
 )
 from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSettings, service_ca
 from minicluster_hub.engines.swarm.view import SwarmNode
-from minicluster_hub.node_tokens import NodeTokens
+from minicluster_hub.engines.node_tokens import NodeTokens
 
 # -s: it is on its node's network, and nothing that lies in a home is to run there.
-AGENT_COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.keeper"]
+AGENT_COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.node.data_agent"]
 TOKEN_FILE = "keeper_token"  # noqa: S105 - a file's name
 _ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
 _AGAIN_S = 5.0

@@ -25,7 +25,7 @@ from minicluster_hub.engines.swarm.names import (
 )
 from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
-from minicluster_hub.models import ServerRecord
+from minicluster_hub.jobs.records import ServerRecord
 
 ROLE = "gpus"
 Key = tuple[str, str]

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from minicluster_hub.scheduling.base import JobView
-from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 
 
 def fill(job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minicluster_hub.scheduling.base import ChoosyPlacement, JobView, Placement, Topology
-from minicluster_hub.scheduling.free import FreeSlots, Places, common
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common
 
 
 @dataclass(frozen=True, slots=True)

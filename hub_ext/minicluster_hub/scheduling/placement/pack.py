@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.free import FreeSlots, Places
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.placement.filling import fill
 
 

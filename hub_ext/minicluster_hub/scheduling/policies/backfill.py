@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minicluster_hub.scheduling.base import Plan, Snapshot
-from minicluster_hub.scheduling.policies.estimates import latest_end
-from minicluster_hub.scheduling.policies.room import Room
+from minicluster_hub.scheduling.planning.estimates import latest_end
+from minicluster_hub.scheduling.planning.room import Room
 
 
 @dataclass(frozen=True, slots=True)

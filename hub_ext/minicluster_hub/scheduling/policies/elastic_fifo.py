@@ -7,7 +7,7 @@ The rule of Voda, an elastic training scheduler on Kubernetes (2021); Schedulear
 from __future__ import annotations
 
 from minicluster_hub.scheduling.base import Plan, Snapshot
-from minicluster_hub.scheduling.policies.sharing import Sharing, elastic
+from minicluster_hub.scheduling.planning.sharing import Sharing, elastic
 
 
 class ElasticFifo(Sharing):

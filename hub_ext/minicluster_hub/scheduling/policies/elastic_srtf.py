@@ -8,9 +8,9 @@ Distributed Deep Learning" (AFS), NSDI 2021: short jobs and jobs that use more s
 from __future__ import annotations
 
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
-from minicluster_hub.scheduling.policies.estimates import likely_remaining_s, overtaken_at
-from minicluster_hub.scheduling.policies.moments import movable
-from minicluster_hub.scheduling.policies.sharing import Sharing, elastic
+from minicluster_hub.scheduling.planning.estimates import likely_remaining_s, overtaken_at
+from minicluster_hub.scheduling.planning.moments import movable
+from minicluster_hub.scheduling.planning.sharing import Sharing, elastic
 
 
 class ElasticSrtf(Sharing):

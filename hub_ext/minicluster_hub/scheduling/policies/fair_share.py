@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
-from minicluster_hub.scheduling.policies.ageing import AGE_BOUND_S, Ageing
-from minicluster_hub.scheduling.policies.estimates import HOUR_S
-from minicluster_hub.scheduling.policies.moments import movable
-from minicluster_hub.scheduling.policies.serving import serve
-from minicluster_hub.scheduling.policies.shares import borrowing, by_turns, standings
+from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
+from minicluster_hub.scheduling.planning.estimates import HOUR_S
+from minicluster_hub.scheduling.planning.moments import movable
+from minicluster_hub.scheduling.planning.serving import serve
+from minicluster_hub.scheduling.planning.shares import borrowing, by_turns, standings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from minicluster_hub.scheduling.base import Grant, Plan, Snapshot
-from minicluster_hub.scheduling.policies.filling import as_they_are, start_now
+from minicluster_hub.scheduling.planning.filling import as_they_are, start_now
 
 
 class Fifo:

@@ -16,10 +16,10 @@ from heapq import heapify, heappop, heappush
 from typing import ClassVar
 
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot, Topology
-from minicluster_hub.scheduling.policies.ageing import AGE_BOUND_S, Ageing
-from minicluster_hub.scheduling.policies.estimates import HOUR_S, likely_remaining_s
-from minicluster_hub.scheduling.policies.room import Room
-from minicluster_hub.scheduling.policies.sharing import add_one, elastic, minimums, plan_of
+from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
+from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
+from minicluster_hub.scheduling.planning.room import Room
+from minicluster_hub.scheduling.planning.sharing import add_one, elastic, minimums, plan_of
 from minicluster_hub.scheduling.speedups import gain
 
 Step = tuple[float, tuple[float, int], int]

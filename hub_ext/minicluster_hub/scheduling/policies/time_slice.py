@@ -14,8 +14,8 @@ from math import floor
 from typing import ClassVar
 
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
-from minicluster_hub.scheduling.policies.moments import movable
-from minicluster_hub.scheduling.policies.serving import serve
+from minicluster_hub.scheduling.planning.moments import movable
+from minicluster_hub.scheduling.planning.serving import serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from minicluster_hub.store.tables import METADATA
+from minicluster_hub.store.tables.main import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from .content import TEXT, Content, content_of, of_bundle
-from .publisher import Publisher
+from minicluster.runtime.displays.content import TEXT, Content, content_of, of_bundle
+from minicluster.runtime.displays.publisher import Publisher
 
 
 class Handle:

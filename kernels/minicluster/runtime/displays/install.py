@@ -9,10 +9,10 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from ..imports import after_import
-from .calls import Calls
-from .content import of_figure
-from .publisher import Publisher
+from minicluster.runtime.rank.imports import after_import
+from minicluster.runtime.displays.calls import Calls
+from minicluster.runtime.displays.content import of_figure
+from minicluster.runtime.displays.publisher import Publisher
 
 _BACKEND = "minicluster.runtime.displays.backend"
 
@@ -68,7 +68,7 @@ class Displays:
 
 def _print_bars(module: ModuleType) -> None:
     """Have tqdm's bars for notebooks be those of a terminal: widgets need a kernel."""
-    from .bars import TextBar, text_range
+    from minicluster.runtime.displays.bars import TextBar, text_range
 
     for name in ("tqdm", "tqdm_notebook"):
         setattr(module, name, TextBar)

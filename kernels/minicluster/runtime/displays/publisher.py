@@ -14,8 +14,8 @@ from pathlib import Path
 from minicluster.wire import Display
 from minicluster.wire.displays import CLEAR, CLEAR_NEXT, changed, shown_here
 
-from .content import TEXT, Content
-from .limits import ITEM_BYTES, LINE_BYTES, Pace
+from minicluster.runtime.displays.content import TEXT, Content
+from minicluster.runtime.displays.limits import ITEM_BYTES, LINE_BYTES, Pace
 
 _OWN_ID = re.compile(r"[0-9a-f]{8,64}")
 _TEXT_CHARACTERS = 10_000

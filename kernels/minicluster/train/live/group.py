@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed import ProcessGroupGloo as Gloo
 from torchft.process_group import ProcessGroupGloo
 
-from . import settings
+from minicluster.train.live import settings
 
 _PEER_KEY = "manager-{}"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ..orders import EpochOrder, sampler_of
-from .session import Session
-from .shares import Take, next_take
+from minicluster.train.orders import EpochOrder, sampler_of
+from minicluster.train.live.session import Session
+from minicluster.train.live.shares import Take, next_take
 
 
 class LiveLoader(DataLoader[Any]):

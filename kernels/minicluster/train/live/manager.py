@@ -13,10 +13,10 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 from torchft.manager import Manager
 
-from . import settings
-from .group import LiveGroup
-from .settings import LiveSettings
-from .transport import PeerTransport
+from minicluster.train.live import settings
+from minicluster.train.live.group import LiveGroup
+from minicluster.train.live.settings import LiveSettings
+from minicluster.train.live.transport import PeerTransport
 
 
 class QuorumClient:

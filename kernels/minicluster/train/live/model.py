@@ -11,7 +11,7 @@ from torchft.optim import OptimizerWrapper
 
 from minicluster.errors import MiniclusterError
 
-from .session import Session
+from minicluster.train.live.session import Session
 
 
 class ClosureNotTaken(MiniclusterError):

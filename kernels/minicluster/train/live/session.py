@@ -16,11 +16,11 @@ from torch.futures import Future
 
 from minicluster.errors import MiniclusterError
 
-from . import settings, start
-from .lifeline import Lifeline
-from .manager import LiveManager
-from .settings import LiveSettings
-from .watch import Watch
+from minicluster.train.live import settings, start
+from minicluster.train.live.lifeline import Lifeline
+from minicluster.train.live.manager import LiveManager
+from minicluster.train.live.settings import LiveSettings
+from minicluster.train.live.watch import Watch
 
 _RETRY_S = 0.2
 State = Callable[[], dict[str, Any]]

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
-from . import settings
-from .settings import LiveSettings
+from minicluster.train.live import settings
+from minicluster.train.live.settings import LiveSettings
 
 _KEY = "minicluster-live-start"
 _LOOK_S = 0.02

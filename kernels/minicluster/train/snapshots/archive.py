@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from .shelf import Entry
+from minicluster.train.snapshots.store import Entry
 
 PIECE_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE

@@ -7,12 +7,12 @@ import time
 from functools import cache
 from pathlib import Path
 
-from minicluster.runtime.environment import ATTEMPT
+from minicluster.runtime.rank.environment import ATTEMPT
 
-from .pace import Pace
-from .ranks import Ranks
-from .shelf import Shelf
-from .writer import Writer
+from minicluster.train.snapshots.pace import Pace
+from minicluster.train.snapshots.ranks import Ranks
+from minicluster.train.snapshots.store import Shelf
+from minicluster.train.snapshots.writer import Writer
 
 
 class Session:

@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 
-from . import files
-from .shelf import Key, Shelf
-from .state import Parts, Stage
+from minicluster.train.snapshots import files
+from minicluster.train.snapshots.store import Key, Shelf
+from minicluster.train.snapshots.state import Parts, Stage
 
 
 class Writer:

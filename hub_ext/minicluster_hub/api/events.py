@@ -1,0 +1,208 @@
+"""Server-sent events: one job's life and output, or all jobs and nodes that a user may see."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Hashable, Iterable
+from contextlib import asynccontextmanager, suppress
+
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError
+
+from minicluster.wire import ErrorAnswer
+from minicluster_hub.support.notifier import NODES, Listener
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.api.cursor import Cursor
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.api.feed import Event, JobFeed
+from minicluster_hub.web.open_streams import PendingTooMuch
+
+NODES_INTERVAL_S = 0.5
+_HUB_S = 5.0
+"""For the hub's word about a token: readers wait for it."""
+
+
+class EventStream(UserHandler):
+    """Base of both: the headers, the format, keep-alives, and a reader that goes away."""
+
+    def open(self) -> None:
+        self._gone = False
+        self._known_at = time.monotonic()
+        self._waker = Listener()
+        self._sent_at = time.monotonic()
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.set_header("Cache-Control", "no-cache, no-transform")
+        self.set_header("X-Accel-Buffering", "no")
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self._gone = True
+        self._waker.hear(None)
+
+    @asynccontextmanager
+    async def counted(self) -> AsyncIterator[None]:
+        """Count the connection while it is there; a reader that goes is no error. Raises ApiError (429)."""
+        limits, streams = self.context.limits, self.context.streams
+        with (
+            streams.one_more(self.user.name, limits.streams, "event streams of yours"),
+            self.context.metrics.stream_open(),
+        ):
+            try:
+                yield
+            except StreamClosedError:
+                return
+            except ApiError as error:
+                if not self._headers_written:
+                    raise
+                with suppress(StreamClosedError):
+                    await self.push([Event("error", ErrorAnswer(error=error.detail))])
+
+    async def push(self, events: Iterable[Event]) -> None:
+        """Send events; waits while the reader is slow, so that what it misses can be left out.
+
+        They are made one by one. All streams of a user together have a part of the event loop's time.
+        """
+        streams, user = self.context.streams, self.user.name
+        await streams.turn(user)
+        if self._gone:
+            raise StreamClosedError  # Nothing is made for who left the line.
+        made = iter(events)
+        while True:
+            began = time.monotonic()
+            event = next(made, None)
+            text = "" if event is None else _text(event)
+            streams.worked(user, time.monotonic() - began)
+            if event is None:
+                return
+            await self._send(text)
+
+    async def _send(self, text: str) -> None:
+        """Send a text. Cuts a reader that does not take it; one that comes again goes on where it was."""
+        limits, streams = self.context.limits, self.context.streams
+        try:
+            with streams.sending(self.user.name, len(text), limits.streams_bytes):
+                self.write(text)
+                async with asyncio.timeout(limits.stalled_s):
+                    await self.flush()
+        except (TimeoutError, PendingTooMuch):
+            self.detach().close()
+            raise StreamClosedError from None
+        self._sent_at = time.monotonic()
+
+    async def _check_token(self) -> None:
+        """Raise ApiError once the hub does not know the token. A hub that is away changes nothing."""
+        if time.monotonic() - self._known_at < self.context.limits.recheck_s:
+            return
+        self._known_at = time.monotonic()
+        token = self.hub_auth.get_token(self) or ""
+        session = self.hub_auth.get_session_id(self)
+        try:
+            async with asyncio.timeout(_HUB_S):
+                model = await self.hub_auth.user_for_token(token, session_id=session, sync=False)
+        except (HTTPError, TimeoutError):
+            return
+        if model is None:
+            raise ApiError(401, "not_authenticated", "your token or login ended", "log in at the hub again")
+        self.admit(model)
+        self.check_right()
+
+    def check_right(self) -> None:
+        """Look again whether the user may see all that is sent. Raises ApiError."""
+        raise NotImplementedError
+
+    async def wait(self, timeout_s: float | None = None) -> frozenset[Hashable]:
+        """Wait for a ring, keeping the connection alive meanwhile.
+
+        Returns the keys that rang; empty when `timeout_s` is over. Raises StreamClosedError when
+        the reader has gone.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            await self._check_token()
+            left = self.context.limits.keep_alive_s - (time.monotonic() - self._sent_at)
+            if until is not None:
+                left = min(left, until - time.monotonic())
+            rung = await self._waker.wait(max(0.0, left))
+            if self._gone:
+                raise StreamClosedError
+            if rung or (until is not None and time.monotonic() >= until):
+                return rung
+            await self._send(": keep-alive\n\n")
+
+
+def _text(event: Event) -> str:
+    ident = f"id: {event.cursor}\n" if event.cursor else ""
+    return f"event: {event.name}\n{ident}data: {event.json()}\n\n"
+
+
+class JobEventsHandler(EventStream):
+    """One job, from a cursor on until its end."""
+
+    async def get(self, job_id: str) -> None:
+        place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        self._job_id = job_id
+        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(place))
+        self.open()
+        changes, logs = self.context.board.changes, self.context.logs
+        async with (
+            self.counted(),
+            changes.listen(feed.job_id) as changed,
+            changes.listen(feed.job_id, into=self._waker),
+            logs.subscribe(feed.job_id, into=self._waker),
+        ):
+            await self.push(feed.news())
+            await self._follow(feed, changed)
+
+    def check_right(self) -> None:
+        self.job_record(self._job_id)
+
+    async def _follow(self, feed: JobFeed, changed: Listener) -> None:
+        """Send a change of the job at once, and output as often as the limits allow."""
+        interval_s = self.context.limits.push_interval_s
+        pushed_at, waiting = float("-inf"), True
+        while not feed.over:
+            rest_s = pushed_at + interval_s - time.monotonic()
+            if waiting and rest_s <= 0:
+                await self.push(feed.output())
+                pushed_at, waiting = time.monotonic(), False
+            rung = await self.wait(max(0.0, rest_s) if waiting else None)
+            waiting = waiting or bool(rung)
+            if changed.take():
+                await self.push(feed.news())
+        await self.push(feed.output(final=True))
+        await self.push(feed.end())
+
+
+class OverviewEventsHandler(EventStream):
+    """Changes of the user's jobs (admins: all jobs) and of the nodes. The lists come by GET."""
+
+    async def get(self) -> None:
+        owner = self.owner_asked()
+        self.open()
+        async with (
+            self.counted(),
+            self.context.board.changes.listen(into=self._waker),
+        ):
+            await self._send(": listening\n\n")
+            await self._follow(owner)
+
+    def check_right(self) -> None:
+        self.owner_asked()
+
+    async def _follow(self, owner: str | None) -> None:
+        nodes_at, nodes_wait = float("-inf"), False
+        while True:
+            rest_s = nodes_at + NODES_INTERVAL_S - time.monotonic()
+            rung = await self.wait(max(0.0, rest_s) if nodes_wait else None)
+            # Most changes are of others' jobs, and wake each open page.
+            if jobs := self._jobs(rung - {NODES}, owner):
+                await self.push(jobs)
+            nodes_wait = nodes_wait or NODES in rung
+            if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
+                await self.push([Event("nodes", self.context.board.overview.nodes())])
+                nodes_at, nodes_wait = time.monotonic(), False
+
+    def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
+        changed = [key for key in job_ids if isinstance(key, int)]
+        return [Event("job", text) for text in self.context.board.overview.jobs(changed, owner)]

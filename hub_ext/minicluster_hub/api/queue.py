@@ -1,0 +1,39 @@
+"""Why am I waiting, what is my share, who is before me: one answer."""
+
+from __future__ import annotations
+
+from minicluster.wire import MyQueue
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.route import Route, Scope
+from minicluster_hub.usage.queue_view import Known, my_queue
+
+
+class MyQueueHandler(UserHandler):
+    """One's own place; of others only who they are and how many slots they want."""
+
+    def get(self) -> None:
+        context, now = self.context, self.context.clock()
+        accounts = context.reconciler.accounts
+        known = Known(
+            now=now,
+            world=context.board.world,
+            waits=context.board.waits(),
+            planned=context.board.planned,
+            usage=accounts.usage(now),
+            quotas=accounts.quotas,
+            gpu_hours=accounts.gpu_hours(self.user.name, now),
+            policy=context.reconciler.rules.in_force.choice.policy,
+        )
+        self.reply(my_queue(self.user.name, known))
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "api/queue/me",
+        MyQueueHandler,
+        "Why one's jobs wait, what one's share is, and who is before them",
+        scope=Scope.READ,
+        answer=MyQueue,
+    ),
+)

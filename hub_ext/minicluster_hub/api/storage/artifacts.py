@@ -1,0 +1,179 @@
+"""Files of jobs' output folders: up from agents, listed and sent to their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import ExitStack
+
+from pydantic import BaseModel
+
+from minicluster.wire import ArtifactList, BlobInfo, SmallFiles, StorageKind
+from minicluster_hub.storage.artifacts import DAY_S
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.api.storage.blobs import JobFileUpload
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.ranges import RangeReply
+from minicluster_hub.web.route import Query, Route, Scope, Who
+from minicluster_hub.api.tasks import TaskHandler, most_of
+
+_PAGE = 1000
+_PART = re.compile(r"[0-9]{1,4}")
+_CUT = f"These are the first {_PAGE} files: this minicluster is older than the hub's. Restart your server."
+_COMES = "Files of its output folder are on their way."
+_LONG_BYTES = 32 << 20
+_WAITS = "The job service's disk is full: the job's files wait on the nodes until there is room."
+
+
+class ArtifactsHandler(UserHandler):
+    """What a job left in its output folder, page by page."""
+
+    def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        days, ended_at = self.context.limits.artifacts_keep_days, record.ended_at
+        keep_until = ended_at + days * DAY_S if days and ended_at else None
+        after, limit = self._after(), self.query_int("limit", _PAGE, low=1, high=_PAGE)
+        found = self.context.store.artifacts.listed(record.id, limit + 1, after or (-1, ""))
+        more = len(found) > limit
+        left = () if after else self._left(record.id, more=more)
+        self.reply(ArtifactList(artifacts=tuple(found[:limit]), keep_until=keep_until, left=left, more=more))
+
+    def _after(self) -> tuple[int, str] | None:
+        """Return the task and the path of the last file that was seen. Raises ApiError (422)."""
+        told = self.get_query_argument("after", None, strip=False)
+        if told is None:
+            return None
+        part, slash, path = told.partition("/")
+        if not (slash and _PART.fullmatch(part)):
+            raise ApiError(422, "invalid", f"after={told[:40]!r}: want PART/PATH of a file, like 0/model.pt")
+        return int(part), path
+
+    def _left(self, job_id: int, *, more: bool) -> tuple[str, ...]:
+        """Return what did not come. Who names no limit may be of a release that knows no pages."""
+        left = self.context.store.artifacts.left(job_id)
+        cut = more and self.get_query_argument("limit", None) is None
+        return (*left, _CUT) if cut else left
+
+
+class ArtifactHandler(UserHandler, RangeReply):
+    """One file. It may be anything, a pickle too, so not even admins get it."""
+
+    async def get(self, job_id: str, file: str) -> None:
+        record = self.job_record(job_id, admins=False)
+        part = self.query_int("part", 0, high=9_999) if self.get_query_argument("part", "") else None
+        found = self.context.store.artifacts.find(record.id, file, part)
+        path = found and self.context.blobs.output_of(record.id).path(found.sha256)
+        if found is None or path is None or not path.is_file():
+            message = f"job {record.id} has no file {file!r}"
+            raise ApiError(404, "unknown_file", message, f"api/jobs/{record.id}/files lists those it has")
+        await self.send_download(path, found.sha256, found.size_bytes, found.path.rpartition("/")[2])
+
+
+class TaskArtifactsHandler(TaskHandler):
+    """Small files of the bound job's output folder, several at once."""
+
+    def carried_bytes(self, message: BaseModel) -> int:
+        return most_of(message.contents) if isinstance(message, SmallFiles) else 0
+
+    async def post(self) -> None:
+        contents, job = self.parse(SmallFiles).contents, self.job()
+        try:
+            with ExitStack() as rooms:
+                for data in contents:
+                    rooms.enter_context(self.context.storage.reserve(job.owner, StorageKind.FILES, len(data)))
+                kept = await self._keep(self.context.blobs.output_of(job.id), contents)
+                self.context.store.storage.add(job.owner, job.id, StorageKind.FILES, kept)
+        except NotKept as error:
+            _annotate(self, _WAITS if error.full else "")
+            raise
+        _annotate(self, "")
+        self.set_status(204)
+        self.finish()
+
+    async def _keep(self, files: BlobFiles, contents: tuple[bytes, ...]) -> list[BlobInfo]:
+        # In threads at once: it is the disk that each of them waits for.
+        return await asyncio.gather(*(asyncio.to_thread(files.keep, data) for data in contents))
+
+
+class TaskArtifactHandler(JobFileUpload):
+    """A file of the bound job's output folder, from its agent."""
+
+    kind = StorageKind.FILES
+
+    @property
+    def files(self) -> BlobFiles:
+        return self.context.blobs.output_of(self.run_order().job_id)
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.run_order().output.size_bytes
+
+    @property
+    def body_name(self) -> str:
+        return "the file"
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        told = self.request.headers.get("Content-Length", "0")
+        if not self.refused and told.isdecimal() and int(told) >= _LONG_BYTES:
+            _annotate(self, _COMES)
+
+    def refuse(self, error: ApiError) -> None:
+        if error.detail.code == "disk_full":
+            _annotate(self, _WAITS)
+        super().refuse(error)
+
+    def enter(self, info: BlobInfo) -> None:
+        super().enter(info)
+        _annotate(self, "")
+
+
+def _annotate(handler: TaskHandler, note: str) -> None:
+    """Say beside the job, as long as it is so, why it does not end."""
+    handler.context.board.annotate(handler.run_order().job_id, note, "files")
+
+
+_BYTES = "application/octet-stream"
+ROUTES = (
+    Route(
+        "GET",
+        "api/jobs/{job_id}/files",
+        ArtifactsHandler,
+        "What a job left in its output folder, page by page",
+        scope=Scope.READ,
+        answer=ArtifactList,
+        query=(
+            Query("after", "string", "only files after this one, named by its PART/PATH"),
+            Query("limit", "integer", f"at most so many, by task and path; {_PAGE} if not given"),
+        ),
+    ),
+    Route(
+        "GET",
+        "api/jobs/{job_id}/files/{file}",
+        ArtifactHandler,
+        "One of these files, or a range of it",
+        scope=Scope.READ,
+        answer=_BYTES,
+        query=(Query("part", "integer", "of which task; the first one that has it if not given"),),
+    ),
+    Route(
+        "POST",
+        "api/tasks/files",
+        TaskArtifactsHandler,
+        "Store small files of the output folder, each by its SHA-256",
+        who=Who.TASK,
+        body=SmallFiles,
+        status=204,
+    ),
+    Route(
+        "PUT",
+        "api/tasks/files/{sha256}",
+        TaskArtifactHandler,
+        "Store a file of the output folder",
+        who=Who.TASK,
+        body=_BYTES,
+        answer=BlobInfo,
+    ),
+)

@@ -1,0 +1,263 @@
+"""Data sets: what users push, list and remove, and what the nodes' keepers fetch of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from minicluster.wire import (
+    BlobInfo,
+    DataSet,
+    DataSetList,
+    DataUse,
+    KeepDataSet,
+    KeeperOrders,
+    KeeperReport,
+    MissingPieces,
+    StorageKind,
+)
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.datasets.manager import DataSetRefused
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.api.storage.blobs import UserUpload
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.files import FileReply
+from minicluster_hub.web.long_polling import HeldHandler
+from minicluster_hub.web.route import Query, Route, Scope, Who
+from minicluster_hub.datasets.node_tracker import DATA
+from minicluster_hub.jobs.records import DataSetRecord
+
+
+def refused(error: DataSetRefused) -> ApiError:
+    return ApiError(error.status, error.code, error.message, error.hint)
+
+
+class _DataHandler(UserHandler):
+    """Base: one data set as users see it."""
+
+    def message(self, record: DataSetRecord) -> DataSet:
+        use = DataUse(name=record.name, owner=record.owner, manifest_sha256=record.manifest_sha256)
+        board = self.context.board
+        return DataSet(
+            name=record.name,
+            owner=record.owner,
+            manifest_sha256=record.manifest_sha256,
+            files=record.files,
+            size_bytes=record.size_bytes,
+            shared=record.shared,
+            created_at=record.created_at,
+            nodes=board.keepers.nodes_with(use, (node.name for node in board.node_views())),
+        )
+
+
+class DataSetsHandler(_DataHandler):
+    """The list."""
+
+    def get(self) -> None:
+        records = self.context.store.datasets.visible(self.owner_asked())
+        self.reply(DataSetList(sets=tuple(self.message(record) for record in records)))
+
+
+class DataSetHandler(_DataHandler):
+    """A data set of the user's own; admins also remove others'."""
+
+    async def put(self, data_name: str) -> None:
+        ask = self.parse(KeepDataSet)
+        files = self.context.data_sets
+        try:
+            record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
+        except DataSetRefused as error:
+            raise refused(error) from error
+        self.reply(self.message(record))
+
+    def delete(self, data_name: str) -> None:
+        owner = self.get_query_argument("owner", self.user.name)
+        if owner != self.user.name:
+            self.require(Scope.ADMIN)
+        if not self.context.data_sets.remove(owner, data_name):
+            message = f"there is no data set {data_name} of {'yours' if owner == self.user.name else owner}"
+            raise ApiError(404, "unknown_data_set", message, "%distribute data lists those there are.")
+        self.set_status(204)
+
+
+class MissingHandler(UserHandler):
+    """Says what a push has to send."""
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.report_bytes
+
+    async def post(self) -> None:
+        ask = self.parse(MissingPieces)
+        missing = await self.context.data_sets.missing(self.user.name, ask.pieces)
+        self.reply(MissingPieces(pieces=missing))
+
+
+class PieceHandler(UserUpload):
+    """Pieces. Whoever sends the bytes has them; a hash alone opens nothing."""
+
+    kind = StorageKind.DATA
+
+    def known_bytes(self, sha256: str) -> int | None:
+        piece = BlobInfo(sha256=sha256, size_bytes=0)
+        lacks = self.context.store.datasets.lacking(self.owner, (piece,), self.context.clock())
+        return None if lacks else self.as_on_disk(sha256)
+
+    def enter(self, info: BlobInfo) -> None:
+        self.context.store.datasets.add_piece(self.owner, info, self.context.clock())
+        if self.files.size(info.sha256) is None:
+            raise ApiError(503, "piece_swept", "the piece was removed while it came", "send it again")
+
+    @property
+    def files(self) -> BlobFiles:
+        return self.context.data_sets.files
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.piece_bytes
+
+    @property
+    def body_name(self) -> str:
+        return "the piece"
+
+
+class KeeperHandler(ServiceHandler):
+    """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
+
+    nodes: frozenset[str]
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.report_bytes
+
+    async def identify(self) -> None:
+        scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
+        self.nodes = self.context.board.keepers.tokens.nodes(token.strip())
+        if scheme.lower() != "keeper" or not self.nodes:
+            raise ApiError(401, "not_authenticated", "want the header `Authorization: keeper <the token>`")
+        self.check_nodes({node.name for node in self.context.board.node_views()}, self.nodes)
+
+    def check_nodes(self, own: Collection[str], named: Collection[str]) -> None:
+        """Raise ApiError (403) unless all of the nodes named are among these."""
+        for node in named:
+            if node not in own:
+                raise ApiError(403, "not_your_node", f"this token does not speak for a node {node[:80]}")
+
+
+class KeeperReportHandler(KeeperHandler):
+    """Takes what a keeper says; the same again does no harm."""
+
+    def post(self) -> None:
+        report = self.parse(KeeperReport)
+        self.check_nodes(self.nodes, report.nodes)
+        if self.context.board.keepers.hear(report):
+            self.context.reconciler.wake()
+        self.set_status(204)
+
+
+class KeeperOrdersHandler(KeeperHandler, HeldHandler):
+    """Answers when a keeper's nodes are to have something else, or after a while."""
+
+    async def get(self) -> None:
+        keepers, nodes = self.context.board.keepers, frozenset(self.get_query_arguments("node"))
+        self.check_nodes(self.nodes, nodes)
+        self.reply(await self.held(lambda: keepers.orders(nodes), keepers.bell, DATA))
+
+
+class KeeperPieceHandler(KeeperHandler, FileReply):
+    """A piece, or a manifest, of what the nodes are to have."""
+
+    async def get(self, sha256: str) -> None:
+        sets, wanted = self.context.data_sets, self.context.board.keepers.manifests(self.nodes)
+        if not self.context.store.datasets.holds(wanted, sha256):
+            raise ApiError(403, "not_your_piece", f"no node of this token is to have the piece {sha256}")
+        path = sets.files.path(sha256)
+        doubted = self.get_query_argument("doubted", "")
+        if not path.is_file() or (doubted and await asyncio.to_thread(sets.damaged, sha256)):
+            message = f"the job service has lost the piece {sha256}"
+            raise ApiError(404, "unknown_piece", message, "Push the data set again.")
+        self.set_header("Content-Type", "application/octet-stream")
+        await self.send_file(path)
+
+
+_BYTES = "application/octet-stream"
+_READ, _SUBMIT = Scope.READ, Scope.SUBMIT
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "api/data",
+        DataSetsHandler,
+        "Data sets: the user's own, and those that others share",
+        scope=_READ,
+        answer=DataSetList,
+        query=(Query("owner", "string", "`all` (admins): everyone's"),),
+    ),
+    Route(
+        "POST",
+        "api/data/missing",
+        MissingHandler,
+        "Which pieces a push has to send",
+        scope=_SUBMIT,
+        body=MissingPieces,
+        answer=MissingPieces,
+    ),
+    Route(
+        "PUT",
+        "api/data/pieces/{sha256}",
+        PieceHandler,
+        "Store a piece, or a manifest",
+        scope=_SUBMIT,
+        body=_BYTES,
+        answer=BlobInfo,
+    ),
+    Route(
+        "PUT",
+        "api/data/sets/{data_name}",
+        DataSetHandler,
+        "Make a data set of pieces that are here, or a new version of one",
+        scope=_SUBMIT,
+        body=KeepDataSet,
+        answer=DataSet,
+    ),
+    Route(
+        "DELETE",
+        "api/data/sets/{data_name}",
+        DataSetHandler,
+        "Remove a data set; jobs that named it keep what they need",
+        scope=_SUBMIT,
+        status=204,
+        query=(Query("owner", "string", "whose it is (admins)"),),
+    ),
+    Route(
+        "POST",
+        "api/keepers/report",
+        KeeperReportHandler,
+        "What a keeper has",
+        who=Who.KEEPER,
+        body=KeeperReport,
+        status=204,
+    ),
+    Route(
+        "GET",
+        "api/keepers/orders",
+        KeeperOrdersHandler,
+        "What a keeper's nodes are to have, held while `have` is the newest",
+        who=Who.KEEPER,
+        answer=KeeperOrders,
+        query=(
+            Query("have", "string", "the version that the keeper has"),
+            Query("node", "string", "a node that it keeps data for; can be repeated"),
+        ),
+    ),
+    Route(
+        "GET",
+        "api/keepers/pieces/{sha256}",
+        KeeperPieceHandler,
+        "A piece, or a manifest",
+        who=Who.KEEPER,
+        answer=_BYTES,
+        query=(Query("doubted", "string", "anything: it came damaged, so look whether it is here, too"),),
+    ),
+)

@@ -1,0 +1,186 @@
+"""The catalogue: what is offered, what users add to it, and an admin's word about that."""
+
+from __future__ import annotations
+
+from minicluster.wire import (
+    LAYER_FILE,
+    RECIPE_FILE,
+    Image,
+    ImageList,
+    ImageState,
+    JobState,
+    Publication,
+    PublishImage,
+    StorageKind,
+)
+from minicluster_hub.storage.artifacts import artifact_file
+from minicluster_hub.images.catalogue import ImageOwn
+from minicluster_hub.images.publishing import Left, PublishingBusy
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.errors import ApiError, too_many
+from minicluster_hub.web.route import Route, Scope, Who
+from minicluster_hub.api.servers import PlacesHandler
+from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.storage.quotas import cost
+from minicluster_hub.store import ImageNameTaken
+
+_MOST_OF_OWNER = 100
+"""Lists show all of them."""
+_MOST_RECIPES_BYTES = 8 << 20
+"""Of all images of an owner, as many of 600 packages. SQLite goes through recipes to read rows."""
+
+
+class ImagesHandler(UserHandler):
+    """The list, and its new entries."""
+
+    async def get(self) -> None:
+        admin = self.user.has(Scope.ADMIN)
+        self.reply(await self.context.catalogue.listed(self.user.name, everything=admin))
+
+    def post(self) -> None:
+        ask = self.parse(PublishImage)
+        if not self.context.catalogue.can_publish:
+            message = "this cluster takes no images from its users"
+            raise ApiError(403, "publishing_off", message, "Ask who runs it to add the packages.")
+        job = self.job_record(str(ask.job_id), admins=False)
+        try:
+            self.context.store.images.check_name(ask.name, job.owner)
+        except ImageNameTaken as taken:
+            raise ApiError(409, "name_taken", str(taken), "Choose another name.") from taken
+        left = self._left_by(job)
+        if not self.context.publications.knows(job, ask):
+            self._check_room(job.owner, left.layer.stat().st_size, left.recipe.stat().st_size)
+        try:
+            told = self.context.publications.ask(job, ask, left)
+        except PublishingBusy as busy:
+            raise too_many("publishing_busy", str(busy), "Try again when one is done.", wait_s=10.0) from busy
+        self.reply(told, 202)
+
+    def _check_room(self, owner: str, layer_bytes: int, recipe_bytes: int) -> None:
+        """Raise OverQuota, DiskReserved, ApiError: an image counts as long as it is not retired."""
+        images, message = self.context.store.images, ""
+        if images.count(owner) >= _MOST_OF_OWNER:
+            message = f"{_MOST_OF_OWNER} images of yours are in the catalogue, which is the most"
+        elif images.recipe_bytes(owner) + recipe_bytes > _MOST_RECIPES_BYTES:
+            most = f"{_MOST_RECIPES_BYTES >> 20} MB"
+            message = f"the lists of packages of all images of yours would have more than {most} together"
+        if message:
+            raise ApiError(409, "too_many_images", message, "Ask an admin to retire those that nobody needs.")
+        size_bytes = layer_bytes + recipe_bytes
+        self.context.storage.room.check(size_bytes)
+        self.context.storage.check(owner, StorageKind.IMAGES, cost(size_bytes))
+
+    def _left_by(self, job: JobRecord) -> Left:
+        """Return what the publishing job left. Raises ApiError (409, 422)."""
+        if job.state is not JobState.SUCCEEDED:
+            hint = "" if job.state.terminal else "Wait for its end."
+            raise ApiError(409, "job_not_done", f"job {job.id} is {job.state}: it left nothing yet", hint)
+        store, blobs = self.context.store, self.context.blobs
+        layer, recipe = (artifact_file(store, blobs, job.id, name) for name in (LAYER_FILE, RECIPE_FILE))
+        if layer is None or recipe is None or job.spec.image is None:
+            message = f"job {job.id} left no layer of an image"
+            raise ApiError(422, "no_layer", message, "%distribute publish NAME makes one and publishes it.")
+        return Left(layer, recipe)
+
+
+class ImageHandler(UserHandler):
+    """One image, with all of its packages: lists have the first ones."""
+
+    async def get(self, digest: str) -> None:
+        admin = self.user.has(Scope.ADMIN)
+        image = await self.context.catalogue.whole(digest, self.user.name, everything=admin)
+        if image is None:
+            raise _unknown(digest)
+        self.reply(image)
+
+
+class ImageStateHandler(UserHandler):
+    """Base: an admin's word about an image."""
+
+    state: ImageState
+
+    def post(self, digest: str) -> None:
+        try:
+            image = self.context.catalogue.change(digest, self.state, self.user.name)
+        except ImageOwn as own:
+            raise ApiError(409, "image_own", str(own), own.hint) from own
+        if image is None:
+            raise _unknown(digest)
+        # Jobs that wait for a retired one are to be told.
+        self.context.reconciler.wake()
+        self.reply(image)
+
+
+class AllowHandler(ImageStateHandler):
+    state = ImageState.ALLOWED
+
+
+class RetireHandler(ImageStateHandler):
+    state = ImageState.RETIRED
+
+
+class ServerImagesHandler(PlacesHandler):
+    """What notebook servers may run: for the spawner, whose form lists it."""
+
+    async def get(self) -> None:
+        self.reply(await self.context.catalogue.listed(""))
+
+
+def _unknown(digest: str) -> ApiError:
+    message = f"there is no image {digest} in the catalogue"
+    return ApiError(404, "unknown_image", message, "GET api/images lists them")
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "api/images",
+        ImagesHandler,
+        "Images that jobs may name; admins see all of them",
+        scope=Scope.READ,
+        answer=ImageList,
+    ),
+    Route(
+        "POST",
+        "api/images",
+        ImagesHandler,
+        "Publish what a job left; again: how far that is",
+        scope=Scope.SUBMIT,
+        body=PublishImage,
+        answer=Publication,
+        status=202,
+    ),
+    Route(
+        "GET",
+        "api/images/{digest}",
+        ImageHandler,
+        "One image with all of its packages; lists have the first ones",
+        scope=Scope.READ,
+        answer=Image,
+    ),
+    Route(
+        "POST",
+        "api/images/{digest}/allow",
+        AllowHandler,
+        "Let jobs and servers run an image",
+        scope=Scope.ADMIN,
+        answer=Image,
+    ),
+    Route(
+        "POST",
+        "api/images/{digest}/retire",
+        RetireHandler,
+        "Start nothing more in an image",
+        scope=Scope.ADMIN,
+        answer=Image,
+    ),
+    Route(
+        "GET",
+        "api/servers/images",
+        ServerImagesHandler,
+        "Images that notebook servers may run",
+        who=Who.SPAWNER,
+        scope=Scope.PLACE,
+        answer=ImageList,
+    ),
+)

@@ -1,0 +1,78 @@
+"""What users keep: how much, of what, how much they may; what a job keeps can be removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from minicluster.wire import OwnerStorage, StorageKind, StorageReport, StorageUse
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.route import Query, Route, Scope
+from minicluster_hub.storage.removal import JobRemoval
+
+_MOST_THINGS = 100
+
+
+class StorageHandler(UserHandler):
+    """The user's own; for admins, everyone's and the disk's."""
+
+    async def get(self) -> None:
+        owner, store, storage = self.owner_asked(), self.context.store, self.context.storage
+        if owner is None:
+            used = await asyncio.to_thread(store.storage.used_by_all)
+        else:
+            used = {owner: await asyncio.to_thread(store.storage.used, owner)}
+        owners = sorted((self._of(*one) for one in used.items()), key=lambda one: -one.used_bytes)
+        things = await asyncio.to_thread(store.storage.largest, owner, _MOST_THINGS)
+        disk = storage.room.told() if owner is None else None
+        self.reply(StorageReport(owners=tuple(owners), things=tuple(things), disk=disk))
+
+    def _of(self, owner: str, uses: Mapping[StorageKind, StorageUse]) -> OwnerStorage:
+        ranked = sorted(uses.values(), key=lambda use: -use.size_bytes)
+        storage = self.context.storage
+        return OwnerStorage(
+            owner=owner,
+            used_bytes=sum(use.size_bytes for use in ranked),
+            limit_bytes=storage.limit_of(owner),
+            coming_bytes=storage.coming_bytes(owner),
+            uses=tuple(ranked),
+        )
+
+
+class JobStorageHandler(UserHandler):
+    """What one job keeps."""
+
+    async def delete(self, job_id: str) -> None:
+        record, context = self.job_record(job_id), self.context
+        if not record.state.terminal:
+            message = f"job {record.id} is {record.state}: it needs what it keeps"
+            raise ApiError(409, "job_open", message, f"end it first: %distribute stop {record.id}")
+        if record.removed_at is None:
+            removal = JobRemoval(context.store, context.blobs, context.logs, context.storage)
+            await removal.remove(record, self.user.name, context.clock())
+            context.log.info("%s removed what job %s of %s kept", self.user.name, record.id, record.owner)
+            context.board.changes.ring(record.id)
+        self.set_status(204)
+        self.finish()
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "api/storage",
+        StorageHandler,
+        "What one keeps on the service's disk, how much one may, and what is largest",
+        scope=Scope.READ,
+        answer=StorageReport,
+        query=(Query("owner", "string", "`all` (admins): everyone's"),),
+    ),
+    Route(
+        "DELETE",
+        "api/jobs/{job_id}/storage",
+        JobStorageHandler,
+        "Remove the cell, result, snapshots, files and output of a job that is over; its story stays",
+        scope=Scope.SUBMIT,
+        status=204,
+    ),
+)

@@ -1,0 +1,63 @@
+"""Snapshots of jobs: up from and down to agents, and as files for their owner."""
+
+from __future__ import annotations
+
+from minicluster.wire import SnapshotList, StorageKind
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.api.storage.blobs import JobFileUpload
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.files import FileReply
+from minicluster_hub.api.removed import check_kept
+
+
+class SnapshotsHandler(UserHandler):
+    """What a job left to go on from."""
+
+    def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        self.reply(SnapshotList(snapshots=tuple(self.context.store.snapshots.listed(record.id))))
+
+
+class SnapshotHandler(UserHandler, FileReply):
+    """One snapshot as a tar file. It holds pickles of the owner's, so not even admins get it."""
+
+    async def get(self, job_id: str, step: str) -> None:
+        record = self.job_record(job_id, admins=False)
+        check_kept(record, "the snapshot")
+        number = self.query_int("part", 0, high=9_999)
+        found = {one.step: one for one in self.context.store.snapshots.records(record.id)}.get(int(step))
+        if found is None or number >= len(found.parts):
+            message = f"job {record.id} has no snapshot of step {step}"
+            raise ApiError(
+                404, "unknown_snapshot", message, f"api/jobs/{record.id}/snapshots lists those it has"
+            )
+        self.set_header("Content-Type", "application/x-tar")
+        self.offer_as(f"job-{record.id}-step-{found.step}.tar")
+        await self.send_file(self.context.blobs.of_job(record.id).path(found.parts[number].sha256))
+
+
+class TaskSnapshotHandler(JobFileUpload, FileReply):
+    """A snapshot of the bound job: the one to go on from down, new ones up."""
+
+    kind = StorageKind.SNAPSHOTS
+
+    @property
+    def files(self) -> BlobFiles:
+        return self.context.blobs.of_job(self.run_order().job_id)
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.snapshot_bytes
+
+    @property
+    def body_name(self) -> str:
+        return "the snapshot"
+
+    async def get(self, sha256: str) -> None:
+        run = self.run_order()
+        wanted = run.snapshot.parts if run.snapshot else ()
+        if sha256 not in {part.sha256 for part in wanted}:
+            raise ApiError(404, "unknown_blob", f"{sha256} is not the snapshot that this task goes on from")
+        self.set_header("Content-Type", "application/octet-stream")
+        await self.send_file(self.context.blobs.of_job(run.job_id).path(sha256))

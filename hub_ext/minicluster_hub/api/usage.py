@@ -1,0 +1,114 @@
+"""GPU-hours by owner or group, and by day, week or month, as JSON and as a CSV file for a spreadsheet."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from datetime import UTC, datetime
+
+from minicluster.wire import UsageReport
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.route import Query, Route, Scope
+from minicluster_hub.usage.report import BY, PERIODS, Question, begin, report
+
+_DAY_S = 86_400
+_HOURS = ("gpu_hours", "slot_hours", "server_gpu_hours", "jobs")
+
+
+class UsageHandler(UserHandler):
+    """One's own hours; an admin's answer has everybody's."""
+
+    async def get(self) -> None:
+        self.reply(await self.report())
+
+    async def report(self) -> UsageReport:
+        """Return what the URL asks for. Raises ApiError (422)."""
+        asked, store, now = self._question(), self.context.store, self.context.clock()
+        mine = None if self.user.has(Scope.ADMIN) else self.user.name
+        # In a thread: of years there are many rows.
+        return await asyncio.to_thread(lambda: report(store.usage.since(asked.since, mine), asked, now))
+
+    def _question(self) -> Question:
+        by, period = self._choice("by", BY) or "user", self._choice("period", PERIODS)
+        until = self._moment("to", _DAY_S) or int(self.context.clock())
+        since = self._moment("from", 0)
+        if since is None:
+            month_ago = max(0, until - 30 * _DAY_S)
+            since = begin(month_ago, period) if period else month_ago
+        if since >= until:
+            raise ApiError(422, "empty_period", f"the period ends before it begins: {since} to {until}")
+        return Question(since, until, by, period, self.context.store.owners.groups_of)
+
+    def _choice(self, name: str, there: tuple[str, ...]) -> str:
+        told = self.get_query_argument(name, "")
+        if told and told not in there:
+            raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want one of {', '.join(there)}")
+        return told
+
+    def _moment(self, name: str, day_end_s: int) -> int | None:
+        """Return a moment of the URL's query, None if it is not there: a day, or seconds since the epoch."""
+        told = self.get_query_argument(name, None)
+        if told is None:
+            return None
+        try:
+            day = datetime.strptime(told, "%Y-%m-%d").replace(tzinfo=UTC)
+        except ValueError:
+            return self.query_int(name, 0, high=2**37)
+        return int(day.timestamp()) + day_end_s
+
+
+class UsageFileHandler(UsageHandler):
+    async def get(self) -> None:
+        told, text = await self.report(), io.StringIO()
+        period = ("period",) if told.period else ()
+        names = (
+            (*period, "owner", *_HOURS)
+            if told.by == "user"
+            else (*period, "group", *_HOURS, "shared_gpu_hours")
+        )
+        table = csv.writer(text)
+        table.writerow(names)
+        for row in told.rows:
+            table.writerow([_harmless(getattr(row, name)) for name in names])
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        self.set_header("Content-Disposition", 'attachment; filename="usage.csv"')
+        self.finish(text.getvalue())
+
+
+def _harmless(value: object) -> object:
+    """Return text that a spreadsheet does not take for a formula, and hours with three digits."""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
+
+
+_ASKED = (
+    Query("by", "string", "`user` (if not given) or `group`; who is in two groups counts in both"),
+    Query("period", "string", "`day`, `week` or `month` (UTC): a row for each; all in one if not given"),
+    Query(
+        "from", "string", "a day (2026-11-01) or seconds since the epoch; 30 days before the end if not given"
+    ),
+    Query("to", "string", "a day, which is in it, or seconds since the epoch; now if not given"),
+)
+ROUTES: tuple[Route, ...] = (
+    Route(
+        "GET",
+        "api/usage",
+        UsageHandler,
+        "Hours of GPUs and slots by owner or group; admins see everybody's",
+        scope=Scope.READ,
+        answer=UsageReport,
+        query=_ASKED,
+    ),
+    Route(
+        "GET",
+        "api/usage.csv",
+        UsageFileHandler,
+        "The same as a file for a spreadsheet",
+        scope=Scope.READ,
+        answer="text/csv",
+        query=_ASKED,
+    ),
+)

@@ -1,0 +1,82 @@
+"""Which command does what; errors end here, as one text for the administrator."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from minicluster_hub.cluster.commands import accounts, down, status, up
+from minicluster_hub.cluster.registry import publisher
+from minicluster_hub.cluster.plan import record
+from minicluster_hub.cluster import swarm
+from minicluster_hub.cluster.daemon import Daemon, check_engine
+from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
+from minicluster_hub.engines.swarm.docker import DockerError
+from minicluster_hub.launch.messages import complain, new_password, removed, say
+
+_ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "rmuser", "publisher")
+
+
+def do(given: argparse.Namespace) -> int:
+    """Do a command; return the exit code."""
+    commands: dict[str, Callable[[Daemon, argparse.Namespace], int]] = {
+        "up": up.up,
+        "upgrade": up.upgrade,
+        "down": down.down,
+        "status": status.status,
+        "doctor": _doctor,
+        "passwd": _passwd,
+        "adduser": _adduser,
+        "rmuser": _rmuser,
+        "publisher": _publisher,
+    }
+    try:
+        daemon = Daemon.connect()
+        if given.command != "doctor":
+            check_engine(daemon)
+        if given.command in _ON_A_CLUSTER and not daemon.call("info")["Swarm"].get("ControlAvailable"):
+            raise ClusterMissing(
+                "There is no cluster here: `up` makes one. Of another machine's cluster this is told on its "
+                "first machine."
+            )
+        return commands[given.command](daemon, given)
+    except ClusterError as error:
+        complain(str(error))
+    except DockerError as error:
+        complain(f"The Docker Engine refuses: {error.message}\nThe command doctor looks further.")
+    except KeyboardInterrupt:
+        complain("stopped; the same command goes on where this one was")
+    return 1
+
+
+def _doctor(daemon: Daemon, given: argparse.Namespace) -> int:
+    from minicluster_hub.cluster.doctor.command import doctor
+
+    return doctor(daemon, json=given.json)
+
+
+def _passwd(daemon: Daemon, given: argparse.Namespace) -> int:
+    say(new_password(given.user, accounts.ask(daemon, ["reset", given.user])))
+    return 0
+
+
+def _adduser(daemon: Daemon, given: argparse.Namespace) -> int:
+    more = ["--admin"] if given.admin else []
+    say(new_password(given.user, accounts.ask(daemon, ["add", given.user, *more])))
+    return 0
+
+
+def _rmuser(daemon: Daemon, given: argparse.Namespace) -> int:
+    accounts.ask(daemon, ["remove", given.user])
+    say(removed(given.user))
+    return 0
+
+
+def _publisher(daemon: Daemon, given: argparse.Namespace) -> int:
+    known = record.load(daemon)
+    if known is None:
+        raise ClusterMissing("There is no cluster here: make one with `up`.")
+    login = publisher.login(daemon, known, swarm.this_node(daemon).id)
+    say(f"registry  {up.PUBLISHING_DOOR}   (on this machine)")
+    say(f"user      {login['username']}\npassword  {login['password']}")
+    return 0

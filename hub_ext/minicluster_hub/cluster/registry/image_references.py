@@ -1,0 +1,132 @@
+"""From an image's name to a reference that each node can pull, by digest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from minicluster_hub.cluster.daemon import Daemon
+from minicluster_hub.cluster.errors import ImageUnusable
+from minicluster_hub.cluster.registry.relay import CACHE_DOOR, HOST, PUBLISH_DOOR, REGISTRY_DOOR
+from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
+
+_HUB_NAMES = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
+PUBLISHED = f"{HOST}:{PUBLISH_DOOR}/minicluster"
+OLDEST_RANKS = (0, 2)
+"""The release since which ranks report by TLS; those of older ones cannot speak to this job service."""
+Progress = Callable[[str], None]
+
+
+def own_image(container: Mapping[str, Any] | None) -> str:
+    """Return the image of the container that the command runs in, as it was named; "" outside one."""
+    return str(container["Config"]["Image"]) if container else ""
+
+
+def for_the_platform(daemon: Daemon, name: str, progress: Progress) -> str:
+    """Return NAME@DIGEST that other nodes can pull too; else the image's id, good on this manager alone."""
+    image = ensure_local(daemon, name, progress)
+    repository, digest = split(name)[0], split(name)[2]
+    known = sorted(image.get("RepoDigests") or (), key=lambda one: not one.startswith(f"{repository}@"))
+    for candidate in [f"{repository}@{digest}"] if digest else known:
+        # An engine may note a digest for an image that was only built here: the registry has to have it.
+        with suppress(DockerError):
+            daemon.once("inspect_distribution", candidate)
+            return candidate
+    return str(image["Id"])
+
+
+def through_cache(daemon: Daemon, name: str, upstream: str | None) -> str | None:
+    """Return the reference by which nodes pull an image through the cache; None if it is not upstream's."""
+    host, path = host_and_path(split(name)[0])
+    if upstream is None or _registry_host(host) != urlsplit(upstream).netloc:
+        return None
+    digest = split(name)[2]
+    if not digest:
+        try:
+            digest = daemon.once("inspect_distribution", name)["Descriptor"]["digest"]
+        except DockerError:
+            return None
+    return f"{HOST}:{CACHE_DOOR}/{path}@{digest}"
+
+
+def publish(daemon: Daemon, name: str, as_name: str, login: Mapping[str, str], progress: Progress) -> str:
+    """Push an image into the cluster's registry; return the reference by which nodes pull it."""
+    image = ensure_local(daemon, name, progress)
+    repository, tag = f"{PUBLISHED}/{as_name}", str(image["Id"]).removeprefix("sha256:")[:12]
+    daemon.call("tag", image["Id"], repository, tag)
+    digest = ""
+    layers: dict[str, str] = {}
+    for line in daemon.stream("push", repository, tag=tag, auth_config=dict(login)):
+        digest = (line.get("aux") or {}).get("Digest", digest)
+        if "id" in line:
+            layers[line["id"]] = str(line.get("status", ""))
+            done = sum(state in ("Pushed", "Layer already exists") for state in layers.values())
+            progress(f"{done} of {len(layers)} layers")
+    if not digest:
+        raise ImageUnusable(
+            f"The image {name} was pushed into the cluster's registry, and has no digest there."
+        )
+    return f"{HOST}:{REGISTRY_DOOR}/minicluster/{as_name}@{digest}"
+
+
+def ensure_local(daemon: Daemon, name: str, progress: Progress) -> Mapping[str, Any]:
+    """Return what the engine knows of an image; pull it if it is not there. Raises ImageUnusable."""
+    try:
+        return daemon.call("inspect_image", name)
+    except DockerMissing:
+        pass
+    try:
+        repository, tag, digest = split(name)
+        for line in daemon.stream("pull", repository, tag=digest or tag or "latest"):
+            progress(f"pulling: {line.get('status', '')}")
+        return daemon.call("inspect_image", name)
+    except DockerError as error:
+        raise ImageUnusable(
+            f"The image {name} is not on this machine and cannot be pulled: {error.message}. Check the name."
+            " Where the machine cannot reach the outside, load the image (docker load), or name one that it"
+            " can reach."
+        ) from error
+
+
+def ranks_can_report(daemon: Daemon, hub_image: str) -> bool:
+    """Tell whether ranks of a hub image's release can speak to this one's job service.
+
+    An image that is gone, or names no release, is taken for new enough.
+    """
+    try:
+        about = daemon.call("inspect_image", hub_image)
+    except DockerMissing:
+        return True
+    told = ((about.get("Config") or {}).get("Labels") or {}).get("org.opencontainers.image.version", "")
+    found = re.match(r"(\d+)\.(\d+)", told)
+    return found is None or (int(found[1]), int(found[2])) >= OLDEST_RANKS
+
+
+def split(name: str) -> tuple[str, str, str]:
+    """Return REPOSITORY, TAG and DIGEST of REPOSITORY[:TAG][@DIGEST]; "" for what is not there."""
+    rest, _, digest = name.partition("@")
+    head, slash, last = rest.rpartition("/")
+    last, _, tag = last.partition(":")
+    return f"{head}{slash}{last}", tag, digest
+
+
+def host_and_path(repository: str) -> tuple[str, str]:
+    """Return a repository's registry and its path there, with Docker's own defaults filled in."""
+    first, slash, rest = repository.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        host, path = first, rest
+    else:
+        host, path = "docker.io", repository
+    return host, path if "/" in path or host != "docker.io" else f"library/{path}"
+
+
+def upstream_of(name: str) -> str:
+    """Return the URL of the registry that an image comes from."""
+    return f"https://{_registry_host(host_and_path(split(name)[0])[0])}"
+
+
+def _registry_host(host: str) -> str:
+    return _HUB_NAMES.get(host, host)

@@ -1,0 +1,87 @@
+"""When waiting jobs may start: worked out beside the loop that acts, for it takes longer than a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from math import ceil
+
+from minicluster_hub.support.computing import Rests
+from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.policy.custom_policy import OwnPolicy
+from minicluster_hub.scheduling.base import Placement, Policy
+from minicluster_hub.scheduling.reservations.keeping import Kept
+from minicluster_hub.scheduling.placement.outside import kept_off
+
+PAUSE_S = 5.0
+"""Between two forecasts, at least: the queue may change a hundred times a second."""
+_RESTS = 3
+"""Times as long as a forecast took: of a long queue it costs seconds of the core that requests need."""
+_ROUNDED_TO_S = 60.0
+
+Starts = Mapping[int, float]
+
+
+class Foretelling:
+    """`starts`: of waiting jobs, as far as one can tell. `latest`: if all jobs run to their time limits.
+    `told`: called when they have changed.
+    """
+
+    def __init__(self, rules: Rules, told: Callable[[], None], log: logging.Logger) -> None:
+        self.starts: Starts = {}
+        self.latest: Starts = {}
+        self._rules = rules
+        self._told = told
+        self._log = log
+        self._newest: Kept | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    def look(self, kept: Kept) -> None:
+        """Foretell from what claims leave now, unless something newer comes before its turn."""
+        self._newest = kept
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _run(self) -> None:
+        while self._newest is not None:
+            kept, self._newest = self._newest, None
+            policy, placement, began = self._rules.policy, self._rules.placement, time.monotonic()
+            if isinstance(policy, OwnPolicy):
+                starts, self.latest = {}, {}  # It answers one question at a time: those of the plans.
+            else:
+                starts, self.latest = await asyncio.to_thread(self._foretell, kept, policy, placement)
+            if starts != self.starts:
+                self.starts = starts
+                self._told()
+            await asyncio.sleep(max(PAUSE_S, _RESTS * (time.monotonic() - began)))
+
+    def _foretell(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
+        """Return when waiting jobs are expected to start, and by when at the latest.
+
+        Of starts after a claim begins, or too late for a claim to come, nothing is said: the forecast knows
+        only what claims leave now.
+        """
+        from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
+
+        snapshot, outside, rests = kept.snapshot, kept_off(placement, kept.barred), Rests()
+        try:
+            found = forecast(snapshot, policy, outside, rest=rests)
+            bounded = self._rules.in_force.choice.policy in BOUNDED
+            latest = latest_starts(snapshot, policy, outside, rests) if bounded else {}
+        except Exception:
+            self._log.exception("no forecast of the queue")
+            return {}, {}
+        known_until = {job.job_id: kept.known_until(job) for job in snapshot.waiting}
+        starts = {job_id: _rounded(round, at) for job_id, at in found.items() if at < known_until[job_id]}
+        ends = {job_id: _rounded(ceil, at) for job_id, at in latest.items() if at < known_until[job_id]}
+        return starts, {job_id: max(at, starts.get(job_id, at)) for job_id, at in ends.items()}
+
+
+def _rounded(how: Callable[[float], int], at: float) -> float:
+    return _ROUNDED_TO_S * how(at / _ROUNDED_TO_S)

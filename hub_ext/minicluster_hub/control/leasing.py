@@ -1,0 +1,96 @@
+"""Keeps the scheduler's decisions in the store: who gets slots, and who makes room for others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.quarantine import Quarantine
+from minicluster_hub.scheduling.allocation.free_slots import Places
+from minicluster_hub.scheduling.scheduler import (
+    Admit,
+    Decision,
+    Extend,
+    Grow,
+    Reclaim,
+    Resize,
+    Reuse,
+    Trim,
+)
+from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.control.steps import PLACING, Step
+from minicluster_hub.store import GangTaken, SlotTaken, Store
+
+
+class Leasing:
+    """See the module. pause_growth: called with a job that lost a node."""
+
+    def __init__(
+        self,
+        store: Store,
+        board: Board,
+        quarantine: Quarantine,
+        pause_growth: Callable[[int], None],
+        log: logging.Logger,
+    ) -> None:
+        self._store = store
+        self._board = board
+        self._quarantine = quarantine
+        self._pause_growth = pause_growth
+        self._log = log
+
+    def apply(self, decision: Decision, now: float) -> bool:
+        """Keep a decision; return whether anything was done. What it raises concerns its job alone."""
+        kind, number = (
+            ("gang", decision.gang_id) if isinstance(decision, (Trim, Reclaim)) else ("job", decision.job_id)
+        )
+        step = Step(PLACING, kind, number)
+        if self._quarantine.waits(step):
+            return False
+        with self._quarantine.isolate(step, number if kind == "job" else None):
+            return self._keep(decision, now)
+        return False
+
+    def _keep(self, decision: Decision, now: float) -> bool:
+        try:
+            match decision:
+                case Admit(job_id, places):
+                    self._store.admit(job_id, places, now)
+                case Reuse(job_id, gang_id):
+                    self._store.bind(job_id, gang_id, now)
+                case Extend(job_id, gang_id, places):
+                    self._store.bind(job_id, gang_id, now, places)
+                case Grow(job_id, places):
+                    self._store.grow(job_id, places, now)
+                case Resize(job_id, places, why):
+                    self._resize(job_id, places, why, now)
+                case Trim(gang_id, nodes):
+                    self._trim(gang_id, nodes, now)
+                    return True
+                case Reclaim(gang_id):
+                    self._store.end_gang(gang_id)
+                    return True
+        except (SlotTaken, GangTaken) as error:
+            self._log.warning("the plan no longer holds: %s", error)
+            return False
+        self._log.info("job %s: %s", job_id, decision)
+        self._board.ring(job_id)
+        return True
+
+    def _trim(self, gang_id: int, nodes: Sequence[str], now: float) -> None:
+        tasks = self._board.scenes[gang_id].tasks
+        self._store.drop_tasks(gang_id, [task.id for task in tasks if task.node in nodes], now)
+
+    def _resize(self, job_id: int, places: Places, why: str, now: float) -> None:
+        """Have a fault-tolerant job go on with what it keeps; any other starts again from its snapshot."""
+        scene = next(one for one in self._board.scenes.values() if one.job and one.job.id == job_id)
+        kept = set(places)
+        gone = tuple(task for task in scene.tasks if (task.node, task.slots) not in kept)
+        if scene.tolerates_loss and places and len(gone) == len(scene.tasks) - len(places):
+            self._store.drop_tasks(scene.gang.id, [task.id for task in gone], now)
+            nodes = ", ".join(task.node for task in gone)
+            self._store.note(job_id, "shrunk", f"{nodes} leaves: the job {why}", now)
+            self._pause_growth(job_id)
+        else:
+            self._store.apply(job_id, JobEvent.PREEMPTED, now, reason=why, losses=0)

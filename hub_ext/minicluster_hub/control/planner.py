@@ -1,0 +1,260 @@
+"""Asks the scheduler what may start, and keeps its decisions in the store."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from minicluster.wire import JobSpec, JobState
+from minicluster_hub.usage.accounting import Accounts
+from minicluster_hub.control.status_cache import Board
+from minicluster_hub.usage.reservations import Bookings
+from minicluster_hub.engines.base import Engine
+from minicluster_hub.control.forecast_worker import Foretelling
+from minicluster_hub.control.leasing import Leasing
+from minicluster_hub.jobs.records import GangTarget, JobRecord, World
+from minicluster_hub.control.quarantine import Quarantine
+from minicluster_hub.policy.errors import PlanFailed
+from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.policy.custom_policy import OwnPolicy
+from minicluster_hub.jobs.gang_state import Limits, Sight, silent_nodes
+from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
+from minicluster_hub.scheduling.base import Snapshot, Topology
+from minicluster_hub.scheduling.blame import at_fault
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.reservations.held_slots import Against
+from minicluster_hub.scheduling.reservations.keeping import Kept, first, keep, meanwhile
+from minicluster_hub.scheduling.quotas import Within
+from minicluster_hub.scheduling.reasons import explain
+from minicluster_hub.scheduling.scheduler import (
+    Decision,
+    Schedule,
+)
+from minicluster_hub.scheduling.standing import Planned
+from minicluster_hub.store import Store, StoreError
+
+GROWTH_PAUSE_S = 5.0
+"""How long a job that lost a node, or a node that was to join it, gets no other one."""
+REFUSED_GROWTH_PAUSE_S = 60.0
+"""The same after one that could not join: it would be tried again, with the same end."""
+
+_PLAIN = JobRecord(
+    0,
+    "",
+    JobSpec(payload_sha256="0" * 64),
+    JobState.QUEUED,
+    "",
+    0,
+    None,
+    None,
+    0,
+    0,
+    None,
+    None,
+    None,
+    None,
+    None,
+)
+"""A job at which no policy can take offence."""
+
+
+class JobsAtFault(Exception):
+    """Planning raises because of these jobs: it works without them. The cause is what it raised."""
+
+    def __init__(self, jobs: Sequence[JobRecord]) -> None:
+        super().__init__(f"planning raises at jobs {', '.join(str(job.id) for job in jobs)}")
+        self.jobs = tuple(jobs)
+
+
+class Planner:
+    """Starts jobs by leasing slots: what follows is the reconciler's business."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        board: Board,
+        rules: Rules,
+        accounts: Accounts,
+        limits: Limits,
+        log: logging.Logger,
+        quarantine: Quarantine,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._board = board
+        self._rules = rules
+        self._accounts = accounts
+        self._limits = limits
+        self._log = log
+        self._leasing = Leasing(store, board, quarantine, self.pause_growth, log)
+        self._clock = clock
+        self._no_growth: dict[int, float] = {}
+        self._ending_since: dict[int, float] = {}
+        self._held_out: Mapping[int, float] = {}
+        self._held_out_until: Mapping[int, float] = {}
+        self._foretelling = Foretelling(rules, self._explain, log)
+        self.settling: frozenset[int] = frozenset()
+        """Jobs that lost a node a moment ago: look again soon."""
+        self.again_at: float | None = None
+        """When the plan may be another one though nothing happens."""
+        self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
+        """What was last planned for: without the jobs that quotas and claims hold back."""
+        self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
+        self.bookings = Bookings(store, log)
+
+    def plan(self, world: World, sight: Sight) -> bool:
+        """Start jobs, make room for others; return whether anything was done. Raises JobsAtFault."""
+        try:
+            with self._blaming(world, sight):
+                return self._plan(world, sight)
+        except PlanFailed as failed:
+            self._rules.blame(failed)
+            return True
+
+    def _plan(self, world: World, sight: Sight) -> bool:
+        self._within, self._kept = self._look(world, sight)
+        self.snapshot = snapshot = self._kept.snapshot
+        for urgent in first(self._kept, self._rules.placement):
+            if any([self._leasing.apply(decision, sight.now) for decision in urgent]):
+                self._rules.drop_answer()
+                return True
+        decisions = self._decide(snapshot)
+        done = [self._leasing.apply(decision, sight.now) for decision in decisions]
+        if not any(done):
+            self._rules.ask_again(snapshot)
+            self._explain()
+            self._board.show_closed(self.bookings.closed(sight.now))
+        if snapshot.waiting:
+            self._foretelling.look(self._kept)
+        return any(done)
+
+    def close(self) -> None:
+        self._foretelling.close()
+        self._rules.close()
+
+    def _explain(self) -> None:
+        starts = self._foretelling.starts
+        waits = explain(self._kept.shown(), starts, self._held_out_until)
+        self._board.planned = Planned(self.snapshot, self._foretelling.latest)
+        self._board.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
+
+    @contextmanager
+    def _blaming(self, world: World, sight: Sight) -> Iterator[None]:
+        """Turn what planning raises because of some jobs into JobsAtFault."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:
+            jobs = at_fault(
+                world.jobs, _PLAIN, lambda some: self._raises(replace(world, jobs=tuple(some)), sight)
+            )
+            if jobs:
+                raise JobsAtFault(jobs) from error
+            raise
+
+    def _raises(self, world: World, sight: Sight) -> bool:
+        """Whether planning for this world raises; nothing is done. A lab's own policy is not asked again."""
+        rules = self._rules
+        try:
+            _, kept = self._left(self._snapshot(world, sight))
+            for _ in first(kept, rules.placement):
+                pass
+            if not isinstance(rules.policy, OwnPolicy):
+                rules.schedule(kept.snapshot, kept.barred)
+            explain(kept.shown(), {}, {})
+        except Exception:
+            return True
+        return False
+
+    def _look(self, world: World, sight: Sight) -> tuple[Within, Kept]:
+        """Return what quotas leave of what there is, and what claims leave of that."""
+        snapshot = self._snapshot(world, sight)
+        self.bookings.attend(snapshot)
+        return self._left(snapshot)
+
+    def _left(self, snapshot: Snapshot) -> tuple[Within, Kept]:
+        within = self._accounts.within_quotas(snapshot)
+        return within, keep(within.snapshot, self.bookings.claims(), self.bookings.groups_of)
+
+    def _undecided(self, snapshot: Snapshot) -> bool:
+        """Whether there is anything to plan."""
+        return bool(snapshot.waiting or snapshot.growing or (snapshot.running and self._rules.moves_running))
+
+    def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
+        """Return what to do. Raises PlanFailed."""
+        self.again_at = min(self._moments(), default=None)
+        if self._rules.loaded and not self._undecided(snapshot):
+            self._rules.drop_answer()
+            return ()
+        if not self._rules.ready_for(snapshot):
+            return ()
+        schedules = self._schedules(replace(snapshot, held_out=self._held_out))
+        self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)
+        found = [one.assignment for one in schedules]
+        self._held_out = dict(ChainMap(*(one.held_out for one in found)))
+        self._held_out_until = dict(ChainMap(*(one.held_out_until for one in found)))
+        return tuple(decision for one in schedules for decision in one.decisions)
+
+    def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
+        """Return what the policy wants, and if that is nothing, what it wants until the next claims begin.
+
+        A lab's own policy answers one question at a time: the first one.
+        """
+        rules, kept = self._rules, self._kept
+        own = isinstance(rules.policy, OwnPolicy)
+        schedule = rules.schedule(snapshot, kept.barred)
+        if schedule.decisions or own:
+            return [schedule]
+        left = meanwhile(kept, schedule.assignment, elastic=rules.policy.elastic)
+        if left is None:
+            return [schedule]
+        return [schedule, rules.schedule(replace(left, held_out=snapshot.held_out), kept.barred)]
+
+    def _moments(self, *more: float | None) -> list[float]:
+        moments = (self._within.again_at, self._kept.again_at, *more)
+        return [moment for moment in moments if moment is not None]
+
+    def kept_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the slots that claims keep from a notebook server that may hold some until then, and why."""
+        return self._kept.against.kept_from(owner, ends_at, self.bookings.groups_of)
+
+    def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
+        """Give a job no more nodes for a while."""
+        self._no_growth[job_id] = self._clock() + (REFUSED_GROWTH_PAUSE_S if refused else GROWTH_PAUSE_S)
+
+    def _snapshot(self, world: World, sight: Sight) -> Snapshot:
+        now = self._clock()
+        away = silent_nodes(world, sight, self._limits, self._ending_s(world, now))
+        self.settling = _settling(world, sight.now - self._engine.settle_s) if away else frozenset()
+        self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
+        lost = {scene.gang.id for scene in self._board.scenes.values() if scene.lost}
+        about = Circumstances(
+            lost,
+            away,
+            self._no_growth,
+            self.settling,
+            self._limits.min_run_s,
+            self._accounts.usage(sight.now),
+            self._accounts.attained,
+            self._board.paces.known,
+        )
+        return snapshot_of(world, self._engine.nodes(), sight.now, about)
+
+    def _ending_s(self, world: World, now: float) -> dict[int, float]:
+        """Return for how long gangs have been ending, as far as this service has seen it."""
+        ending = [gang.id for gang in world.gangs if gang.target is GangTarget.END]
+        self._ending_since = {gang_id: self._ending_since.get(gang_id, now) for gang_id in ending}
+        return {gang_id: now - since for gang_id, since in self._ending_since.items()}
+
+
+def _settling(world: World, since: float) -> frozenset[int]:
+    """Return the jobs that lost a node after that moment, and wait for others."""
+    lost = (job for job in world.jobs if job.state is JobState.QUEUED and job.gang_id is not None)
+    return frozenset(job.id for job in lost if job.state_since > since)

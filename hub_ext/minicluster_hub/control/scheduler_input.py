@@ -1,0 +1,166 @@
+"""The world as the scheduler is told it: who waits, who runs and may be moved, and what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from minicluster.wire import JobState
+from minicluster_hub.jobs.records import GangTarget, JobRecord, NodeView, ServerRecord, TaskRecord, TaskState, World
+from minicluster_hub.jobs.gang_state import ENDING
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.progress_rate import MOVE_S
+
+COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
+"""States of jobs that will wait again in a moment: they have their place in the order now."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the scheduler is told beside the world.
+
+    unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
+    their engine still counts them as up. not_growing: jobs that get no more nodes for now.
+    settling: jobs that lost a node a moment ago. min_run_s: so long a job that started is left alone.
+    usage: what each owner has had. attained: what jobs had in earlier attempts, in slots x seconds.
+    known: puts in what a job's training told of its progress.
+    """
+
+    unusable: Collection[int] = ()
+    away: Collection[str] = ()
+    not_growing: Collection[int] = ()
+    settling: Collection[int] = ()
+    min_run_s: float = 60.0
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    attained: Callable[[int], float] = lambda _: 0.0
+    known: Callable[[JobView], JobView] = lambda job: job
+
+
+def snapshot_of(
+    world: World, nodes: Sequence[NodeView], now: float, about: Circumstances = Circumstances()
+) -> Snapshot:
+    """Return what the scheduler is told."""
+    up = {
+        node.name: range(len(node.slot_kinds)) for node in nodes if node.open and node.name not in about.away
+    }
+    tasks: dict[int, list[TaskRecord]] = {}
+    for task in world.tasks:
+        tasks.setdefault(task.gang_id, []).append(task)
+    free, leaving = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
+    _take(free, [(lease.node, lease.slot) for lease in world.leases])
+    ending = _ended_soon(world)
+    leaving.give(_places([task for task in world.tasks if task.gang_id in ending]))
+    warm = tuple(
+        gang
+        for gang in _warm_gangs(world, tasks, about.unusable)
+        if all(node in free for node, _ in gang.places)
+    )
+    for gang in warm:
+        free.give(gang.places)
+    return Snapshot(
+        now=now,
+        jobs=tuple(_jobs(world, tasks, about)),
+        free=free,
+        topology=Topology({node: len(slots) for node, slots in up.items()}),
+        warm=warm,
+        leaving=leaving,
+        servers=tuple(_holding(world)),
+        usage=about.usage,
+        growing=frozenset(_growing(world, about.not_growing)),
+    )
+
+
+def _holding(world: World) -> Iterator[ServerRecord]:
+    """Yield the notebook servers that hold slots: some have given them back."""
+    holders = {lease.server_id for lease in world.leases}
+    return (server for server in world.servers if server.id in holders)
+
+
+def _take(free: FreeSlots, held: Sequence[tuple[str, int]]) -> None:
+    free.take(tuple((node, (slot,)) for node, slot in held if slot in free.on(node)))
+
+
+def _ended_soon(world: World) -> set[int]:
+    """Return the gangs whose slots are being freed, or soon wait for another job."""
+    ending = {job.gang_id for job in world.jobs if job.state in ENDING and job.gang_id is not None}
+    return ending | {gang.id for gang in world.gangs if gang.target is GangTarget.END}
+
+
+def _growing(world: World, not_growing: Collection[int]) -> Iterator[int]:
+    for job in world.jobs:
+        if job.state is JobState.RUNNING and job.spec.fault_tolerant and job.id not in not_growing:
+            yield job.id
+
+
+def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstances) -> Iterator[JobView]:
+    """Yield the jobs that wait and those that hold slots; others are about to be over."""
+    kept = {(snapshot.job_id, snapshot.attempt_id) for snapshot in world.snapshots}
+    for job in world.jobs:
+        waits = job.state is JobState.QUEUED or job.state in COMES_BACK
+        places = () if waits or job.state in ENDING else _places(tasks.get(job.gang_id or 0, []))
+        if waits or places:
+            # One of an earlier attempt is not enough: moved again and again, a job would never get on.
+            goes_on = (job.id, job.attempt_id) in kept
+            can_move = goes_on or _can_shrink(job, places)
+            steady_s = about.min_run_s if can_move and job.state is JobState.RUNNING else inf
+            yield about.known(_job(job, places, steady_s, about, goes_on=goes_on))
+
+
+def _can_shrink(job: JobRecord, places: Places) -> bool:
+    """Whether it may lose nodes without having to start again."""
+    least = job.spec.chunks.min if job.spec.chunks else 1
+    return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
+
+
+def _job(job: JobRecord, places: Places, steady_s: float, about: Circumstances, *, goes_on: bool) -> JobView:
+    chunks = job.spec.chunks
+    limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
+    return JobView(
+        job_id=job.id,
+        owner=job.owner,
+        submitted_at=job.created_at,
+        min_chunks=chunks.min if chunks else 1,
+        max_chunks=chunks.max if chunks else 1,
+        chunk_slots=job.spec.slots_per_node,
+        scatter=job.spec.slots is None,
+        priority=job.spec.priority,
+        places=places,
+        since=job.state_since,
+        steady_until=job.state_since + steady_s,
+        time_limit_s=job.spec.timeout_s if limited else None,
+        image=job.spec.image,
+        shm_bytes=job.spec.shm_bytes,
+        goes_on=job.gang_id if job.state is JobState.QUEUED else None,
+        settles=job.id in about.settling,
+        attained_slot_s=about.attained(job.id),
+        only_shrinks=not goes_on,
+        starts_at_once=job.state is JobState.QUEUED,
+        move_s=MOVE_S,
+    )
+
+
+def _warm_gangs(
+    world: World, tasks: Mapping[int, list[TaskRecord]], unusable: Collection[int]
+) -> tuple[WarmGang, ...]:
+    return tuple(
+        WarmGang(
+            gang.id,
+            gang.owner,
+            _places(tasks[gang.id]),
+            gang.slots_per_node,
+            gang.idle_since or 0.0,
+            gang.image,
+            gang.shm_bytes,
+        )
+        for gang in world.gangs
+        if gang.job_id is None
+        and gang.target is GangTarget.KEEP
+        and gang.id not in unusable
+        and all(task.state is TaskState.READY for task in tasks[gang.id])
+    )
+
+
+def _places(tasks: Sequence[TaskRecord]) -> Places:
+    return tuple((task.node, task.slots) for task in tasks if task.state is not TaskState.ENDED)

@@ -1,0 +1,79 @@
+"""Tells a job's owner, once each time, that ranks of it have stopped to make progress, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from minicluster.wire import JobState
+from minicluster.wire.bounds import shortened
+from minicluster_hub.control.status_cache import Board
+from minicluster_hub.store import Store, StoreError
+from minicluster_hub.diagnosis.why import Explanation, explain
+
+STALLED = "stalled"
+STALLS_OF_JOB = 64
+"""Lines of its story: a hostile agent could call its ranks quiet, and not, many times in a second."""
+_MOST_CHARS = 4000
+"""Names of functions are the job's own."""
+
+
+class StallWatch:
+    """Hears which jobs are quiet; looks at them, writes a line of their story, shows it while it lasts."""
+
+    def __init__(self, store: Store, board: Board, clock: Callable[[], float], log: logging.Logger) -> None:
+        self._store = store
+        self._board = board
+        self._clock = clock
+        self._log = log
+        self._began_at = clock()
+        self._looking: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            async with self._board.looks.bell.listen() as listener:
+                while True:
+                    for key in await listener.wait(None):
+                        if isinstance(key, int):
+                            self._changed(key)
+        finally:
+            for look in self._looking.values():
+                look.cancel()
+
+    def _changed(self, job_id: int) -> None:
+        if not self._board.looks.is_quiet(job_id):
+            self._board.annotate(job_id, "")
+        elif job_id not in self._looking:
+            look = self._looking[job_id] = asyncio.create_task(self._tell(job_id))
+            look.add_done_callback(lambda _: self._looking.pop(job_id, None))
+
+    async def _tell(self, job_id: int) -> None:
+        why = explain(await self._board.look(job_id))
+        if not self._board.looks.is_quiet(job_id):
+            return
+        self._log.info("job %s makes no progress: %s", job_id, why.sentence)
+        self._board.annotate(job_id, words(why))
+        try:
+            self._keep(job_id, words(why))
+        except StoreError as error:
+            self._log.warning("job %s: its story does not say that it stalled: %s", job_id, error)
+
+    def _keep(self, job_id: int, text: str) -> None:
+        record = self._store.job(job_id)
+        if record is None or record.state is not JobState.RUNNING:
+            return
+        last = self._store.history.last_event(job_id)
+        # After a restart of the service the same stall is seen anew.
+        if last and last.at < self._began_at and (last.kind, last.text) == (STALLED, text):
+            return
+        if self._store.history.count(job_id, STALLED) >= STALLS_OF_JOB:
+            return
+        self._store.note(job_id, STALLED, text, self._clock())
+        self._board.changes.ring(job_id)
+
+
+def words(why: Explanation) -> str:
+    """Return the sentence with what to do."""
+    return shortened(f"{why.sentence} {why.hint}".strip(), _MOST_CHARS)

@@ -1,0 +1,275 @@
+"""What the reconciler last saw, for those who ask: orders of tasks, jobs and nodes as people see them.
+
+The reconciler shows each new look; handlers read, and listen to its bells instead of asking again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from minicluster.wire import (
+    Job,
+    JobState,
+    NodeList,
+    NoticeEvent,
+    RankSight,
+    RankStack,
+    RankState,
+    RunOrder,
+    TaskOrders,
+    Versions,
+)
+from minicluster_hub.support.notifier import NODES, NOTICES, Bell
+from minicluster_hub.engines.base import Engine
+from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.control.stack_dumps import Looks
+from minicluster_hub.jobs.connectivity import sentence
+from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, World
+from minicluster_hub.jobs.orders import TaskOver, orders_for
+from minicluster_hub.control.overview import Overview
+from minicluster_hub.control.progress_rates import Paces
+from minicluster_hub.jobs.gang_state import Isolate, Limits, Scene, together
+from minicluster_hub.scheduling.base import Snapshot, Topology
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.reasons import Wait
+from minicluster_hub.scheduling.standing import Planned
+from minicluster_hub.store import Store
+from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list, with_closed
+
+_MOST_NOTES = 3
+LOOK_S = 3.0
+"""How long agents may take to say where their ranks are."""
+
+
+class Board:
+    """`changes` rings a job's id, or NODES, when what people see of it changed.
+
+    `looked` is set at the first look: before it, living tasks would be told that they are over.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        limits: Limits,
+        keepers: Keepers | None = None,
+        isolate: Isolate = together,
+    ) -> None:
+        self.changes = Bell()
+        self.looks = Looks()
+        self.orders_bell = Bell()
+        self.keepers = keepers or Keepers()
+        self.paces = Paces()
+        self.looked = asyncio.Event()
+        self.world = World((), (), (), (), ())
+        self.scenes: dict[int, Scene] = {}
+        self.planned = Planned(Snapshot(0.0, (), FreeSlots(), Topology({})))
+        self._store = store
+        self._engine = engine
+        self._limits = limits
+        self._isolate = isolate
+        self._notes: dict[int, dict[str, str]] = {}
+        self._idle: Mapping[int, IdleGpus] = {}
+        self._closed: Mapping[str, str] = {}
+        self._waits: dict[int, Wait] = {}
+        self._versions: dict[int, str] = {}
+        self.overview = Overview(store.jobs_by_id, self.summaries, self.nodes)
+        self.changes.tell_first(self.overview.hear)
+
+    # --- shown by the reconciler --------------------------------------------------------------
+
+    def show(self, world: World, scenes: Iterable[Scene]) -> None:
+        """Take a new look at the world. A gang of which nothing can be said now is as it was."""
+        known, self.world = self.scenes, world
+        self.scenes = {gang.id: known[gang.id] for gang in world.gangs if gang.id in known}
+        self.scenes.update({scene.gang.id: scene for scene in scenes})
+        for job_id, _ in _told(self.scenes.values()) ^ _told(known.values()):
+            self.changes.ring(job_id)
+        self.keepers.show(world)
+        self.paces.show(world)
+        for scene in self.scenes.values():
+            if scene.job is not None:
+                self.annotate(scene.job.id, sentence(scene.apart), "meeting")
+        self._forget_ends(f"end-{task.id}" for task in world.tasks)
+        self.looks.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
+        self.looked.set()
+
+    def _forget_ends(self, living: Iterable[str]) -> None:
+        """Take away what lost tasks said of their ranks' ends: the job may go on without them."""
+        kept = set(living)
+        for job_id, notes in list(self._notes.items()):
+            for about in [one for one in notes if one.startswith("end-") and one not in kept]:
+                self.annotate(job_id, "", about)
+
+    def show_waits(self, waits: Iterable[Wait]) -> None:
+        """Take the reasons of the waiting jobs, and ring for those that changed."""
+        before, self._waits = self._waits, {wait.job_id: wait for wait in waits}
+        for job_id in self._waits.keys() | before.keys():
+            if self._waits.get(job_id) != before.get(job_id):
+                self.changes.ring(job_id)
+
+    def hear_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
+        """Take what a task's ranks logged; return whether their job ends at another time than it seemed."""
+        scene = self.scenes.get(task.gang_id)
+        if scene is None or scene.job is None:
+            return False
+        chunks = sum(len(one.slots) for one in scene.tasks) // scene.job.spec.slots_per_node
+        return self.paces.hear(run.job_id, run.restart_count + 1, chunks, data, now)
+
+    def ring(self, job_id: int | None = None) -> None:
+        """Say that a job changed, and with it who holds the nodes' slots."""
+        if job_id is not None:
+            self.changes.ring(job_id)
+        self.changes.ring(NODES)
+
+    def notify(
+        self, owner: str, event: NoticeEvent, now: float, *, server: str = "", reason: str = ""
+    ) -> None:
+        """Tell an owner of a notebook server by e-mail or webhook, if wanted; jobs tell themselves."""
+        if self._store.notices.tell(owner, event, now, server=server, reason=reason):
+            self.changes.ring(NOTICES)
+
+    def ring_orders(self) -> None:
+        """Wake the agents whose orders changed since the last call."""
+        before, self._versions = self._versions, {}
+        gangs = {gang.id: gang for gang in self.world.gangs}
+        for gang_id, tasks in groupby(self.world.tasks, lambda task: task.gang_id):
+            with self._isolate("telling orders to", gangs[gang_id]):
+                self._versions.update({task.id: self._version(task) for task in tasks})
+        for task_id in self._versions.keys() | before.keys():
+            if self._versions.get(task_id) != before.get(task_id):
+                self.orders_bell.ring(task_id)
+
+    def _version(self, task: TaskRecord) -> str:
+        try:
+            return self.orders(task).version
+        except TaskOver:
+            return "over"
+
+    # --- asked by handlers --------------------------------------------------------------------
+
+    def orders(self, task: TaskRecord) -> TaskOrders:
+        """Return what the task should be doing now. Raises TaskOver."""
+        scene = self.scenes.get(task.gang_id)
+        if scene is None:
+            raise TaskOver(f"task {task.id} is over")
+        look = self.looks.number(scene.job.id) if scene.job else 0
+        uses = scene.job.spec.data if scene.job else ()
+        folders = {use.name: self.keepers.folder(use) for use in uses}
+        return orders_for(task, scene, look=look, limits=self._limits, folders=folders)
+
+    async def look(self, job_id: int) -> tuple[RankStack, ...]:
+        """Ask where the ranks of a running job are; those of agents that do not answer are AWAY."""
+        scene = next((one for one in self.scenes.values() if one.job and one.job.id == job_id), None)
+        if scene is None:
+            return ()
+        look = self.looks.begin(job_id, [task.id for task in scene.tasks])
+        self.ring_orders()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await look.complete.wait()
+        self.looks.end(look)
+        return tuple(look.stacks.get(rank.rank, _unseen(rank)) for rank in scene.living_ranks)
+
+    def annotate(self, job_id: int, note: str, about: str = "stall") -> None:
+        """Show a sentence beside a running job, one for each subject; an empty one takes it away."""
+        notes = self._notes.setdefault(job_id, {})
+        before = notes.pop(about, "")
+        if note:
+            notes[about] = note
+        if not notes:
+            del self._notes[job_id]
+        if note != before:
+            self.changes.ring(job_id)
+
+    def environment(self) -> Versions | None:
+        """Return what ranks have, if the engine knows it before any ran."""
+        return self._engine.environment()
+
+    def node_views(self) -> tuple[NodeView, ...]:
+        return self._engine.nodes()
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def waits(self) -> tuple[Wait, ...]:
+        """Return what waiting jobs are told, the first in the queue first."""
+        return tuple(sorted(self._waits.values(), key=lambda wait: wait.position))
+
+    def nodes(self) -> NodeList:
+        """Return all nodes with who holds their slots."""
+        return with_closed(node_list(self._engine.nodes(), self.world, self._idle), self._closed)
+
+    def show_closed(self, closed: Mapping[str, str]) -> None:
+        """Show which nodes take nothing new, and why."""
+        before, self._closed = self._closed, closed
+        if closed != before:
+            self.ring()
+
+    def show_idle(self, idle: Mapping[int, IdleGpus]) -> None:
+        """Show which notebook servers, by id, leave their GPUs idle."""
+        before, self._idle = self._idle, idle
+        if idle.keys() != before.keys():
+            self.ring()
+
+    def job(self, record: JobRecord) -> Job:
+        """Return the job as its owner sees it."""
+        shown = self._shown(record, self._nodes_of(record))
+        note = _joined(*self._told_of(record))
+        return shown.model_copy(update={"note": note}) if note else shown
+
+    def _shown(self, record: JobRecord, nodes: tuple[str, ...]) -> Job:
+        shown = job_message(record, nodes, self._waits.get(record.id))
+        told = self._data_told(record) if record.state is JobState.STARTING else ""
+        return shown.model_copy(update={"reason": told}) if told else shown
+
+    def summaries(self, records: Sequence[JobRecord]) -> tuple[Job, ...]:
+        """Return jobs as lists show them: what an error and a story hold comes with the job itself."""
+        over = [one.attempt_id for one in records if one.state.terminal and one.attempt_id is not None]
+        nodes = self._store.history.nodes(over)
+        return tuple(
+            brief(self._shown(record, nodes.get(record.attempt_id or 0) or self._nodes_of(record)))
+            for record in records
+        )
+
+    def _told_of(self, record: JobRecord) -> tuple[Sequence[str], int]:
+        """Return what the owner of a job should know, now while it runs, and of all of it afterwards.
+
+        The second is how many such notes there are.
+        """
+        if record.state.terminal:
+            return self._store.history.notes(record.id, _MOST_NOTES)
+        running = record.state in (JobState.STARTING, JobState.RUNNING)
+        notes = list(self._notes.get(record.id, {}).values()) if running else []
+        return notes, len(notes)
+
+    def _data_told(self, record: JobRecord) -> str:
+        scene = self.scenes.get(record.gang_id or 0)
+        return scene.data.told if scene is not None and scene.data is not None else ""
+
+    def _nodes_of(self, record: JobRecord) -> tuple[str, ...]:
+        if record.state is JobState.QUEUED or record.attempt_id is None:
+            return ()
+        scene = self.scenes.get(record.gang_id or 0)
+        if scene is not None and not record.state.terminal:
+            return tuple(task.node for task in scene.tasks)
+        return self._store.attempt_nodes(record.attempt_id)
+
+
+def _joined(notes: Sequence[str], count: int) -> str:
+    more = f" ({count - _MOST_NOTES} more notes are in its story.)" if count > _MOST_NOTES else ""
+    return " ".join(notes[:_MOST_NOTES]) + more
+
+
+def _told(scenes: Iterable[Scene]) -> set[tuple[int, str]]:
+    """Return what the owners of starting jobs are told of their data sets."""
+    return {(scene.job.id, scene.data.told) for scene in scenes if scene.job and scene.data}
+
+
+def _unseen(rank: RankRecord) -> RankStack:
+    over = rank.state is RankState.EXITED
+    return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)

@@ -1,0 +1,77 @@
+"""What the reconciler does, with names, so that what fails can be told, counted and tried again: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from minicluster_hub.jobs.actions import Action, DataReady, DropTasks, EndGang, EndLighthouse, EndStray, EndTask, Happened, MarkEnded, MarkStarted, StartLighthouse, StartTask
+from minicluster_hub.jobs.records import World
+
+Key = tuple[str, int]
+"""A kind of thing, and its id."""
+STARTING, ENDING, PLACING = "starting", "ending", "placing"
+_DOING: dict[type[Action], str] = {
+    StartTask: STARTING,
+    MarkStarted: "noting the start of",
+    EndTask: ENDING,
+    EndStray: ENDING,
+    MarkEnded: "noting the end of",
+    StartLighthouse: STARTING,
+    EndLighthouse: ENDING,
+    EndGang: ENDING,
+    DropTasks: "dropping tasks of",
+    DataReady: "noting the data sets of",
+    Happened: "changing the state of",
+}
+
+
+def task_key(task_id: int) -> Key:
+    return "task", task_id
+
+
+def lighthouse_key(gang_id: int) -> Key:
+    return "lighthouse", gang_id
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that is done for a job, a gang, a task or a lighthouse. `doing`: with `kind`, a phrase."""
+
+    doing: str
+    kind: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.doing} {self.kind} {self.id}"
+
+
+def step_of(action: Action) -> Step:
+    """Return what an action is called when it fails."""
+    return Step(_DOING[type(action)], *key_of(action))
+
+
+def key_of(action: Action) -> Key:
+    """Return what an action is done for."""
+    match action:
+        case StartTask(task) | MarkStarted(task) | EndTask(task) | MarkEnded(task):
+            return task_key(task.id)
+        case EndStray(task_id):
+            return task_key(task_id)
+        case StartLighthouse(gang_id) | EndLighthouse(gang_id):
+            return lighthouse_key(gang_id)
+        case EndGang(gang_id) | DropTasks(gang_id):
+            return "gang", gang_id
+        case DataReady(job_id) | Happened(job_id):
+            return "job", job_id
+
+
+def all_keys(world: World, seen_tasks: Iterable[int], seen_lighthouses: Iterable[int]) -> set[Key]:
+    """Return all that a step can be done for."""
+    gangs = {gang.id for gang in world.gangs}
+    return {
+        *(("job", job.id) for job in world.jobs),
+        *(("gang", gang_id) for gang_id in gangs),
+        *(task_key(task_id) for task_id in (*(task.id for task in world.tasks), *seen_tasks)),
+        *(lighthouse_key(gang_id) for gang_id in (*gangs, *seen_lighthouses)),
+    }

@@ -1,0 +1,229 @@
+"""Data sets of users: kept when all their pieces are here, found by name, and swept when nobody has them.
+
+Pieces are files by SHA-256 beside the blobs, some dozens for 20,000 small files; see minicluster.wire.data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
+from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.storage.quotas import Storage, cost
+from minicluster_hub.store import Store, StoreError
+
+MOST_OF_OWNER = 1000
+"""Lists show all of them, shared ones to everybody."""
+_SWEEP_EACH_S = 600.0
+_SWEPT_AT_ONCE = 200
+
+
+class DataSetRefused(Exception):
+    """A data set that is not kept, or not there. code: for programs; status: HTTP's."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint = status, code, message, hint
+
+
+@dataclass(frozen=True)
+class DataSetFiles:
+    """files: of the pieces. storage: who counts them.
+
+    grace_s: how long a piece stays that no data set has, since a push last asked for it.
+    reading: held while a manifest is looked through, which takes memory. keeping: for whom one is, or waits.
+    removed: set when a sweep has something to do.
+    """
+
+    store: Store
+    files: BlobFiles
+    clock: Callable[[], float]
+    log: logging.Logger
+    storage: Storage
+    grace_s: float = 86_400.0
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    removed: asyncio.Event = field(default_factory=asyncio.Event)
+    keeping: set[str] = field(default_factory=set[str])
+
+    # --- pushed -------------------------------------------------------------------------------
+
+    async def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
+        """Return those that are to be sent. Raises OverQuota where they are too much for the owner."""
+        missing = await asyncio.to_thread(self._lacking, owner, pieces)
+        if missing:
+            self.storage.check(owner, StorageKind.DATA, sum(cost(piece.size_bytes) for piece in missing))
+        return missing
+
+    def _lacking(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
+        lacking = {piece.sha256 for piece in self.store.datasets.lacking(owner, pieces, self.clock())}
+        return tuple(
+            piece
+            for piece in dict.fromkeys(pieces)
+            if piece.sha256 in lacking or self.files.size(piece.sha256) != piece.size_bytes
+        )
+
+    async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
+        """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
+        # Before it is read: another's manifest says nothing, not even whether it is here.
+        if self.store.datasets.lacking(
+            owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()
+        ):
+            raise _manifest_missing()
+        if owner in self.keeping:
+            hint = "Push again in a moment, one data set after the other."
+            raise DataSetRefused(429, "push_under_way", "another push of yours is being looked through", hint)
+        self.keeping.add(owner)
+        try:
+            async with self.reading:
+                manifest = await asyncio.to_thread(self._read, manifest_sha256)
+                return await self._keep(owner, name, manifest_sha256, manifest, shared)
+        finally:
+            self.keeping.remove(owner)
+
+    async def _keep(
+        self, owner: str, name: str, manifest_sha256: str, manifest: DataManifest, shared: bool | None
+    ) -> DataSetRecord:
+        info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
+        pieces = (info, *manifest.pieces)
+        if missing := await self.missing(owner, pieces):
+            message = f"{len(missing)} pieces of {name} are not here"
+            raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
+        before = self.store.datasets.find(owner, name)
+        if before is None and self.store.datasets.count(owner) >= MOST_OF_OWNER:
+            message = f"you have {MOST_OF_OWNER} data sets, which is the most"
+            raise DataSetRefused(409, "too_many_data_sets", message, "%distribute data rm NAME removes one.")
+        more = _entries(len(manifest.files), manifest.size_bytes)
+        more -= _entries(before.files, before.size_bytes) if before else 0
+        self.storage.check(owner, StorageKind.DATA, max(0, more))
+        record = DataSetRecord(
+            owner=owner,
+            name=name,
+            manifest_sha256=manifest_sha256,
+            files=len(manifest.files),
+            size_bytes=manifest.size_bytes,
+            shared=(before is not None and before.shared) if shared is None else shared,
+            created_at=self.clock(),
+        )
+        await asyncio.to_thread(self.store.datasets.keep, record, [piece.sha256 for piece in pieces])
+        self.storage.forget(owner)
+        self.log.info("%s pushed %s: %s files, %s bytes", owner, name, record.files, record.size_bytes)
+        return record
+
+    def _read(self, sha256: str) -> DataManifest:
+        if (size := self.files.size(sha256) or 0) > MANIFEST_BYTES:
+            raise _manifest_too_large(f"{size:,} bytes, and {MANIFEST_BYTES:,} are the most")
+        try:
+            text = self.files.path(sha256).read_bytes()
+            # Names may have some of these, too.
+            if text.count(b"{") > PIECES_MOST:
+                raise _manifest_too_large(f"more than {PIECES_MOST:,} pieces")
+            if text.count(b"[") // 2 > FILES_MOST:
+                raise _manifest_too_large(f"more than {FILES_MOST:,} entries")
+            return DataManifest.model_validate_json(text)
+        except FileNotFoundError:
+            raise _manifest_missing() from None
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]["msg"]
+            message, hint = f"{sha256} is no manifest: {problem}", "%distribute data push makes one."
+            raise DataSetRefused(422, "manifest_wrong", message, hint) from error
+
+    def damaged(self, sha256: str) -> bool:
+        """Tell whether a piece is not what its name says; such a one is removed, so that a push sends it."""
+        with self.files.path(sha256).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
+                return False
+        self.files.remove(sha256)
+        self.log.error("the piece %s is damaged on the disk: removed", sha256)
+        return True
+
+    # --- named --------------------------------------------------------------------------------
+
+    def resolved(self, user: str, spec: JobSpec) -> tuple[DataUse, ...]:
+        """Return a job's data sets with their versions as they are now. Raises DataSetRefused."""
+        names = [use.name for use in spec.data]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise DataSetRefused(422, "data_twice", f"the data set {min(twice)} is named twice")
+        return tuple(self._resolved(user, use.name) for use in spec.data)
+
+    def _resolved(self, user: str, name: str) -> DataUse:
+        owner, _, own_name = name.rpartition("/")
+        found = self.store.datasets.find(owner or user, own_name)
+        if found is None or not (found.owner == user or found.shared):
+            there = ", ".join(_called(one, user) for one in self.store.datasets.visible(user))
+            hint = f"There is: {there}." if there else "There is none yet."
+            hint += " %distribute data push DIR --name NAME brings one."
+            raise DataSetRefused(422, "unknown_data_set", f"there is no data set {name}", hint)
+        return DataUse(
+            name=name,
+            owner=found.owner,
+            manifest_sha256=found.manifest_sha256,
+            size_bytes=found.size_bytes,
+            files=found.files,
+        )
+
+    # --- swept --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Remove what nobody has any more, until cancelled: from time to time, and when one was removed."""
+        while True:
+            self.removed.clear()
+            try:
+                await self._sweep_all()
+            except (StoreError, OSError) as error:
+                self.log.warning("pieces of removed data sets stay for now: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(_SWEEP_EACH_S, max(1.0, self.grace_s))):
+                    await self.removed.wait()
+
+    def remove(self, owner: str, name: str) -> bool:
+        """Forget a data set; return whether it was there. Its room is free in a moment."""
+        found = self.store.datasets.remove(owner, name)
+        self.storage.forget(owner)
+        self.removed.set()
+        return found
+
+    async def _sweep_all(self) -> None:
+        swept = _SWEPT_AT_ONCE
+        while swept == _SWEPT_AT_ONCE:
+            swept = self.sweep()
+            await asyncio.sleep(0)  # others wait
+
+    def sweep(self) -> int:
+        """Remove some pieces that no data set has, and their files if nobody has them; return how many.
+
+        In one go with the rows: a piece that comes meanwhile would lose its file.
+        """
+        swept = self.store.datasets.sweep(self.clock() - self.grace_s, _SWEPT_AT_ONCE)
+        for sha256 in swept.gone:
+            self.files.remove(sha256)
+        if swept.rows:
+            self.log.info("removed %s pieces that no data set has", swept.rows)
+        return swept.rows
+
+
+def _entries(files: int, size_bytes: int) -> int:
+    """Return what a data set counts above its pieces: one holds many files, each one on the nodes."""
+    return max(FILE_BYTES, files * FILE_BYTES - size_bytes)
+
+
+def _manifest_missing() -> DataSetRefused:
+    return DataSetRefused(409, "pieces_missing", "the manifest is not here", "Push again.")
+
+
+def _manifest_too_large(why: str) -> DataSetRefused:
+    hint = "Pack small files into larger ones (tar), or push its folders one by one."
+    return DataSetRefused(413, "manifest_too_large", f"the data set's list of files has {why}", hint)
+
+
+def _called(record: DataSetRecord, user: str) -> str:
+    return record.name if record.owner == user else f"{record.owner}/{record.name}"

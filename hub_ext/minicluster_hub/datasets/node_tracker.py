@@ -1,0 +1,213 @@
+"""What the keepers of the nodes are to have, and what they say they have.
+
+A keeper fetches each data set once per node, for all jobs that want it. What they say is kept in memory
+and said again by itself; only that an attempt's data sets are all there is stored, since its ranks start
+by it and must not be stopped by a restart of the service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from minicluster.wire import (
+    DataOrder,
+    DataStanding,
+    DataUse,
+    ErrorKind,
+    JobError,
+    JobState,
+    KeeperOrders,
+    KeeperReport,
+    Standing,
+)
+from minicluster_hub.support.notifier import Bell
+from minicluster_hub.servers.gpu_readings import GpuReadings
+from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
+from minicluster_hub.engines.node_tokens import NodeTokens
+
+DATA = "data"
+"""The bell's key: what some node is to have changed."""
+GPUS = "gpus"
+"""The bell's key: a keeper has told how its GPUs are used."""
+SILENT_S = 30.0
+"""A keeper speaks each 10 s, whatever happens."""
+
+
+@dataclass
+class _Node:
+    """The newest report of a node's keeper. moved_at: when it last brought something nearer."""
+
+    sets: dict[str, DataStanding] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    heard_at: float = 0.0
+    moved_at: float = 0.0
+
+
+class Keepers:
+    """secret: nodes' tokens and the folders' names are made from it."""
+
+    def __init__(self, secret: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._secret = secret or secrets.token_hex(32)
+        self.tokens = NodeTokens(self._secret)
+        self.bell = Bell()
+        self.gpus = GpuReadings()
+        self._clock = clock
+        self._began = clock()
+        self._nodes: dict[str, _Node] = {}
+        self._wanted: frozenset[tuple[str, DataOrder]] = frozenset()
+
+    def folder(self, use: DataUse) -> str:
+        """Return the name of a version's folder in a node's cache: who is not told it cannot guess it."""
+        text = f"folder\0{use.owner}\0{use.manifest_sha256}"
+        return hmac.new(self._secret.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]
+
+    # --- what is to be there ------------------------------------------------------------------
+
+    def show(self, world: World) -> None:
+        """Take a new look at the world, and wake the keepers if they are to have something else."""
+        before, self._wanted = self._wanted, frozenset(self._wanted_in(world))
+        if self._wanted != before:
+            self.bell.ring(DATA)
+
+    @property
+    def busy(self) -> bool:
+        """Whether some job needs a data set."""
+        return bool(self._wanted)
+
+    def orders(self, nodes: Collection[str]) -> KeeperOrders:
+        """Return what a keeper of these nodes is to have; one that two jobs want stands there once."""
+        wanted: dict[str, DataOrder] = {}
+        for node, order in sorted(self._wanted, key=lambda one: one[1].attempt):
+            if node in nodes:
+                wanted[order.folder] = order
+        orders = tuple(wanted.values())
+        text = "".join(order.model_dump_json() for order in orders)
+        return KeeperOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], wanted=orders)
+
+    def manifests(self, nodes: Collection[str]) -> frozenset[str]:
+        """Return the versions, by their manifests, that these nodes are to have."""
+        return frozenset(order.manifest_sha256 for node, order in self._wanted if node in nodes)
+
+    def _wanted_in(self, world: World) -> Iterator[tuple[str, DataOrder]]:
+        for gang, job in _with_data(world):
+            for node in _nodes_of(world, gang):
+                for use in job.spec.data:
+                    yield (
+                        node,
+                        DataOrder(
+                            name=use.name,
+                            folder=self.folder(use),
+                            manifest_sha256=use.manifest_sha256,
+                            size_bytes=use.size_bytes,
+                            files=use.files,
+                            attempt=job.attempt_id or 0,
+                        ),
+                    )
+
+    # --- what is there ------------------------------------------------------------------------
+
+    def hear(self, report: KeeperReport) -> bool:
+        """Take what a keeper says; return whether anything changed."""
+        now, sets = self._clock(), {one.folder: one for one in report.sets}
+        changed = False
+        for name in report.nodes:
+            node = self._nodes.setdefault(name, _Node(moved_at=self._began))
+            node.heard_at, node.addresses = now, report.addresses
+            if node.sets != sets:
+                node.sets, node.moved_at, changed = sets, now, True
+        if self.gpus.hear(report, now):
+            self.bell.ring(GPUS)
+        return changed
+
+    def addresses(self, nodes: Iterable[str]) -> set[str]:
+        """Return the addresses that these nodes have on all their networks, as far as their keepers spoke."""
+        return {address for name in nodes if name in self._nodes for address in self._nodes[name].addresses}
+
+    def nodes_with(self, use: DataUse, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Return those of these nodes that have it."""
+        folder = self.folder(use)
+        return tuple(
+            name
+            for name in sorted(nodes)
+            if name in self._nodes and _is_ready(self._nodes[name].sets.get(folder), 0)
+        )
+
+    def views(self, world: World) -> dict[int, DataView]:
+        """Return how far the data sets of jobs are that start, or have other nodes join them, by gang."""
+        views: dict[int, DataView] = {}
+        for gang, job in _with_data(world):
+            if job.state is JobState.STARTING:
+                views[gang.id] = self._view(job, _nodes_of(world, gang))
+            elif job.state is JobState.RUNNING and job.spec.fault_tolerant:
+                views[gang.id] = self._view_of_running(job, _nodes_of(world, gang))
+        return views
+
+    def _view_of_running(self, job: JobRecord, nodes: tuple[str, ...]) -> DataView:
+        failures = {name: self._failure(job, name) for name in nodes}
+        lacking = {name: failure for name, failure in failures.items() if failure}
+        return DataView(True, "", self._began, lacking=lacking)
+
+    def _failure(self, job: JobRecord, name: str) -> JobError | None:
+        """Return why a node will not have some data set of a job's attempt, None as long as it may."""
+        attempt, node = job.attempt_id or 0, self._nodes.get(name, _Node())
+        for use in job.spec.data:
+            standing = node.sets.get(self.folder(use))
+            if standing and standing.standing is Standing.FAILED and standing.attempt >= attempt:
+                return _error(use, name, standing)
+        return None
+
+    def _view(self, job: JobRecord, nodes: tuple[str, ...]) -> DataView:
+        attempt, told = job.attempt_id or 0, list[str]()
+        of = {name: self._nodes.get(name, _Node(moved_at=self._began)) for name in nodes}
+        moved_at = max((node.moved_at for node in of.values()), default=self._began)
+        if job.data_attempt_id == attempt:
+            return DataView(True, "", moved_at)
+        trouble = next(filter(None, (self._failure(job, name) for name in nodes)), None)
+        if trouble:
+            return DataView(False, trouble.message, moved_at, trouble)
+        for use in job.spec.data:
+            folder, missing = self.folder(use), list[str]()
+            for name, node in of.items():
+                standing = node.sets.get(folder)
+                if not _is_ready(standing, attempt):
+                    missing.append(f"{name} {self._how_far(node, standing, use)}")
+            if missing:
+                told.append(f"fetching {use.name}: {', '.join(missing)}")
+        return DataView(not told, "; ".join(told), moved_at)
+
+    def _how_far(self, node: _Node, standing: DataStanding | None, use: DataUse) -> str:
+        if self._clock() - node.heard_at > SILENT_S:
+            return "waits for its keeper, which does not answer"
+        if standing is None:
+            return "0 %"
+        if standing.detail:
+            return f"waits: {standing.detail}"
+        if standing.standing is Standing.READY or standing.done_bytes >= use.size_bytes:
+            return "checks it"
+        return f"{100 * standing.done_bytes // use.size_bytes} %"
+
+
+def _is_ready(standing: DataStanding | None, attempt: int) -> bool:
+    return standing is not None and standing.standing is Standing.READY and standing.attempt >= attempt
+
+
+def _error(use: DataUse, node: str, standing: DataStanding) -> JobError:
+    message = f"the data set {use.name} did not come to {node}: {standing.detail}"
+    return JobError(kind=ErrorKind.START, node=node, message=message, hint=standing.hint)
+
+
+def _with_data(world: World) -> Iterator[tuple[GangRecord, JobRecord]]:
+    jobs = {job.id: job for job in world.jobs if job.spec.data}
+    for gang in world.gangs:
+        if gang.job_id in jobs and gang.target is GangTarget.KEEP:
+            yield gang, jobs[gang.job_id]
+
+
+def _nodes_of(world: World, gang: GangRecord) -> tuple[str, ...]:
+    tasks = (task for task in world.tasks if task.gang_id == gang.id and task.state is not TaskState.ENDED)
+    return tuple(dict.fromkeys(task.node for task in tasks))

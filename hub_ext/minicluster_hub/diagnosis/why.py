@@ -1,0 +1,191 @@
+"""Why a job does not get on, in one sentence: who waits for whom, from the stacks of its ranks: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from minicluster.wire import RankSight, RankStack
+from minicluster_hub.diagnosis.rank_location import Kind, Place, place_of
+
+BUSY_S = 5.0
+"""A rank with a sign of life in these last seconds is at work."""
+
+_OUT_OF_SIGHT = {
+    RankSight.STOPPED: "{who} {is_} stopped by a signal (SIGSTOP, or a debugger)",
+    RankSight.KERNEL: "{who} {is_} held inside the kernel (a disk, a file server or a driver is stuck)",
+    RankSight.SILENT: "{who} {does} not answer, though {it} {is_} running",
+    RankSight.STARTING: "{who} {is_} still starting",
+    RankSight.AWAY: "the node of {who} does not answer",
+}
+_NEXT = {
+    RankSight.STOPPED: "Wake it with SIGCONT, or stop the job.",
+    RankSight.KERNEL: "Look at that node's disks, mounts and GPU driver.",
+    RankSight.AWAY: "Look at that node: %distribute nodes.",
+}
+_NETWORK = (
+    "Do all ranks pass tensors of the same size? If so, look at the network between the nodes: "
+    "the admin's `doctor` measures it."
+)
+_ORDER = "All ranks must call the same collectives in the same order, as often as each other."
+_LOOP = "Look at what makes it take another way than the others: data of another length, an `if` on the rank."
+
+
+class Explanation:
+    """A sentence, and what to do about it."""
+
+    def __init__(self, sentence: str, hint: str = "") -> None:
+        self.sentence = sentence[:1].upper() + sentence[1:]
+        self.hint = hint
+
+
+def explain(stacks: Sequence[RankStack]) -> Explanation:
+    """Say why the ranks do not get on, or that they do."""
+    stacks = sorted(stacks, key=lambda stack: stack.rank)
+    seen = [stack for stack in stacks if stack.sight is RankSight.SEEN]
+    places = {stack.rank: place_of(stack) for stack in seen}
+    waiting = {rank: place for rank, place in places.items() if place.kind is Kind.RANKS}
+    hidden = [stack for stack in stacks if stack.sight in _OUT_OF_SIGHT]
+    ended = [stack.rank for stack in stacks if stack.sight is RankSight.ENDED]
+    others = [stack for stack in seen if stack.rank not in waiting]
+    if hidden:
+        return _hidden(hidden, waiting)
+    if not seen:
+        return Explanation("the cell is over on all ranks; what is left is being brought home.")
+    if all(stack.quiet_s < BUSY_S for stack in seen):
+        return Explanation(f"all ranks make progress; {'; '.join(_where(seen, places))}.")
+    if waiting and (others or ended):
+        return _missing(waiting, others, places, ended)
+    if waiting:
+        return _all_wait(waiting)
+    return _none_waits(others, places)
+
+
+def _hidden(hidden: Sequence[RankStack], waiting: dict[int, Place]) -> Explanation:
+    parts = []
+    for sight, group in groupby(sorted(hidden, key=_by_sight), key=_by_sight):
+        ranks = [stack.rank for stack in group]
+        one = len(ranks) == 1
+        words = {
+            "is_": "is" if one else "are",
+            "does": "does" if one else "do",
+            "it": "it" if one else "they",
+        }
+        parts.append(_OUT_OF_SIGHT[sight].format(who=_ranks(ranks), **words))
+    if waiting:
+        parts.append(_wait(waiting))
+    return Explanation("; ".join(parts) + ".", _NEXT.get(hidden[0].sight, ""))
+
+
+def _by_sight(stack: RankStack) -> RankSight:
+    return stack.sight
+
+
+def _missing(
+    waiting: dict[int, Place], others: Sequence[RankStack], places: dict[int, Place], ended: Sequence[int]
+) -> Explanation:
+    """Some ranks wait for others that are elsewhere, or are through."""
+    goals = _distinct(place for place in waiting.values() if place.line) or _distinct(waiting.values())
+    goal = _the(goals[0]) if len(goals) == 1 else "what the others wait in"
+    there = _wait(waiting, there=len(_distinct(waiting.values())) == 1)
+    parts = []
+    at_work = [stack.rank for stack in others if stack.quiet_s < BUSY_S]
+    stuck = [stack.rank for stack in others if stack.rank not in at_work]
+    if ended:
+        parts.append(f"the cell is over on {_ranks(ended)}, which never reached {goal}")
+    if stuck:
+        parts.append(f"{_ranks(stuck)} never reached {goal}")
+    if at_work:
+        parts.append(f"{_ranks(at_work)} {_has(at_work)} not reached {goal} yet")
+    where = " ".join(_sentence(line) for line in _where(others, places))
+    return Explanation(f"{' and '.join(parts)}; {there}. {where}".strip(), _ORDER if ended else _LOOP)
+
+
+def _all_wait(waiting: dict[int, Place]) -> Explanation:
+    goals = _distinct(waiting.values())
+    if len(goals) > 1:
+        return Explanation(f"ranks wait in different places: {_each(waiting)}.", _ORDER)
+    if len(waiting) == 1:
+        return Explanation(f"rank {next(iter(waiting))} is in {_the(goals[0])}.")
+    who = f"all {len(waiting)} ranks are in {_the(goals[0])}"
+    return Explanation(f"{who}, and it does not end: no data comes through.", _NETWORK)
+
+
+def _none_waits(others: Sequence[RankStack], places: dict[int, Place]) -> Explanation:
+    quiet = [stack for stack in others if stack.quiet_s >= BUSY_S]
+    if not quiet:
+        return Explanation(f"no rank waits for another; {'; '.join(_where(others, places))}.")
+    return Explanation(
+        f"{_ranks([stack.rank for stack in quiet])} {_does(quiet)} nothing, and no rank waits for another; "
+        f"{'; '.join(_where(others, places))}."
+    )
+
+
+def _where(stacks: Sequence[RankStack], places: dict[int, Place]) -> list[str]:
+    """Say where ranks are that wait for no other, one part for each place."""
+    by_place: dict[str, list[int]] = {}
+    for stack in stacks:
+        by_place.setdefault(places[stack.rank].words(stack.quiet_s >= BUSY_S), []).append(stack.rank)
+    return [f"{_ranks(ranks)} {_is(ranks)} {words}" for words, ranks in by_place.items()]
+
+
+def _wait(waiting: dict[int, Place], *, there: bool = False) -> str:
+    if there:
+        return f"{_ranks(waiting)} {_waits(waiting)} there"
+    goals = _distinct(waiting.values())
+    if len(goals) == 1:
+        return f"{_ranks(waiting)} {_waits(waiting)} in {_the(goals[0])}"
+    return f"others wait: {_each(waiting)}"
+
+
+def _each(waiting: dict[int, Place]) -> str:
+    by_goal: dict[Place, list[int]] = {}
+    for rank, place in waiting.items():
+        by_goal.setdefault(place, []).append(rank)
+    return ", ".join(f"{_ranks(ranks)} in {_the(goal)}" for goal, ranks in by_goal.items())
+
+
+def _distinct(places: Iterable[Place]) -> list[Place]:
+    return list(dict.fromkeys(places))
+
+
+def _the(place: Place) -> str:
+    return f"the {place.what} of {place.line}" if place.line else f"the {place.what}"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """Write rank 2; ranks 0 and 1; ranks 0, 2 and 4-7."""
+    numbers = sorted(ranks)
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    if len(parts) == 1:
+        return f"ranks {parts[0]}"
+    words = [part for run in parts for part in run.split(" and ")]
+    return f"ranks {', '.join(words[:-1])} and {words[-1]}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _is(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _has(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _does(ranks: Sequence[object]) -> str:
+    return "does" if len(ranks) == 1 else "do"
+
+
+def _waits(ranks: dict[int, Place]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"

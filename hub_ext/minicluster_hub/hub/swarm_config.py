@@ -1,0 +1,74 @@
+"""What `configure` sets for a hub that is a service of a Swarm, as `up` makes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minicluster_hub.engines.swarm.shared_homes import volume_options
+from minicluster_hub.hub.dns_client import client_options
+
+_SECRETS = Path("/run/secrets")
+_ROUTE_CHECK_S = 5
+
+
+@dataclass(frozen=True)
+class SwarmPlace:
+    """What the hub's service is told by its environment and its secrets.
+
+    shared_homes: SERVER:/PATH[,NFS-OPTION...], "" for a volume of each node.
+    """
+
+    public_url: str
+    image: str
+    server_gpus: int
+    shared_homes: str
+    proxy_token: str
+    service_token: str
+    spawner_token: str
+
+    @classmethod
+    def told(cls, env: Mapping[str, str] = os.environ, secrets: Path = _SECRETS) -> SwarmPlace | None:
+        """Read the place; None for a hub that runs on one machine."""
+        if env.get("MINICLUSTER_ENGINE") != "swarm":
+            return None
+        tokens = {
+            name: (secrets / name).read_text().strip()
+            for name in ("proxy_token", "service_token", "spawner_token")
+        }
+        return cls(
+            public_url=env.get("MINICLUSTER_PUBLIC_URL", ""),
+            image=env["MINICLUSTER_IMAGE"],
+            server_gpus=int(env.get("MINICLUSTER_SERVER_GPUS", "0")),
+            shared_homes=env.get("MINICLUSTER_SHARED_HOMES", ""),
+            **tokens,
+        )
+
+    @property
+    def service_url(self) -> str:
+        return "http://service:8082"
+
+
+def set_up(c: Any, place: SwarmPlace) -> None:
+    """Point hub, proxy and spawner at the cluster's other services."""
+    c.JupyterHub.bind_url = "http://:8000"
+    if place.public_url:
+        c.JupyterHub.public_url = f"{place.public_url}/"
+    c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
+    c.JupyterHub.hub_connect_url = "http://hub:8081"
+    # With a proxy of its own JupyterHub looks after its routes only as often as at the users' activity.
+    c.JupyterHub.last_activity_interval = _ROUTE_CHECK_S
+    for name, value in client_options().items():
+        setattr(c.JupyterHubHTTPClient, name, value)
+    c.ConfigurableHTTPProxy.should_start = False
+    c.ConfigurableHTTPProxy.api_url = "http://proxy:8001"
+    c.ConfigurableHTTPProxy.auth_token = place.proxy_token
+    c.JupyterHub.spawner_class = "minicluster_spawner.swarm.MiniclusterSpawner"
+    c.Spawner.default_url = "/lab"
+    c.MiniclusterSpawner.image = place.image
+    c.MiniclusterSpawner.max_gpus = place.server_gpus
+    if place.shared_homes:
+        c.MiniclusterSpawner.shared_homes = volume_options(place.shared_homes)

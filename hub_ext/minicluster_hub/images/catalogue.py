@@ -1,0 +1,251 @@
+"""Which images run here: names become digests when a job is taken, and stay what they were then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from minicluster.wire import Image, ImageList, ImageState, Publishing
+from minicluster_hub.images.references import Reference
+from minicluster_hub.images.registry import Registries, RegistryError
+from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.jobs.records import ImageRecord
+from minicluster_hub.store import Store, StoreUnavailable
+from minicluster_hub.store.storage.images import ListedImage
+
+AGAIN_S = 30.0
+"""Between two questions to a registry that did not answer."""
+
+
+class ImageNotAllowed(Exception):
+    """A job asks for an image that this cluster does not run. `offered`: the names of its own."""
+
+    def __init__(self, image: str, offered: Sequence[str] = (), why: str = "") -> None:
+        super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
+        listed = (
+            f", or give one of: {', '.join(offered)}, or another of %distribute images" if offered else ""
+        )
+        self.hint = (
+            f"Leave --image out for the cluster's own{listed}. If you named none, your notebook server is of "
+            "before an upgrade of the cluster: stop it at the hub and start it again; your files stay."
+        )
+
+
+class ImageOwn(Exception):
+    """The cluster's own image is offered by its settings, not by an admin's word."""
+
+    def __init__(self, image: ImageRecord) -> None:
+        super().__init__(f"the image {image.name} is one of the cluster's own")
+        self.hint = "Change what the cluster offers: `up --notebook-image`, or SwarmEngine.images."
+
+
+class Catalogue:
+    """What an engine's settings and users' publications offer. `publishing`: "ask", "allow" or "off"."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        registries: Registries,
+        clock: Callable[[], float],
+        log: logging.Logger,
+        publishing: Publishing = "ask",
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self.registries = registries
+        self._clock = clock
+        self._log = log
+        self.publishing: Publishing = publishing
+
+    @property
+    def can_publish(self) -> bool:
+        return self.publishing != "off" and bool(self._engine.own_images()) and self.registries.writable
+
+    # --- asked by handlers ----------------------------------------------------------------------
+
+    def resolve(self, told: str | None) -> str | None:
+        """Return the reference by digest of what a job names; None is the engine's own.
+
+        Raises ImageNotAllowed.
+        """
+        own = self._engine.own_images()
+        if not own:
+            if told is None:
+                return None
+            raise ImageNotAllowed(told, why="this cluster runs cells in its own environment")
+        meant = told or own[0]
+        # Not of all images: each job asks, and users make those many and long.
+        called = self._store.images.called(_words(meant))
+        found = [image for image in called if _is_called(image, meant)]
+        for image in found:
+            if image.state is ImageState.ALLOWED:
+                return told if told in own and Reference.of(told).digest else image.reference
+        if told is None and not found:
+            return None
+        offered = [image.name for image in self._store.images.own() if image.state is ImageState.ALLOWED]
+        raise ImageNotAllowed(meant, offered, _why(found))
+
+    async def listed(self, owner: str, *, everything: bool = False) -> ImageList:
+        """Return what a user may run, and what they published; everything: for admins."""
+        # In a thread: the database goes through the recipes.
+        found = await asyncio.to_thread(self._store.images.listed, None if everything else owner)
+        nodes = self.nodes()
+        images = tuple(message(one, nodes.get(one.image.digest, ())) for one in found)
+        return ImageList(images=images, publishing=self.publishing if self.can_publish else "off")
+
+    async def whole(self, digest: str, owner: str, *, everything: bool = False) -> Image | None:
+        """Return an image with all of its packages; None: there is none that `listed` has."""
+        record = await asyncio.to_thread(self._store.images.find, digest)
+        if record is None or not (everything or record.state is ImageState.ALLOWED or record.owner == owner):
+            return None
+        return message(ListedImage.of(record, None), self.nodes().get(digest, ()))
+
+    def nodes(self) -> dict[str, list[str]]:
+        """Return the nodes that have each image, by digest: where it has run a job, or is seen to run."""
+        found = {digest: set(nodes) for digest, nodes in self._store.images.nodes().items()}
+        for reference, nodes in self._engine.images_there().items():
+            found.setdefault(Reference.of(reference).digest, set()).update(nodes)
+        return {digest: sorted(nodes) for digest, nodes in found.items()}
+
+    # --- published ones ---------------------------------------------------------------------------
+
+    def publish(self, image: ImageRecord) -> ImageRecord:
+        """Enter a new image. Raises ImageNameTaken."""
+        entered = self._store.images.publish(image)
+        self._log.info("image %s: %s published %s, %s", image.digest, image.owner, image.name, entered.state)
+        return entered
+
+    def change(self, digest: str, state: ImageState, by: str) -> Image | None:
+        """Allow or retire an image; None: there is none. Raises ImageOwn."""
+        known = self._store.images.look(digest)
+        if known is not None:
+            if not known.image.owner:
+                raise ImageOwn(known.image)
+            self._store.images.change(digest, state, self.now())
+            self._log.info("image %s: %s by %s", digest, state, by)
+        changed = self._store.images.look(digest)
+        return None if changed is None else message(changed, self.nodes().get(digest, ()))
+
+    def now(self) -> float:
+        return self._clock()
+
+    # --- the cluster's own ----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Enter the engine's own images and learn what they are; returns when all is known."""
+        while True:
+            try:
+                missing = await self._enter_own()
+                missing += await self._describe()
+            except StoreUnavailable as error:
+                missing = [str(error)]
+            if not missing:
+                return
+            self._log.info("images: %s; asking again in %.0f s", "; ".join(missing), AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _enter_own(self) -> list[str]:
+        """Return what is missing, in words."""
+        known = self._store.images.own()
+        found: list[ImageRecord] = []
+        missing: list[str] = []
+        for text in self._engine.own_images():
+            reference = Reference.of(text)
+            digest = reference.digest or _kept(known, reference)
+            try:
+                digest = digest or await self._engine.image_digest(text)
+            except EngineError as error:
+                missing.append(f"{text} has no digest yet ({error})")
+                continue
+            if digest not in {image.digest for image in found}:
+                found.append(_own(reference, digest, self._clock()))
+        self._store.images.enter_own(found)
+        return missing
+
+    async def _describe(self) -> list[str]:
+        missing: list[str] = []
+        for record in self._store.images.all():
+            if record.size_bytes or record.state is ImageState.RETIRED:
+                continue
+            try:
+                base = await self.registries.look(Reference.of(record.reference))
+            except RegistryError as error:
+                missing.append(f"{record.name}: {error}")
+                continue
+            if base is not None:
+                self._store.images.describe(record.digest, base.size_bytes, base.device)
+        return missing
+
+
+def message(listed: ListedImage, nodes: Iterable[str] = ()) -> Image:
+    """Return an image as people see it."""
+    record = listed.image
+    return Image(
+        digest=record.digest,
+        name=record.name,
+        reference=record.reference,
+        state=record.state,
+        owner=record.owner,
+        description=record.description,
+        device=record.device,  # pyright: ignore[reportArgumentType] - checked by the message
+        size_bytes=record.size_bytes,
+        base_digest=record.base_digest,
+        packages=listed.packages,
+        more_packages=listed.more_packages,
+        nodes=tuple(nodes),
+        created_at=record.created_at,
+    )
+
+
+def _words(told: str) -> set[str]:
+    """Return the names and digests of the images that people may mean by this."""
+    reference = Reference.of(told)
+    return {told, reference.name, reference.digest}
+
+
+def _is_called(image: ImageRecord, told: str) -> bool:
+    """Tell whether people may mean an image by this: its name, its digest, or a reference to it."""
+    if told in (image.name, image.digest):
+        return True
+    reference = Reference.of(told)
+    if reference.digest:
+        return reference.digest == image.digest
+    return image.owner == "" and image.name == reference.name and _repository(image) == reference.repository
+
+
+def _kept(known: Iterable[ImageRecord], reference: Reference) -> str:
+    """Return the digest that a tag had when it was first offered: what it is moved to is another image."""
+    for image in known:
+        if not image.owner and (image.name, _repository(image)) == (reference.name, reference.repository):
+            return image.digest
+    return ""
+
+
+def _repository(image: ImageRecord) -> str:
+    return Reference.of(image.reference).repository
+
+
+def _own(reference: Reference, digest: str, now: float) -> ImageRecord:
+    return ImageRecord(
+        digest=digest,
+        name=reference.name,
+        reference=reference.at(digest),
+        owner="",
+        description="",
+        device="",
+        size_bytes=0,
+        base_digest=None,
+        recipe=None,
+        state=ImageState.ALLOWED,
+        created_at=now,
+        changed_at=now,
+    )
+
+
+def _why(found: Sequence[ImageRecord]) -> str:
+    states = {image.state for image in found}
+    if ImageState.PENDING in states:
+        return "it waits for an administrator to allow it"
+    return "it was retired" if states else ""

@@ -1,0 +1,209 @@
+"""Publications under way: a job's layer is checked, pushed, and entered in the catalogue.
+
+They are kept in memory alone: asked for again after a restart, a push goes on with what the registry has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from minicluster.wire import RECIPE_FILE, ImageState, Publication, PublishImage, Recipe
+from minicluster.wire.bounds import RECIPE_BYTES, RECIPE_PACKAGES
+from minicluster_hub.images.catalogue import Catalogue, message
+from minicluster_hub.images.layer import LayerRefused, check_layer
+from minicluster_hub.images.pushing import Child, Pushed, push
+from minicluster_hub.images.references import Reference
+from minicluster_hub.images.registry import RegistryError
+from minicluster_hub.jobs.records import ImageRecord, JobRecord
+from minicluster_hub.store import ImageNameTaken
+from minicluster_hub.store.storage.images import ListedImage
+
+_MOST_KEPT = 100
+_MOST_UNDER_WAY = 50
+_MOST_OF_OWNER = 5
+_AT_ONCE = 4
+"""Pushes of different owners. A registry that does not answer holds up these, and nothing else."""
+_THREADS = 2
+"""Layers that are checked at once: each takes a core, for minutes."""
+_Key = tuple[int, str]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a publishing job left."""
+
+    layer: Path
+    recipe: Path
+
+
+class PublishingBusy(Exception):
+    """There is no room for another publication; the message is one sentence."""
+
+
+class RecipeTooLong(Exception):
+    """An image of more packages than one takes; the message is one sentence."""
+
+
+class Publications:
+    """At most one push for each job and name, and one of an owner at a time.
+
+    Layers are checked by threads of their own: the service's other requests need the event loop's.
+    """
+
+    def __init__(self, catalogue: Catalogue, limit_bytes: int) -> None:
+        self._catalogue = catalogue
+        self._limit_bytes = limit_bytes
+        self._shown: dict[_Key, Publication] = {}
+        self._work: dict[_Key, asyncio.Task[None]] = {}
+        self._of_owner: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishing")
+
+    def ask(self, job: JobRecord, ask: PublishImage, left: Left) -> Publication:
+        """Begin to publish what a job left, or say how far that is. One that failed is told once.
+
+        Raises PublishingBusy.
+        """
+        key = job.id, ask.name
+        if key not in self._shown:
+            self._make_room(job.owner)
+            self._of_owner[job.owner] += 1
+            self._tell(job, ask, doing="waiting for its turn")
+            self._work[key] = asyncio.create_task(self._publish(job, ask, left))
+        shown = self._shown[key]
+        if shown.problem:
+            del self._shown[key]
+        return shown
+
+    def knows(self, job: JobRecord, ask: PublishImage) -> bool:
+        """Tell whether this was asked for before."""
+        return (job.id, ask.name) in self._shown
+
+    async def close(self) -> None:
+        for work in self._work.values():
+            work.cancel()
+        await asyncio.gather(*self._work.values(), return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _make_room(self, owner: str) -> None:
+        """Forget the oldest that are over. Raises PublishingBusy."""
+        if self._of_owner[owner] >= _MOST_OF_OWNER:
+            raise PublishingBusy(f"{_MOST_OF_OWNER} of your images are being published already")
+        if len(self._work) >= _MOST_UNDER_WAY:
+            raise PublishingBusy(f"{_MOST_UNDER_WAY} images are being published already")
+        over = [key for key in self._shown if key not in self._work]
+        for key in over[: max(0, len(self._shown) - _MOST_KEPT + 1)]:
+            del self._shown[key]
+
+    @asynccontextmanager
+    async def _turn(self, owner: str) -> AsyncIterator[None]:
+        """Wait for the owner's turn first, so that nobody takes more than one of all turns."""
+        async with self._turns.setdefault(owner, asyncio.Lock()), self._at_once:
+            yield
+
+    def _leave(self, job: JobRecord, ask: PublishImage) -> None:
+        self._work.pop((job.id, ask.name), None)
+        self._of_owner[job.owner] -= 1
+        if not self._of_owner[job.owner]:
+            del self._of_owner[job.owner]
+            self._turns.pop(job.owner, None)
+
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    def _tell(self, job: JobRecord, ask: PublishImage, **more: object) -> None:
+        told = {"job_id": job.id, "name": ask.name, **more}
+        self._shown[job.id, ask.name] = Publication.model_validate(told)
+
+    async def _publish(self, job: JobRecord, ask: PublishImage, left: Left) -> None:
+        try:
+            async with self._turn(job.owner):
+                self._tell(job, ask, doing="checking the layer")
+                image = await self._make(job, ask, left)
+            self._tell(job, ask, doing="done", image=message(ListedImage.of(image)))
+        except (LayerRefused, RecipeTooLong, RegistryError, ImageNameTaken) as error:
+            self._tell(job, ask, problem=str(error), hint=_HINTS[type(error)])
+        except Exception:
+            self._tell(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
+            raise
+        finally:
+            self._leave(job, ask)
+
+    async def _make(self, job: JobRecord, ask: PublishImage, left: Left) -> ImageRecord:
+        recipe = await self._in_thread(_recipe, left.recipe)
+        await self._in_thread(check_layer, left.layer, recipe, self._limit_bytes)
+        child = Child(
+            base=Reference.of(job.spec.image or ""),
+            layer=left.layer,
+            recipe=recipe,
+            repository=f"minicluster/published/{_safe(job.owner)}/{ask.name}",
+            tag=recipe.layer_sha256[:12],
+        )
+
+        def told(doing: str, sent: int, total: int) -> None:
+            self._tell(job, ask, doing=doing, sent_bytes=sent, total_bytes=total)
+
+        pushed = await push(child, self._catalogue.registries, told)
+        return self._catalogue.publish(self._record(job, ask, child, pushed))
+
+    def _record(self, job: JobRecord, ask: PublishImage, child: Child, pushed: Pushed) -> ImageRecord:
+        now = self._catalogue.now()
+        allowed = self._catalogue.publishing == "allow"
+        return ImageRecord(
+            digest=pushed.digest,
+            name=ask.name,
+            reference=f"{self._catalogue.registries.name}/{child.repository}@{pushed.digest}",
+            owner=job.owner,
+            description=ask.description,
+            device=pushed.device,
+            size_bytes=pushed.size_bytes,
+            base_digest=child.base.digest,
+            recipe=child.recipe,
+            state=ImageState.ALLOWED if allowed else ImageState.PENDING,
+            created_at=now,
+            changed_at=now,
+        )
+
+
+_HINTS: dict[type[Exception], str] = {
+    LayerRefused: "%distribute publish makes one that is taken; this one was made in another way.",
+    RecipeTooLong: "%pip uninstall what the image need not have, then publish it again.",
+    RegistryError: "Try again: what was sent is kept. If it stays so, an admin's `doctor` tells more.",
+    ImageNameTaken: "Choose another name.",
+}
+
+
+def _recipe(path: Path) -> Recipe:
+    """Raises RecipeTooLong, LayerRefused."""
+    size_bytes = path.stat().st_size
+    if size_bytes > RECIPE_BYTES:
+        raise RecipeTooLong(
+            f"{RECIPE_FILE} has {size_bytes:,} bytes, more than the {RECIPE_BYTES:,} of an image's packages"
+        )
+    try:
+        recipe = Recipe.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise LayerRefused("the recipe is not one of ours") from error
+    if len(recipe.packages) > RECIPE_PACKAGES:
+        raise RecipeTooLong(
+            f"{len(recipe.packages):,} packages are more than the {RECIPE_PACKAGES:,} of an image"
+        )
+    return recipe
+
+
+def _safe(owner: str) -> str:
+    """Return a user's name as a part of a repository's."""
+    plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
+    return plain or "user"

@@ -1,0 +1,66 @@
+"""Where the cluster's registry is, and pip's index: `--RegistrySettings.url=...` and the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from traitlets import Unicode
+from traitlets.config import LoggingConfigurable
+
+from minicluster_hub.images.registry import Registries, Registry
+
+
+class RegistryBroken(ValueError):
+    """The settings lead to no registry; the message is one sentence for who starts the service."""
+
+
+class RegistrySettings(LoggingConfigurable):
+    """The options."""
+
+    url = Unicode(
+        help="The registry that takes published images, as the service reaches it; empty: no publishing."
+    ).tag(config=True)
+    name = Unicode("127.0.0.1:5100", help="The same registry, as the nodes name it.").tag(config=True)
+    cache_url = Unicode(help="The registry's cache of images from outside, as the service reaches it.").tag(
+        config=True
+    )
+    cache_name = Unicode("127.0.0.1:5101", help="The same cache, as the nodes name it.").tag(config=True)
+    ca_file = Unicode(help="File with the authority of their certificates; empty: the system's.").tag(
+        config=True
+    )
+    login_file = Unicode(help="File with NAME:PASSWORD of who may publish; empty: nobody asks.").tag(
+        config=True
+    )
+
+    def registries(self) -> Registries:
+        """Return what these lead to. Raises RegistryBroken."""
+        places = {self.name: self.url, self.cache_name: self.cache_url}
+        login = self._login()
+        try:
+            found = {name: Registry(url, login, self.ca_file) for name, url in places.items() if url}
+        except OSError as error:
+            raise RegistryBroken(
+                f"RegistrySettings.ca_file: {self.ca_file} cannot be used ({error.strerror or error})"
+            ) from error
+        return Registries(found, self.name if self.url else "")
+
+    def _login(self) -> tuple[str, str] | None:
+        if not self.login_file:
+            return None
+        try:
+            name, _, password = Path(self.login_file).read_text().strip().partition(":")
+        except OSError as error:
+            raise RegistryBroken(
+                f"RegistrySettings.login_file: {self.login_file} cannot be read ({error.strerror})"
+            ) from error
+        return name, password
+
+
+def pip_environment(index_url: str) -> dict[str, str]:
+    """Return what has pip ask a mirror; one without TLS it trusts only by name."""
+    if not index_url:
+        return {}
+    told = urlsplit(index_url)
+    trust = {"PIP_TRUSTED_HOST": told.netloc.rpartition("@")[2]} if told.scheme == "http" else {}
+    return {"PIP_INDEX_URL": index_url, **trust}

@@ -1,0 +1,227 @@
+"""What the decisions are taken from: each gang with its tasks, its job and what is known of them: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from minicluster.wire import JobState, OutputLimits, RankState
+from minicluster_hub.engines.base import LighthouseView, TaskView
+from minicluster_hub.jobs.connectivity import Unreached, apart
+from minicluster_hub.jobs.records import DataView, GangRecord, JobRecord, RankRecord, SnapshotRecord, TaskRecord, TaskState, World
+from minicluster_hub.jobs.root_cause import is_consequence, root_cause
+
+ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING, JobState.YIELDING)
+"""The states in which an attempt is being cleared away."""
+
+Isolate = Callable[[str, GangRecord], AbstractContextManager[object]]
+"""Keeps what is raised for one gang from all others; told what is done with it."""
+
+
+def together(_doing: str, _gang: GangRecord) -> AbstractContextManager[object]:
+    """Let everything pass: what is raised for one gang ends the whole."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds. `stop_patience_s` is over the agents' own escalation (5 s).
+
+    stopped_files_patience_s, failed_files_patience_s: the same where all ranks have ended and the agent
+        brings what they wrote. A stop has to be over within 12 s, all of it.
+    heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
+    boot_timeout_s: the same until an agent's first word: it has to be loaded, on a busy machine maybe.
+    suspect_timeout_s: the same, once other ranks have lost their connections.
+    quiet_after_s: time without progress of a rank after which its job's owner is told why; 0: never.
+    max_losses: attempts that end with a lost task and get no further than the one before.
+    meet_patience_s: how long the tasks of an attempt that needs all of them may fail to reach each other.
+    min_run_s: so long a job that has started keeps its slots, whatever the policy says.
+    awaited_s: so long tasks stay warm for a job that lost a node and waits for slots. Meanwhile they bring
+        its snapshots to its storage.
+    retry_s: the pause after something failed for one job that should not; each further time doubles it.
+    """
+
+    heartbeat_timeout_s: float = 3.0
+    suspect_timeout_s: float = 1.5
+    boot_timeout_s: float = 15.0
+    start_timeout_s: float = 300.0
+    pull_timeout_s: float = 3600.0
+    stop_patience_s: float = 6.5
+    stopped_files_patience_s: float = 9.0
+    failed_files_patience_s: float = 60.0
+    keep_warm_s: float = 120.0
+    max_losses: int = 3
+    quiet_after_s: float = 120.0
+    meet_patience_s: float = 60.0
+    min_run_s: float = 60.0
+    awaited_s: float = 600.0
+    retry_s: float = 1.0
+    output: OutputLimits = OutputLimits()  # noqa: RUF009 - frozen
+
+    def end_patience_s(self, state: JobState, *, brings: bool) -> float:
+        """How long an attempt may take to end. brings: its ranks have ended, see above."""
+        longer = {
+            JobState.STOPPING: self.stopped_files_patience_s,
+            JobState.FAILING: self.failed_files_patience_s,
+            JobState.YIELDING: self.failed_files_patience_s,
+        }
+        return longer.get(state, self.stop_patience_s) if brings else self.stop_patience_s
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What is known beside the store: the engine's view, the silence of each agent in seconds.
+
+    lighthouses: those of fault-tolerant jobs, by gang. data: how far the data sets are of jobs
+    that start, by gang. unreached: see meetings. down: nodes that take nothing just now.
+    """
+
+    views: Mapping[int, TaskView]
+    silence_s: Mapping[int, float]
+    now: float
+    lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict)
+    data: Mapping[int, DataView] = field(default_factory=dict)
+    unreached: Unreached = field(default_factory=dict)
+    down: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One gang with its tasks, its job if it has one, and the ranks of that job's newest attempt.
+
+    lost: tasks that have ended, or were silent for longer than their `patience_s`, which goes by task.
+    lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
+    data: how far the data sets are of a job that starts, None where it has none.
+    apart: tasks of an attempt on its way that the others do not reach.
+    awaited_until: a job that lost a node waits to go on with these tasks, which hold its newest snapshots;
+        0: none does.
+    """
+
+    gang: GangRecord
+    tasks: tuple[TaskRecord, ...]
+    job: JobRecord | None
+    ranks: tuple[RankRecord, ...]
+    lost: tuple[TaskRecord, ...] = field(default=())
+    patience_s: Mapping[int, float] = field(default_factory=dict)
+    snapshots: tuple[SnapshotRecord, ...] = field(default=())
+    lighthouse: str = ""
+    data: DataView | None = None
+    apart: tuple[TaskRecord, ...] = field(default=())
+    awaited_until: float = 0.0
+
+    @property
+    def assembled(self) -> bool:
+        return all(task.state is TaskState.READY for task in self.tasks)
+
+    @property
+    def living_ranks(self) -> tuple[RankRecord, ...]:
+        """The ranks of tasks that the gang still holds: others went with a lost node."""
+        held = {task.id for task in self.tasks}
+        return tuple(rank for rank in self.ranks if rank.task_id in held)
+
+    @property
+    def tolerates_loss(self) -> bool:
+        """Whether the attempt runs, and goes on as long as it has one task."""
+        return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
+
+    def idle_until(self, limits: Limits) -> float:
+        """Return until when a gang without a job is kept warm for its owner's next one."""
+        idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
+        return idle_since + limits.keep_warm_s
+
+    def warm_until(self, limits: Limits) -> float:
+        """Return until when a gang without a job is kept warm, for whichever job."""
+        return max(self.idle_until(limits), self.awaited_until)
+
+    def brings(self, task: TaskRecord) -> bool:
+        """Whether a task's ranks have ended, so that its agent has only to bring what they left."""
+        mine = [rank.state for rank in self.ranks if rank.task_id == task.id]
+        return bool(mine) and all(state is RankState.EXITED for state in mine)
+
+    def cleared(self) -> bool:
+        """Nothing of the job's newest attempt is left on any node."""
+        attempt = self.job.attempt_id if self.job else None
+        return attempt is not None and all(
+            task.state is TaskState.ENDED or task.cleared >= attempt for task in self.tasks
+        )
+
+    def starting_since(self, views: Mapping[int, TaskView]) -> float | None:
+        """Return since when its job waits for its tasks, and its data stands still; None while a node
+        fetches an image.
+
+        Fetching a large image takes as long as it takes; Docker itself tells when it cannot.
+        """
+        if self.job is None or any(view.starting for task in self.tasks if (view := views.get(task.id))):
+            return None
+        moved_at = self.data.moved_at if self.data else 0.0
+        return max(self.job.state_since, moved_at, *(task.state_since for task in self.tasks))
+
+
+def scenes(world: World, sight: Sight, limits: Limits, isolate: Isolate = together) -> Iterator[Scene]:
+    jobs = {job.id: job for job in world.jobs}
+    queued = (job for job in world.jobs if job.state is JobState.QUEUED)
+    awaited = {job.gang_id: job.state_since + limits.awaited_s for job in queued}
+    for gang in world.gangs:
+        job = jobs.get(gang.job_id) if gang.job_id is not None else None
+        with isolate("looking at", gang):
+            yield _scene(gang, job, world, sight, limits, awaited.get(gang.id, 0.0))
+
+
+def _scene(
+    gang: GangRecord,
+    job: JobRecord | None,
+    world: World,
+    sight: Sight,
+    limits: Limits,
+    awaited_until: float,
+) -> Scene:
+    tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
+    ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
+    suspicious = job is not None and lost_connections(job, ranks)
+    patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in tasks}
+    lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s[task.id]))
+    snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
+    lighthouse = sight.lighthouses.get(gang.id)
+    address = lighthouse.address if lighthouse is not None else ""
+    data = sight.data.get(gang.id)
+    starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
+    parted = apart(tasks, sight.unreached) if starts else ()
+    return Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, awaited_until)
+
+
+def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[int, float]) -> frozenset[str]:
+    """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told.
+
+    ending_s: for how long gangs have been ending. Who spoke until then is silent because it was ended.
+    """
+    return frozenset(
+        task.node
+        for task in world.tasks
+        if task.gang_id in ending_s
+        and (view := sight.views.get(task.id)) is not None
+        and view.alive
+        and sight.silence_s.get(task.id, 0.0) - ending_s[task.gang_id] > limits.suspect_timeout_s
+    )
+
+
+def lost_connections(job: JobRecord, ranks: Iterable[RankRecord]) -> bool:
+    """Tell whether all that is known of a failing attempt is that ranks lost their connections."""
+    return job.state is JobState.FAILING and job.error is None and is_consequence(root_cause(ranks))
+
+
+def _patience_s(task: TaskRecord, limits: Limits, *, suspicious: bool) -> float:
+    if task.state is not TaskState.READY:
+        return limits.boot_timeout_s
+    return limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s
+
+
+def _is_lost(task: TaskRecord, sight: Sight, patience_s: float) -> bool:
+    view = sight.views.get(task.id)
+    if task.state is TaskState.ENDED:
+        return False
+    if task.state is TaskState.NEW:
+        return view is not None and not view.alive
+    if view is None or not view.alive:
+        return True
+    return sight.silence_s.get(task.id, 0.0) > patience_s

@@ -1,0 +1,61 @@
+"""The error that a failed job is told by: who waited for whom at its end, which is lost afterwards: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minicluster.wire import ErrorKind, JobError, RankSight, RankStack, RankState
+from minicluster_hub.jobs.records import RankRecord
+from minicluster_hub.diagnosis.rank_location import Kind, place_of
+from minicluster_hub.jobs.root_cause import is_consequence, root_cause
+from minicluster_hub.diagnosis.why import BUSY_S, explain
+
+_TIMED_OUT = ("Timed out waiting", "Watchdog caught collective operation timeout", "Socket Timeout")
+
+
+def final_error(told: JobError | None, ranks: Sequence[RankRecord]) -> JobError | None:
+    """Return a job's error. told: what it failed of, None when that is the affair of its ranks."""
+    error = told or root_cause(ranks)
+    if error is None:
+        return None
+    stacks = [_last(rank) for rank in ranks]
+    known = [stack for stack in stacks if stack is not None]
+    if known and len(known) == len(ranks) and (error.kind is ErrorKind.TIMEOUT or _tells(error, known)):
+        error = _explained(error, known)
+    return error.model_copy(update={"stack": None})
+
+
+def _tells(error: JobError, stacks: Sequence[RankStack]) -> bool:
+    """Tell whether where the ranks were says more than the error: some waited, and others did not come."""
+    places = {place_of(stack) if stack.sight is RankSight.SEEN else None for stack in stacks}
+    waited = any(place is not None and place.kind is Kind.RANKS for place in places)
+    # A connection also breaks by itself; one whose rank had ended did not.
+    return waited and len(places) > 1 and (_timed_out(error) or (is_consequence(error) and None in places))
+
+
+def _timed_out(error: JobError) -> bool:
+    return any(words in f"{error.message}\n{error.traceback}" for words in _TIMED_OUT)
+
+
+def _last(rank: RankRecord) -> RankStack | None:
+    """Return where a rank was at last, None when nobody knows."""
+    error = rank.error
+    if error is None:
+        ended = rank.state is RankState.EXITED
+        return RankStack(rank=rank.rank, sight=RankSight.ENDED) if ended else None
+    if error.stack is None:
+        return None
+    # What failed because others did not come was waiting, whatever it did to wait.
+    quiet_s = 2 * BUSY_S if is_consequence(error) or _timed_out(error) else error.stack.quiet_s
+    return error.stack.model_copy(update={"quiet_s": quiet_s})
+
+
+def _explained(error: JobError, stacks: Sequence[RankStack]) -> JobError:
+    why = explain(stacks)
+    said = f"{error.message}. At its end: " if error.kind is ErrorKind.TIMEOUT else _in_vain(error)
+    message = f"{said}{why.sentence[:1].lower()}{why.sentence[1:]}"
+    return error.model_copy(update={"message": message, "hint": why.hint or error.hint})
+
+
+def _in_vain(error: JobError) -> str:
+    return f"Rank {error.rank} waited in vain: "

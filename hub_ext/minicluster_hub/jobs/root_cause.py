@@ -1,0 +1,39 @@
+"""Which of several failed ranks is the one to blame: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minicluster.wire import ErrorKind, JobError
+from minicluster_hub.jobs.records import RankRecord
+
+CONNECTION_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "remote process exited",
+    "NCCL communicator was aborted",
+    "DistNetworkError",
+    "DistStoreError",
+)
+"""What a rank says when another one has gone: a consequence, hardly ever the cause."""
+
+
+def root_cause(ranks: Iterable[RankRecord]) -> JobError | None:
+    """Return the error of the rank that failed first; after those of lost connections come ended ranks."""
+    errors = [rank.error for rank in ranks if rank.error is not None]
+    return min(errors, key=_blame, default=None)
+
+
+def is_consequence(error: JobError | None) -> bool:
+    """Tell whether an error speaks of another rank's end, also where the cell wrapped it in its own."""
+    said = "" if error is None else f"{error.message}\n{error.traceback}"
+    return any(words in said for words in CONNECTION_LOST)
+
+
+def _blame(error: JobError) -> tuple[bool, bool, float, int]:
+    when = error.at if error.at is not None else float("inf")
+    rank = error.rank if error.rank is not None else 0
+    was_ended = error.kind is ErrorKind.SIGNAL and error.message.startswith(f"Rank {rank} was ended: ")
+    return was_ended, is_consequence(error), when, rank

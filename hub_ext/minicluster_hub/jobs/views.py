@@ -1,0 +1,113 @@
+"""From records to what people see: jobs and nodes as messages, snapshots for the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse, shortened
+from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, World
+from minicluster_hub.scheduling.reasons import Wait
+
+_BRIEF_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class IdleGpus:
+    """GPUs that a notebook server does not use. held_bytes: of memory, too much for others to have them."""
+
+    since: float
+    reclaim_at: float | None
+    held_bytes: int = 0
+
+
+def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) -> Job:
+    waiting = record.state is JobState.QUEUED and wait is not None
+    return Job(
+        id=record.id,
+        owner=record.owner,
+        name=record.spec.name,
+        state=record.state,
+        reason=wait.reason if waiting and wait else record.reason,
+        created_at=record.created_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        attempt=record.attempts,
+        world_size=record.world_size,
+        nodes=nodes,
+        error=record.error,
+        result=record.result,
+        queue_position=wait.position if waiting and wait else None,
+        expected_start_at=wait.expected_start_at if waiting and wait else None,
+        origin=record.spec.origin,
+    )
+
+
+def brief(job: Job) -> Job:
+    """Return a job as lists show it: of its error what it is, not where."""
+    if job.error is None:
+        return job
+    told = {"message": shortened(job.error.message, _BRIEF_CHARS), "traceback": "", "stack": None}
+    return job.model_copy(update={"error": job.error.model_copy(update=told)})
+
+
+def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus]) -> NodeList:
+    """Return the nodes with who holds their slots. idle: of notebook servers, by their ids."""
+    held = {(lease.node, lease.slot): lease for lease in world.leases}
+    servers = {server.id: server for server in world.servers}
+    return NodeList(
+        nodes=tuple(
+            Node(
+                name=node.name,
+                up=node.up,
+                closed=node.closed,
+                slots=tuple(
+                    _slot_use(slot, kind, held.get((node.name, slot)), servers, idle)
+                    for slot, kind in enumerate(node.slot_kinds)
+                ),
+            )
+            for node in nodes
+        )
+    )
+
+
+def with_closed(nodes: NodeList, closed: Mapping[str, str]) -> NodeList:
+    """Return the nodes with why some of them take nothing new."""
+    told = (node.model_copy(update={"closed": closed.get(node.name, node.closed)}) for node in nodes.nodes)
+    return nodes.model_copy(update={"nodes": tuple(told)})
+
+
+def _slot_use(
+    slot: int,
+    kind: str,
+    lease: Lease | None,
+    servers: Mapping[int, ServerRecord],
+    idle: Mapping[int, IdleGpus],
+) -> SlotUse:
+    known = "gpu" if kind == "gpu" else "cpu"
+    if lease is None:
+        return SlotUse(slot=slot, kind=known)
+    server = servers.get(lease.server_id or 0)
+    if server is not None:
+        use = SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
+        return use if (leaves := idle.get(server.id)) is None else _left_idle(use, leaves)
+    return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
+
+
+def _left_idle(use: SlotUse, idle: IdleGpus) -> SlotUse:
+    told = {"idle_since": idle.since, "reclaim_at": idle.reclaim_at, "held_bytes": idle.held_bytes}
+    return use.model_copy(update=told)
+
+
+def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:
+    return ServerPlace(
+        id=record.id,
+        owner=record.owner,
+        server=record.name,
+        node=record.node,
+        slots=record.slots if record.reclaimed_at is None else (),
+        home_node=home,
+        until=record.until if record.reclaimed_at is None else None,
+        expired=record.reclaimed_at is None and record.until is not None and record.until <= now,
+        reclaimed=record.reclaimed_at is not None,
+    )

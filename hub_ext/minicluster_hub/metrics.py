@@ -1,0 +1,141 @@
+"""What Prometheus is told. What the store and the engine know is read when it asks, not kept twice."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from tornado.web import RequestHandler
+
+from minicluster.wire import JobState, NodeList, SlotUse
+from minicluster_hub.jobs.records import EventRecord, World
+from minicluster_hub.control.quarantine import Quarantine
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600)
+
+
+class Metrics:
+    """All metrics of one service, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "minicluster_requests_total", "Requests", ("method", "path", "status"), registry=self.registry
+        )
+        self._request_seconds = Histogram(
+            "minicluster_request_seconds", "Time until the answer", ("path",), registry=self.registry
+        )
+        self._streams = Gauge(
+            "minicluster_event_streams", "Open server-sent event connections", registry=self.registry
+        )
+        self._ended = Counter(
+            "minicluster_jobs_ended_total", "Jobs that ended", ("state",), registry=self.registry
+        )
+        self._queued = Histogram(
+            "minicluster_job_queue_seconds",
+            "From a job's submission to its slots",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._starting = Histogram(
+            "minicluster_job_start_seconds",
+            "From a job's slots to its running ranks",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+
+    def request_done(self, method: str, path: str, status: int, seconds: float) -> None:
+        # Anybody may call a method anything, and each name would be a series for ever.
+        known = method if method in RequestHandler.SUPPORTED_METHODS else "other"
+        self._requests.labels(known, path, str(status)).inc()
+        self._request_seconds.labels(path).observe(seconds)
+
+    @contextmanager
+    def stream_open(self) -> Iterator[None]:
+        with self._streams.track_inprogress():
+            yield
+
+    def job_ended(self, state: JobState) -> None:
+        self._ended.labels(state.value).inc()
+
+    def job_started(self, story: Iterable[EventRecord]) -> None:
+        """Take a started job's times from its story; only its first attempt has waited in the queue."""
+        at: dict[str, float] = {}
+        for line in story:
+            at.setdefault(line.kind, line.at)
+        if "submitted" in at and "admitted" in at:
+            self._queued.observe(at["admitted"] - at["submitted"])
+        if "admitted" in at and "ranks-started" in at:
+            self._starting.observe(at["ranks-started"] - at["admitted"])
+
+    def collect_from(
+        self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
+    ) -> None:
+        self.registry.register(ClusterCollector(world, nodes, quarantine))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class ClusterCollector(Collector):
+    """Open jobs by state, placed servers by node, slots by use, and what fails, read at each scrape."""
+
+    def __init__(
+        self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
+    ) -> None:
+        self._world = world
+        self._nodes = nodes
+        self._quarantine = quarantine
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing beforehand, so that registering does not read the store."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        world = self._world()
+        states = Tally(job.state for job in world.jobs)
+        jobs = GaugeMetricFamily("minicluster_jobs", "Open jobs", labels=("state",))
+        for state in JobState:
+            if not state.terminal:
+                jobs.add_metric([state.value], states[state])
+        yield jobs
+        servers = GaugeMetricFamily(
+            "minicluster_servers", "Notebook servers that have a place", labels=("node",)
+        )
+        for node, count in sorted(Tally(server.node for server in world.servers).items()):
+            servers.add_metric([node], count)
+        yield servers
+        slots = GaugeMetricFamily("minicluster_slots", "Slots by use", labels=("kind", "use"))
+        for (kind, use), count in sorted(_slot_uses(self._nodes()).items()):
+            slots.add_metric([kind, use], count)
+        yield slots
+        failures = CounterMetricFamily(
+            "minicluster_step_failures", "What failed in the job service for one job, gang or task alone"
+        )
+        failures.add_metric([], self._quarantine.total)
+        yield failures
+        aside = GaugeMetricFamily(
+            "minicluster_steps_set_aside", "What fails again and again; the log says what and why"
+        )
+        aside.add_metric([], len(self._quarantine.set_aside()))
+        yield aside
+
+
+def _slot_uses(nodes: NodeList) -> Tally[tuple[str, str]]:
+    uses: Tally[tuple[str, str]] = Tally()
+    for node in nodes.nodes:
+        for slot in node.slots:
+            uses[slot.kind, _use(slot) if node.up else "down"] += 1
+    return uses
+
+
+def _use(slot: SlotUse) -> str:
+    if slot.server is not None:
+        return "server"
+    return "warm" if slot.warm else "free" if slot.owner is None else "busy"

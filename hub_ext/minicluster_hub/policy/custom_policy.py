@@ -1,0 +1,224 @@
+"""A lab's own policies: which there are, and the service's end of one that runs in its sandbox.
+
+The process gets snapshots and answers in JSON: nothing of it is run, imported or unpickled here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Self
+
+from minicluster.wire import OfferedPolicy, OptionValue
+from minicluster_hub.policy import policy_files
+from minicluster_hub.policy.link import LinkLost, is_quiet, receive, send
+from minicluster_hub.policy.messages import plan_from_json, snapshot_to_json
+from minicluster_hub.policy.sandbox import Connection, ProcessSandbox, Sandbox
+from minicluster_hub.scheduling.base import Plan, Policy, Snapshot
+from minicluster_hub.scheduling.own import PolicyFailed, fitted, sound
+from minicluster_hub.scheduling.policies import POLICIES
+
+START_S = 10.0
+PLAN_S = 1.0
+_LOG = logging.getLogger(__name__)
+_GRACE_S = 0.5
+"""For the process to say where it was interrupted, before it is ended."""
+_ANSWER_BYTES = 1 << 20
+_TOLD_CHARS = 2000
+_PRINTED_CHARS = 64 << 10
+"""What one loading of a policy may print into the service's log."""
+
+
+class PolicyGone(Exception):
+    """Its process ended while it was not asked anything: it has to be loaded again."""
+
+    def __init__(self) -> None:
+        super().__init__("its process ended between two plans")
+
+
+@dataclass(frozen=True)
+class OwnPolicies:
+    """What the installer of a cluster brought: files of a folder, and entry points of installed packages.
+
+    sandbox: where they run; None: there are none. The names of the built-in ones are theirs.
+    """
+
+    folder: Path | None = None
+    sandbox: Sandbox | None = None
+    log: logging.Logger = _LOG
+
+    @classmethod
+    def in_processes(cls, folder: Path | None = None) -> Self:
+        return cls(folder, ProcessSandbox(folder))
+
+    def names(self) -> list[str]:
+        return sorted({*self._files(), *self._installed()})
+
+    def offered(self) -> list[OfferedPolicy]:
+        """Return what there is to choose; nothing of it is run for that."""
+        found = {name: _of_package(point) for name, point in self._installed().items()}
+        if self.folder is not None:
+            found |= {name: policy_files.about(self.folder, name) for name in self._files()}
+        return [found[name] for name in sorted(found)]
+
+    def policy(self, name: str, options: Mapping[str, OptionValue]) -> OwnPolicy:
+        """Return one of them, yet to be loaded."""
+        if self.sandbox is None:
+            raise LookupError(name)
+        return OwnPolicy(name, options, self.sandbox, self.log)
+
+    def _files(self) -> list[str]:
+        if self.sandbox is None or self.folder is None:
+            return []
+        return [name for name in policy_files.names(self.folder) if name not in POLICIES]
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        if self.sandbox is None:
+            return {}
+        return {
+            point.name: point
+            for point in entry_points(group=policy_files.ENTRY_POINTS)
+            if point.name not in POLICIES
+        }
+
+
+def _of_package(point: EntryPoint) -> OfferedPolicy:
+    about = str(point.dist.metadata.json.get("summary", "")) if point.dist else ""
+    whose = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+    return OfferedPolicy(name=point.name, summary=about or "A policy that was installed.", distribution=whose)
+
+
+class OwnPolicy:
+    """`load` before anything else; all but `close` takes its time.
+
+    Close it, or its process stays. From another thread, that ends what is being asked.
+    """
+
+    def __init__(
+        self, name: str, options: Mapping[str, OptionValue], sandbox: Sandbox, log: logging.Logger
+    ) -> None:
+        self.moves_running = False
+        self.elastic = False
+        self._load = {"name": name, "options": dict(options)}
+        self._sandbox = sandbox
+        self._log = log
+        self._number = 0
+        self._printed = 0
+        self._connection: Connection | None = None
+        self._closed = False
+        self._asking, self._changing = threading.Lock(), threading.Lock()
+
+    def load(self) -> None:
+        """Load it in a new process. Raises PolicyFailed with what is wrong with it, SandboxAway."""
+        connection = self._sandbox.connect()
+        with self._changing:
+            self._connection, closed = connection, self._closed
+        if closed:
+            connection.close()
+        told = self._ask({"load": self._load}, START_S)
+        self.moves_running = bool(told.get("moves_running"))
+        self.elastic = bool(told.get("elastic"))
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return its plan if it can be. Raises PolicyFailed, PolicyGone."""
+        if self._connection is None or not is_quiet(self._connection.link):
+            raise PolicyGone
+        told = self._ask({"plan": snapshot_to_json(snapshot)}, PLAN_S)
+        try:
+            return sound(snapshot, plan_from_json(told))
+        except PolicyFailed:
+            raise
+        except Exception as error:  # it may answer anything
+            raise PolicyFailed(f"its answer is no plan ({_short(error)})") from error
+
+    def close(self) -> None:
+        """End its process, with whatever that has started."""
+        with self._changing:
+            self._closed, connection = True, self._connection
+        if connection is not None:
+            connection.stop()
+            with self._asking:
+                connection.close()
+
+    def _ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """Return the answer. A process that does not give one is ended. Raises PolicyFailed."""
+        self._number += 1
+        with self._asking:
+            told = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
+        if isinstance(told, dict) and "ended" in told:
+            raise PolicyFailed(f"its process ended {_short(told['ended'])}")
+        if not isinstance(told, dict) or told.get("number") != self._number:
+            raise PolicyFailed("its answer is no plan")
+        self._tell(str(told.get("printed", "")))
+        if "error" in told:
+            raise PolicyFailed(_short(told["error"]))
+        return told
+
+    def _exchange(self, question: object, limit_s: float) -> Any:
+        assert self._connection is not None  # noqa: S101
+        link, until = self._connection.link, time.monotonic() + limit_s + _GRACE_S
+        try:
+            send(link, question, until)
+            return receive(link, _ANSWER_BYTES, until)
+        except TimeoutError as error:
+            self._connection.stop()
+            raise PolicyFailed(f"it took longer than {limit_s:g} s") from error
+        except ValueError as error:
+            self._connection.stop()
+            raise PolicyFailed(f"its answer is no plan ({_short(error)})") from error
+        except LinkLost as error:
+            how = self._connection.close()
+            raise PolicyFailed(f"its process ended {how}".rstrip()) from error
+
+    def _tell(self, printed: str) -> None:
+        left = printed[: max(0, _PRINTED_CHARS - self._printed)]
+        self._printed += len(left)
+        if left:
+            self._log.info("the policy %s prints: %s", self._load["name"], left.rstrip())
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a lab's own policy planned a moment ago."""
+
+    policy: OwnPolicy
+    told: Plan
+
+    @property
+    def moves_running(self) -> bool:
+        return self.policy.moves_running
+
+    @property
+    def elastic(self) -> bool:
+        return self.policy.elastic
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Return what is left of it. Raises PolicyFailed where the world is another one by now."""
+        return sound(snapshot, fitted(self.told, snapshot))
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        try:
+            self.plan(snapshot)
+        except PolicyFailed:
+            return False
+        return True
+
+
+def close(policy: Policy | None) -> None:
+    """End the process of a policy that has one."""
+    if isinstance(policy, OwnPolicy):
+        policy.close()
+
+
+def _short(told: object) -> str:
+    text = str(told)
+    return text if len(text) <= _TOLD_CHARS else f"{text[:_TOLD_CHARS]}..."

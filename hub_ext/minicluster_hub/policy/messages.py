@@ -1,0 +1,70 @@
+"""Snapshots and plans as JSON: all that passes between the job service and the process of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot, Topology, Usage, WarmGang
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+
+_JOB, _GANG, _SERVER, _USAGE = (
+    tuple(field.name for field in fields(kind)) for kind in (JobView, WarmGang, ServerRecord, Usage)
+)
+
+
+def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "now": snapshot.now,
+        "jobs": [_values(job, _JOB) for job in snapshot.jobs],
+        "free": _slots(snapshot.free),
+        "slots": dict(snapshot.topology.slots),
+        "link_bytes_s": snapshot.topology.link_bytes_s,
+        "warm": [_values(gang, _GANG) for gang in snapshot.warm],
+        "leaving": _slots(snapshot.leaving),
+        "servers": [_values(server, _SERVER) for server in snapshot.servers],
+        "usage": {owner: _values(usage, _USAGE) for owner, usage in snapshot.usage.items()},
+        "growing": sorted(snapshot.growing),
+        "held_out": list(snapshot.held_out.items()),
+    }
+
+
+def snapshot_from_json(told: Mapping[str, Any]) -> Snapshot:
+    """Raises KeyError, TypeError, ValueError."""
+    return Snapshot(
+        now=told["now"],
+        jobs=tuple(JobView(*_tuples(values)) for values in told["jobs"]),
+        free=FreeSlots(told["free"]),
+        topology=Topology(told["slots"], told["link_bytes_s"]),
+        warm=tuple(WarmGang(*_tuples(values)) for values in told["warm"]),
+        leaving=FreeSlots(told["leaving"]),
+        servers=tuple(ServerRecord(*_tuples(values)) for values in told["servers"]),
+        usage={owner: Usage(*values) for owner, values in told["usage"].items()},
+        growing=frozenset(told["growing"]),
+        held_out=dict(told["held_out"]),
+    )
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    grants = [[grant.job_id, grant.chunks] for grant in plan.grants]
+    return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.in_turn, "kept": plan.kept}
+
+
+def plan_from_json(told: Mapping[str, Any]) -> Plan:
+    """Return what is yet to be checked (scheduling.own.sound). Raises KeyError, TypeError, ValueError."""
+    grants = tuple(Grant(job_id, chunks) for job_id, chunks in told["grants"])
+    return Plan(grants, told["again_at"], told["in_turn"], told["kept"])
+
+
+def _values(record: object, names: tuple[str, ...]) -> list[Any]:
+    return [getattr(record, name) for name in names]
+
+
+def _slots(slots: FreeSlots) -> dict[str, tuple[int, ...]]:
+    return {node: slots.on(node) for node in slots.names}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value

@@ -1,0 +1,45 @@
+"""The settings of what orders jobs: what a cluster begins with, where a lab's own policies are."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traitlets import Unicode
+from traitlets.config import Configurable
+
+if TYPE_CHECKING:
+    from minicluster_hub.policy.custom_policy import OwnPolicies
+
+
+class PolicyOptions(Configurable):
+    """Set them as options of MiniclusterHub."""
+
+    policy = Unicode("backfill", help="The order of waiting jobs.").tag(config=True)
+    placement = Unicode("pack", help="Which nodes a job gets.").tag(config=True)
+    policies_dir = Unicode(
+        help="Folder of the lab's own policies, NAME.py each; DATA/policies by default. Who may write there "
+        "may have code run."
+    ).tag(config=True)
+    policy_sandbox = Unicode(
+        "process",
+        help="Where the lab's own policies run: process (with the job service's user), none, or the path of "
+        "a policy container's socket.",
+    ).tag(config=True)
+
+    def own_policies(self, data_dir: Path, log: logging.Logger) -> OwnPolicies:
+        """Return what the lab brought of policies, and where they run."""
+        from minicluster_hub.policy.custom_policy import OwnPolicies
+        from minicluster_hub.policy.policy_files import names
+        from minicluster_hub.policy.sandbox import ContainerSandbox, ProcessSandbox
+        from minicluster_hub.scheduling.policies import POLICIES
+
+        folder = Path(self.policies_dir or data_dir / "policies").absolute()
+        for name in {*names(folder)} & POLICIES.keys():
+            log.warning("%s/%s.py is not used: a built-in policy has its name; give it another", folder, name)
+        if self.policy_sandbox == "none":
+            return OwnPolicies()
+        if self.policy_sandbox == "process":
+            return OwnPolicies(folder, ProcessSandbox(folder), log)
+        return OwnPolicies(folder, ContainerSandbox(Path(self.policy_sandbox)), log)

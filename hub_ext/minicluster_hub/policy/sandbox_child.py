@@ -1,0 +1,163 @@
+"""The process of a lab's own policy: it loads a file or an entry point, then answers snapshots.
+
+What the file may hold: see scheduling.own. What takes too long is interrupted, so that the answer names the
+line. What it prints goes along with the answers.
+"""
+
+from __future__ import annotations
+
+import io
+import linecache
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+from minicluster_hub.support.processes import die_with_parent
+from minicluster_hub.policy.confine import confine
+from minicluster_hub.policy.link import LinkLost, receive, send
+from minicluster_hub.policy.messages import plan_to_json, snapshot_from_json
+from minicluster_hub.policy.policy_files import ENTRY_POINTS, path_of
+from minicluster_hub.scheduling.own import OwnPlan, PolicyFailed, policy_in
+
+PRINTED_CHARS = 4000
+"""What is passed on of what a policy prints at a time."""
+_MOST_LINES = 3
+
+
+class Overdue(BaseException):
+    """The question took too long. No Exception, so that few policies catch it."""
+
+
+class Printed(io.TextIOBase):
+    """Takes the place of standard output, and keeps the beginning of what it is given."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+
+    def write(self, text: str, /) -> int:
+        self._kept += text[: PRINTED_CHARS - len(self._kept)]
+        return len(text)
+
+    def take(self) -> str:
+        kept, self._kept = self._kept, ""
+        return kept
+
+
+class PolicyProcess:
+    """link: to who asks. folder: of the lab's policies."""
+
+    def __init__(self, link: socket.socket, folder: Path | None) -> None:
+        self._link = link
+        self._folder = folder
+        self._printed = Printed()
+        sys.stdout = sys.stderr = self._printed
+
+    def run(self) -> None:
+        """Answer until nobody asks any more."""
+        try:
+            if loaded := self._answer(lambda asked: self._load(asked["load"])):
+                while True:
+                    self._answer(
+                        lambda asked: (None, plan_to_json(loaded.plan(snapshot_from_json(asked["plan"]))))
+                    )
+        except (LinkLost, OSError):
+            return
+
+    def _load(self, asked: Mapping[str, Any]) -> tuple[OwnPlan, dict[str, Any]]:
+        name = asked["name"]
+        path = path_of(self._folder, name) if self._folder else None
+        found = module_of(name, path.read_text("utf-8")) if path else _installed(name)
+        policy = policy_in(found, asked["options"])
+        return policy, {"moves_running": policy.moves_running, "elastic": policy.elastic}
+
+    def _answer(self, make: Callable[[Any], tuple[OwnPlan | None, dict[str, Any]]]) -> OwnPlan | None:
+        """Send what `make` makes of the next question, or its error with the lines where it was raised."""
+        asked = receive(self._link)
+        made, limit_s = None, asked["limit_s"]
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
+            made, told = make(asked)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except PolicyFailed as error:
+            told = {"error": str(error)}
+        except Overdue as error:
+            told = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        send(self._link, {**told, "number": asked["number"], "printed": self._printed.take()})
+        return made
+
+
+def main() -> None:
+    folder = Path(sys.argv[3]) if sys.argv[3] else None
+    process = PolicyProcess(socket.socket(fileno=int(sys.argv[1])), folder)
+    signal.signal(signal.SIGALRM, _interrupt)
+    _throw_away_output()
+    confine(folder)
+    die_with_parent(int(sys.argv[2]))
+    process.run()
+
+
+def _throw_away_output() -> None:
+    """What goes round sys.stdout would fill the service's log."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Overdue
+
+
+def _installed(name: str) -> object:
+    """Return what an installed package brings by that name. Raises PolicyFailed, and what its import does."""
+    found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not found:
+        raise PolicyFailed(f"there is no {name}.py in the policies' folder, and no package brings {name}")
+    return found[0].load()
+
+
+def module_of(name: str, source: str) -> ModuleType:
+    module, path = ModuleType(name), f"<policy {name}>"
+    linecache.cache[path] = len(source), None, source.splitlines(keepends=True), path
+    sys.modules[name] = module
+    exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 - that is what this process is for
+    return module
+
+
+def _where(error: BaseException) -> str:
+    """Return the last lines of the policy's own files that led there."""
+    if isinstance(error, SyntaxError):
+        return f" (line {error.lineno}: {(error.text or '').strip()})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
+    own = [frame for frame in frames if frame.filename.startswith("<policy ")] or frames
+    lines = [
+        f"{_of(frame.filename)}line {frame.lineno} in {frame.name}: {frame.line}"
+        for frame in own[-_MOST_LINES:]
+    ]
+    return f" ({'; '.join(lines)})" if lines else ""
+
+
+def _is_own(filename: str) -> bool:
+    """Whether a file is neither of this package nor what imports others."""
+    return not filename.startswith(
+        (str(Path(__file__).parents[1]), str(Path(os.__file__).with_name("importlib")), "<f")
+    )
+
+
+def _of(filename: str) -> str:
+    return "" if filename.startswith("<policy ") else f"{Path(filename).name}, "
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Room for a gang where enough slots are free, but not together: running jobs move out of its way.
+
+As few of them as possible, and none unless all of them find other places, on no more nodes than before. The
+nodes that the fewest moves open are opened first: where one move is enough, one is made; where several are,
+there might be a smaller number of them, but to find it is bin packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from minicluster_hub.scheduling.base import JobView
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+
+Place = Callable[[JobView, int, FreeSlots], Places | None]
+Movable = tuple[JobView, Places]
+"""A job, and the places that it would have."""
+
+_BEGINNINGS = 8
+"""With how many nodes it is tried to begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The gang's places, and the new ones of those that move for it."""
+
+    places: Places
+    moved: Mapping[int, Places]
+
+
+def make_room(
+    gang: JobView, chunks: int, movable: Iterable[Movable], free: FreeSlots, place: Place
+) -> Moves | None:
+    """Return how the gang finds a place, None if moving others does not help."""
+    if free.count < chunks * gang.chunk_slots:
+        return None
+    openings = sorted(_openings(gang, movable, free), key=_cost)
+    for begin in range(min(_BEGINNINGS, len(openings))):
+        found = _try(gang, chunks, openings[begin:], free, place)
+        if found is not None:
+            return found
+    return None
+
+
+def _openings(gang: JobView, movable: Iterable[Movable], free: FreeSlots) -> Iterator[tuple[Movable, ...]]:
+    """Yield for each node the jobs whose moves make room for one more chunk on it."""
+    on: dict[str, list[tuple[int, Movable]]] = {}
+    for one in movable:
+        for node, slots in one[1]:
+            on.setdefault(node, []).append((len(slots), one))
+    for node in sorted(on):
+        room = len(free.on(node))
+        if gang.scatter and room >= gang.chunk_slots:
+            continue
+        chosen = _fewest(on[node], gang.chunk_slots - room % gang.chunk_slots)
+        if chosen:
+            yield chosen
+
+
+def _fewest(here: list[tuple[int, Movable]], missing: int) -> tuple[Movable, ...]:
+    """Return the smallest job that leaves enough, else the largest ones; () if all are not enough."""
+    ascending = sorted(here, key=lambda one: (one[0], count_slots(one[1][1]), one[1][0].job_id))
+    for slots, one in ascending:
+        if slots >= missing:
+            return (one,)
+    chosen: list[Movable] = []
+    for slots, one in reversed(ascending):
+        if missing > 0:
+            chosen.append(one)
+            missing -= slots
+    return tuple(chosen) if missing <= 0 else ()
+
+
+def _cost(opening: tuple[Movable, ...]) -> tuple[int, int, int]:
+    """Return how many would be restarted for it, and how many slots they have."""
+    restarted = sum(places == job.places for job, places in opening)
+    return restarted, sum(count_slots(places) for _, places in opening), opening[0][0].job_id
+
+
+def _try(
+    gang: JobView, chunks: int, openings: list[tuple[Movable, ...]], free: FreeSlots, place: Place
+) -> Moves | None:
+    """Move out of as many nodes as it takes, and see whether all find places."""
+    trial, moving = free.copy(), dict[int, Movable]()
+    for opening in islice(openings, chunks):
+        for job, places in opening:
+            if job.job_id not in moving:
+                moving[job.job_id] = job, places
+                trial.give(places)
+        if trial.most_chunks(gang.chunk_slots, scatter=gang.scatter) >= chunks:
+            return _place_all(gang, chunks, list(moving.values()), trial, place)
+    return None
+
+
+def _place_all(
+    gang: JobView, chunks: int, moving: list[Movable], trial: FreeSlots, place: Place
+) -> Moves | None:
+    """Place the gang, then those that move, the largest first."""
+    found, moved = place(gang, chunks, trial), dict[int, Places]()
+    if found is None:
+        return None
+    trial.take(found)
+    for job, places in sorted(moving, key=lambda one: (-count_slots(one[1]), one[0].job_id)):
+        elsewhere = place(replace(job, places=()), count_slots(places) // job.chunk_slots, trial)
+        if elsewhere is None or len(elsewhere) > len(places):
+            return None
+        trial.take(elsewhere)
+        moved[job.job_id] = elsewhere
+    return Moves(found, moved)

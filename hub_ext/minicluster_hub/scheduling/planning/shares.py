@@ -1,0 +1,78 @@
+"""What owners are entitled to, what they have had, and whose turn it is: the parts of fair shares."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+
+from minicluster_hub.scheduling.base import JobView, Snapshot, Usage
+from minicluster_hub.scheduling.allocation.free_slots import count_slots
+
+_NEW = Usage()
+
+
+def usage(owner: str, snapshot: Snapshot) -> Usage:
+    return snapshot.usage.get(owner, _NEW)
+
+
+def asked_slots(job: JobView) -> int:
+    """Return the slots that a job has, or needs at least."""
+    return count_slots(job.places) or job.min_chunks * job.chunk_slots
+
+
+def borrowing(snapshot: Snapshot) -> frozenset[int]:
+    """Return the jobs that go beyond their owners' shares: those that run count before those that wait.
+
+    A share is a part of all slots by weight, among the owners who have jobs here. An owner's first gang is
+    always within it, or a gang larger than the share could never start by right.
+    """
+    by_owner = _by_owner(snapshot)
+    weights = sum(usage(owner, snapshot).weight for owner in by_owner)
+    slots = sum(snapshot.topology.slots.values())
+    beyond: list[int] = []
+    for owner, jobs in by_owner.items():
+        share = slots * usage(owner, snapshot).weight / weights
+        taken = 0
+        for job in jobs:
+            if taken and taken + asked_slots(job) > share:
+                beyond.append(job.job_id)
+            else:
+                taken += asked_slots(job)
+    return frozenset(beyond)
+
+
+def standings(snapshot: Snapshot, charged_s: float) -> dict[str, float]:
+    """Return what each owner has had by weight; a slot held now counts for `charged_s` more."""
+    held: dict[str, int] = defaultdict(int)
+    for job in snapshot.jobs:
+        held[job.owner] += count_slots(job.places)
+    had = {owner: usage(owner, snapshot) for owner in held}
+    return {
+        owner: (had[owner].slot_s + slots * charged_s) / had[owner].weight for owner, slots in held.items()
+    }
+
+
+def by_turns(snapshot: Snapshot, standing: Mapping[str, float], charged_s: float) -> Iterator[JobView]:
+    """Yield the waiting jobs: always the next of the owner who has had least, these jobs counted in."""
+    queues: dict[str, list[JobView]] = defaultdict(list)
+    for job in sorted(snapshot.waiting, key=lambda job: job.turn, reverse=True):
+        queues[job.owner].append(job)
+    owners: list[tuple[float, tuple[float, int], str]] = []
+    for owner, jobs in queues.items():
+        heappush(owners, (standing[owner], jobs[-1].turn, owner))
+    while owners:
+        had, _, owner = heappop(owners)
+        job = queues[owner].pop()
+        yield job
+        if queues[owner]:
+            had += asked_slots(job) * charged_s / usage(owner, snapshot).weight
+            heappush(owners, (had, queues[owner][-1].turn, owner))
+
+
+def _by_owner(snapshot: Snapshot) -> dict[str, list[JobView]]:
+    jobs = sorted(snapshot.running, key=lambda job: (job.since, job.turn))
+    found: dict[str, list[JobView]] = defaultdict(list)
+    for job in (*jobs, *sorted(snapshot.waiting, key=lambda job: job.turn)):
+        found[job.owner].append(job)
+    return found

@@ -1,0 +1,96 @@
+"""Elastic jobs share the slots: a minimum to each in order, then the rest one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
+from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
+from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
+from minicluster_hub.scheduling.planning.moments import movable, released, soonest
+from minicluster_hub.scheduling.planning.room import Room
+from minicluster_hub.scheduling.speedups import gain
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What elastic policies have in common but the order.
+
+    unknown_s: what is left of a job of which nothing is known, in seconds on its minimum.
+    least_times: a running job grows only if it ends sooner by so many times what the move costs it.
+    """
+
+    moves_running: ClassVar[bool] = True
+    elastic: ClassVar[bool] = True
+    unknown_s: float = HOUR_S
+    least_times: float = 2.0
+    age_bound_s: float = AGE_BOUND_S
+
+    def share(self, snapshot: Snapshot, order: Sequence[JobView], moments: Iterable[float] = ()) -> Plan:
+        """Return the plan for this order. Who would grow in vain stays as it is; others share the rest."""
+        caps: dict[int, int] = {}
+        while True:
+            room = minimums(snapshot, order, Ageing(self.age_bound_s))
+            add_in_turn(room, order, caps)
+            vain = [job for job in order if self._grows_in_vain(job, room.chunks(job), snapshot.now)]
+            if not vain:
+                return plan_of(room, snapshot, Ageing(self.age_bound_s), moments)
+            caps |= {job.job_id: job.chunks for job in vain}
+
+    def _grows_in_vain(self, job: JobView, chunks: int, now: float) -> bool:
+        if not job.runs or chunks <= max(job.chunks, job.min_chunks):
+            return False
+        left_s = likely_remaining_s(job, now, self.unknown_s) / gain(job, job.min_chunks, job.chunks)
+        return left_s - left_s / gain(job, job.chunks, chunks) < self.least_times * job.move_s
+
+
+def elastic(snapshot: Snapshot) -> list[JobView]:
+    """Return the jobs whose number of chunks is to be decided."""
+    return [*movable(snapshot), *snapshot.waiting]
+
+
+def minimums(snapshot: Snapshot, order: Iterable[JobView], ageing: Ageing) -> Room:
+    """Give each job its minimum in this order, a running one where it is; nobody delays an overdue one."""
+    room = Room.contested(snapshot)
+    for job in ageing.first(order, snapshot.now):
+        if not room.free.count:
+            break
+        seated = room.seat(job, job.min_chunks, _nodes(job, room)) or room.squeeze(job)
+        if not seated and ageing.overdue(job, snapshot.now):
+            room.reserve(job)
+    return room
+
+
+def add_one(room: Room, job: JobView) -> bool:
+    """Give a job one more chunk, on a node that it has if that may be."""
+    return room.add(job, _nodes(job, room))
+
+
+def add_in_turn(room: Room, order: Iterable[JobView], caps: Mapping[int, int]) -> None:
+    """Give one more chunk to each in turn, up to its cap, until nobody can take one."""
+
+    def grows(job: JobView) -> bool:
+        return room.chunks(job) < caps.get(job.job_id, job.max_chunks) and add_one(room, job)
+
+    growing = [job for job in order if job.job_id in room.given]
+    while growing and room.free.count:
+        growing = [job for job in growing if grows(job)]
+
+
+def plan_of(room: Room, snapshot: Snapshot, ageing: Ageing, moments: Iterable[float] = ()) -> Plan:
+    """Return the plan that was made. `moments`: when those that were left out might get in."""
+    left = [job for job in snapshot.waiting if job.job_id not in room.given]
+    late = (*moments, *ageing.moments(left, snapshot.now)) if left else ()
+    coming = (*released(snapshot), *late)
+    return Plan(room.grants(), soonest(snapshot.now, coming), in_turn=room.in_turn(ageing), kept=room.kept())
+
+
+def _nodes(job: JobView, room: Room) -> Iterator[str]:
+    """Yield nodes for more chunks: those that it is given, those that it has, then the fullest."""
+    given = [node for node, _ in room.given.get(job.job_id, ())]
+    held = [node for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0]))]
+    near = dict.fromkeys((*given, *held))
+    yield from (node for node in near if not (job.scatter and node in given))
+    yield from (node for node in room.free.nodes(job.chunk_slots) if node not in near)

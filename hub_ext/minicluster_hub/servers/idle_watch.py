@@ -1,0 +1,151 @@
+"""Tells whose notebook server leaves its GPUs idle, and gives them to others when that lasts.
+
+It looks when a keeper has spoken; what it decides is stored before it is done. A service that ends between
+the two goes on with it at its next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from minicluster.wire import JobState, NoticeEvent
+from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.datasets.node_tracker import GPUS
+from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.scheduling.holders import clock_time
+from minicluster_hub.scheduling.idle import (
+    GpuUse,
+    IdleLimits,
+    Step,
+    idle_since,
+    next_step,
+    reclaim_at,
+)
+from minicluster_hub.store import NotLeading, Store, StoreError
+from minicluster_hub.jobs.views import IdleGpus
+
+_AGAIN_S = 5.0
+"""After Docker or the database did not answer."""
+_GB = 1e9
+
+
+class IdleWatch:
+    """Runs in the service that leads; keeps nothing of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        reconciler: Reconciler,
+        limits: IdleLimits,
+        clock: Callable[[], float],
+        log: logging.Logger,
+    ) -> None:
+        self._store = store
+        self._reconciler = reconciler
+        self._board = reconciler.board
+        self._limits = limits
+        self._clock = clock
+        self._log = log
+
+    @property
+    def _engine(self) -> Engine:
+        return self._board.engine
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        await self._board.looked.wait()
+        async with self._board.keepers.bell.listen(GPUS) as listener:
+            while True:
+                try:
+                    await self._look()
+                    again_s = None
+                except NotLeading:
+                    raise
+                except (StoreError, EngineError) as error:
+                    self._log.warning("idle GPUs are looked at again in %s s: %s", _AGAIN_S, error)
+                    again_s = _AGAIN_S
+                await listener.wait(again_s)
+
+    async def _look(self) -> None:
+        world, now = self._board.world, self._clock()
+        await self._end_strays({(server.owner, server.name) for server in world.servers})
+        needed = any(job.state is JobState.QUEUED for job in world.jobs)
+        holding = {lease.server_id for lease in world.leases}
+        for server in world.servers:
+            if server.id in holding and server.reclaimed_at is not None:
+                await self._give_back(server)
+            elif server.id in holding and (use := self._use(server, now)) is not None:
+                await self._follow(server, use, now, needed=needed)
+        self._board.show_idle(dict(self._shown(now, needed=needed)))
+
+    async def _end_strays(self, known: Collection[tuple[str, str]]) -> None:
+        """Free GPUs that are held for servers without a place: of a store that was put back, say."""
+        for owner, name in [key for key in self._engine.held_gpus() if key not in known]:
+            self._log.warning("GPUs are held for the server %r of %s, which has no place", name, owner)
+            await self._engine.release_gpus(owner, name)
+
+    async def _follow(self, server: ServerRecord, use: GpuUse, now: float, *, needed: bool) -> None:
+        match next_step(server, use, self._limits, now, needed=needed):
+            case Step.WARN:
+                self._store.idle.warned(server.id, now)
+                due = reclaim_at(server, use, self._limits)
+                self._tell(server, NoticeEvent.GPU_WARNED, warning(server, use, self._limits, due, now), now)
+            case Step.CALM:
+                self._store.idle.warned(server.id, None)
+                self._reconciler.slots_changed()
+            case Step.RECLAIM:
+                self._store.idle.reclaim(server.id, now)
+                self._tell(server, NoticeEvent.GPU_RECLAIMED, farewell(server, use, now), now)
+                await self._give_back(server)
+            case Step.NOTHING:
+                pass
+
+    async def _give_back(self, server: ServerRecord) -> None:
+        """Free what the engine holds first: whoever gets the slots next must find their GPUs free."""
+        await self._engine.release_gpus(server.owner, server.name)
+        self._store.idle.freed(server.id)
+        self._reconciler.slots_changed()
+
+    def _tell(self, server: ServerRecord, event: NoticeEvent, words: str, now: float) -> None:
+        self._log.info("the GPUs of the server %r of %s: %s", server.name, server.owner, words)
+        self._board.notify(server.owner, event, now, server=server.name, reason=words)
+        self._reconciler.slots_changed()
+
+    def _use(self, server: ServerRecord, now: float) -> GpuUse | None:
+        gpus = self._engine.held_gpus().get((server.owner, server.name), ())
+        return self._board.keepers.gpus.use(server.node, gpus, now)
+
+    def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
+        """Yield what the pages say of the servers whose owners were warned."""
+        for server in self._board.world.servers:
+            if server.warned_at is None or server.reclaimed_at is not None:
+                continue
+            if (use := self._use(server, now)) is not None:
+                due = reclaim_at(server, use, self._limits, needed=needed)
+                full = use.held_bytes if use.held_bytes > self._limits.held_bytes else 0
+                yield server.id, IdleGpus(idle_since(server, use), None if full else due, full)
+
+
+def warning(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | None, now: float) -> str:
+    """Return for the owner what will happen, and what to do about it."""
+    since = f"nothing was computed on them since {clock_time(idle_since(server, use), now)}"
+    if due is None:
+        return f"{since}; stop the server if you do not need them, so that others can have them"
+    if use.held_bytes <= limits.held_bytes:
+        return f"{since}; without use they go to others at {clock_time(due, now)}, and the server goes on"
+    return (
+        f"{since}, and {use.held_bytes / _GB:.1f} GB of a GPU's memory are held; delete what you do not need "
+        "and call torch.cuda.empty_cache(), or stop the server, so that others can have them from "
+        f"{clock_time(due, now)} on"
+    )
+
+
+def farewell(server: ServerRecord, use: GpuUse, now: float) -> str:
+    """Return for the owner what has happened, and what is so from now on."""
+    return (
+        f"nothing was computed on them since {clock_time(idle_since(server, use), now)}; the server and its "
+        "kernels go on, but must not use them any more: compute with %%distribute, or stop the server and "
+        "start it with a GPU"
+    )

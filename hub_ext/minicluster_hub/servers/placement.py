@@ -1,0 +1,219 @@
+"""Gives notebook servers their places: decides over the stored ledger, saves, and waits for warm slots.
+
+Whether a server runs is its spawner's business. A place lasts until it is deleted, also past its
+time: only who stopped the server knows that its GPUs are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from minicluster.wire import PlaceServer, ServerPlace
+from minicluster_hub.support.notifier import NODES
+from minicluster_hub.engines.base import GpusRefused
+from minicluster_hub.jobs.records import ServerRecord, World
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.scheduling.limits import Quota
+from minicluster_hub.scheduling.servers import (
+    Ledger,
+    MakeRoom,
+    Placed,
+    ServerLimits,
+    ServerRefused,
+    check_quota,
+    check_same,
+    place_server,
+)
+from minicluster_hub.store import HomeMoved, SlotTaken, Store
+from minicluster_hub.jobs.views import server_message
+
+AGAIN_S = 0.05
+"""After a slot was taken by another service on the same database."""
+_ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
+
+
+class Turns:
+    """One at a time per server, by its owner and name: engines hold GPUs under these, not under a place."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    def __getitem__(self, server: tuple[str, str]) -> asyncio.Lock:
+        """Return the server's lock, which is there as long as somebody holds it or waits for it."""
+        return self._locks.setdefault(server, asyncio.Lock())
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+
+class ServerPlaces:
+    """Keeps nothing of its own: the store has all. `patience_s`: how long to wait for warm slots."""
+
+    def __init__(
+        self,
+        store: Store,
+        reconciler: Reconciler,
+        limits: ServerLimits,
+        clock: Callable[[], float],
+        log: logging.Logger,
+        turns: Turns,
+        patience_s: float = 10.0,
+    ) -> None:
+        self._store = store
+        self._reconciler = reconciler
+        self._limits = limits
+        self._clock = clock
+        self._log = log
+        self._turns = turns
+        self._patience_s = patience_s
+
+    async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:
+        """Return the server's place, the one that it has or a new one. Raises ServerRefused."""
+        async with self._turns[owner, name]:
+            record = await self._patiently(lambda: self._try(owner, name, ask))
+            if not record.slots:
+                return self._message(record)
+            try:
+                gpus = await self._reconciler.board.engine.hold_gpus(record)
+            except GpusRefused as refused:
+                await self._end(record)
+                raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
+            self._store.idle.held(record.id, gpus)
+            return self._message(record).model_copy(update={"gpus": gpus})
+
+    async def again(self, owner: str, name: str) -> ServerPlace:
+        """Give a server the GPUs again that it left idle: the same ones, or none. Raises ServerRefused."""
+        async with self._turns[owner, name]:
+            return await self._again(owner, name)
+
+    async def _again(self, owner: str, name: str) -> ServerPlace:
+        record = await self._patiently(lambda: self._try_again(owner, name))
+        engine = self._reconciler.board.engine
+        try:
+            gpus = await engine.hold_gpus(record)
+            if set(gpus) != set(record.gpus):
+                raise GpusRefused(f"{record.node} has other GPUs free than those that this server sees")
+        except GpusRefused as refused:
+            self._store.idle.reclaim(record.id, self._clock())
+            await engine.release_gpus(owner, name)
+            self._store.idle.freed(record.id)
+            self._reconciler.slots_changed()
+            raise ServerRefused("other_gpus", str(refused), _ANEW) from refused
+        self._log.info("the server %r of %s has its GPUs again", name, owner)
+        return self._message(record).model_copy(update={"gpus": gpus})
+
+    async def _patiently(self, attempt: Callable[[], ServerRecord | None]) -> ServerRecord:
+        """Try until there is a record, for as long as warm gangs may take to end. Raises ServerRefused."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_s
+        async with self._reconciler.board.changes.listen(NODES) as listener:
+            while True:
+                try:
+                    record, again_s = attempt(), self._patience_s
+                except (SlotTaken, HomeMoved) as error:
+                    self._log.info("the place no longer holds: %s", error)
+                    record, again_s = None, AGAIN_S
+                if record is not None:
+                    return record
+                if loop.time() >= until:
+                    raise _slow(self._patience_s)
+                await listener.wait(min(again_s, until - loop.time()))
+
+    async def end(self, owner: str, name: str, place_id: int | None = None) -> None:
+        """Free a server's place, None: whichever it has. Another one than that is left alone."""
+        async with self._turns[owner, name]:
+            record = self._store.server(owner, name)
+            if record is not None and place_id in (None, record.id):
+                await self._end(record)
+
+    async def _end(self, record: ServerRecord) -> None:
+        await self._reconciler.board.engine.release_gpus(record.owner, record.name)
+        if self._store.end_server(record.id):
+            self._log.info("the server %r of %s gave back its place", record.name, record.owner)
+            self._reconciler.slots_changed()
+
+    def all(self) -> tuple[ServerPlace, ...]:
+        homes, now = self._store.homes(), self._clock()
+        servers = self._store.world().servers
+        return tuple(server_message(server, homes.get(server.owner), now) for server in servers)
+
+    def _try(self, owner: str, name: str, ask: PlaceServer) -> ServerRecord | None:
+        """Return the server's place, or None when warm gangs are being ended for it."""
+        known = self._store.server(owner, name)
+        if known is not None:
+            check_same(known, ask)
+            return known
+        now = self._clock()
+        chosen = self._choose(owner, ask, now)
+        if chosen is None:
+            return None
+        place, given_up_home = chosen
+        record = self._store.place_server(
+            owner,
+            name,
+            (place.node, place.slots),
+            until=place.until,
+            shared_home=ask.shared_home,
+            now=now,
+            given_up_home=given_up_home,
+        )
+        what = f"slots {', '.join(map(str, place.slots)) or 'none'}, image {ask.image or 'not told'}"
+        self._log.info("the server %r of %s is placed on %s: %s", name, owner, place.node, what)
+        self._reconciler.slots_changed()
+        return record
+
+    def _try_again(self, owner: str, name: str) -> ServerRecord | None:
+        known = self._store.server(owner, name)
+        if known is None or not known.slots:
+            raise ServerRefused("no_gpus", "this notebook server was started without a GPU", _ANEW)
+        if known.reclaimed_at is None:
+            return known
+        if any(lease.server_id == known.id for lease in self._store.world().leases):
+            return None
+        now = self._clock()
+        ask = PlaceServer(node=known.node, gpus=len(known.slots), shared_home=True)
+        chosen = self._choose(owner, ask, now)
+        if chosen is None:
+            return None
+        place, _ = chosen
+        record = self._store.idle.again(known, place.slots, place.until, now)
+        self._reconciler.slots_changed()
+        return record
+
+    def _choose(self, owner: str, ask: PlaceServer, now: float) -> tuple[Placed, str | None] | None:
+        """Return a place and the home that is given up for it; None while warm gangs are ended for it."""
+        world = self._store.world()
+        nodes = self._reconciler.bookings.open_nodes(self._reconciler.board.node_views(), now)
+        self._check_quota(owner, ask, world)
+        may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
+        kept = self._reconciler.kept_from(owner, may_last_until)
+        ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner), *kept)
+        place = place_server(owner, ask, ledger, self._limits, now)
+        if isinstance(place, MakeRoom):
+            for gang_id in {task.gang_id for task in world.tasks if task.id in place.task_ids}:
+                self._log.info("ending warm gang %s for a notebook server of %s", gang_id, owner)
+                self._store.end_gang(gang_id)
+            self._reconciler.wake()
+            return None
+        return place, ledger.home if ask.new_home else None
+
+    def _check_quota(self, owner: str, ask: PlaceServer, world: World) -> None:
+        accounts = self._reconciler.accounts
+        held = sum(lease.owner == owner and not lease.warm for lease in world.leases)
+        check_quota(ask, accounts.quotas.of(owner), held, accounts.gpu_hours(owner, self._clock()))
+        groups_of = accounts.quotas.groups_of
+        for group, slots in accounts.quotas.together().items():
+            if group in groups_of(owner):
+                theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in world.leases)
+                check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")
+
+    def _message(self, record: ServerRecord) -> ServerPlace:
+        return server_message(record, self._store.home_of(record.owner), self._clock())
+
+
+def _slow(waited_s: float) -> ServerRefused:
+    message = f"GPUs that idle jobs kept warm were not given back within {waited_s:g} s"
+    return ServerRefused("no_free_gpu", message, "Try again in a moment.")

@@ -1,0 +1,51 @@
+"""Gavel's traces (Narayanan et al., OSDI 2020): job types, steps to do, and measured steps per second.
+
+A line is tab separated and has no fixed columns between the command and the steps; in the traces of the real
+cluster the weight and the goal for the end stand between the scale factor and the arrival.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from minicluster_hub.simulator.work import TracedJob
+from minicluster_hub.simulator.traces import Trace
+from minicluster_hub.simulator.traces.models import gradient_bytes
+
+_GPU = "v100"
+_SIMULATED_COLUMNS = 7
+
+
+def read(trace: Trace) -> list[TracedJob]:
+    measured = json.loads(trace.beside("simulation_throughputs.json"))[_GPU]
+    lines = enumerate(line for line in trace.text().splitlines() if line)
+    return [_job(number, line.split("\t"), measured) for number, line in lines]
+
+
+def _job(number: int, columns: list[str], measured: Mapping[str, Mapping[str, float]]) -> TracedJob:
+    """Its owner is not known: all are of one."""
+    kind = columns[0]
+    if len(columns) == _SIMULATED_COLUMNS:
+        steps, arrival, gpus = columns[4:]
+    else:
+        steps, gpus, _, _, arrival = columns[5:]
+    steps_s = _steps_s(kind, int(gpus), measured)
+    return TracedJob(
+        job_id=number,
+        owner="",
+        submitted_at=float(arrival),
+        duration_s=int(steps) / steps_s,
+        slots=int(gpus),
+        step_s=1 / steps_s,
+        gradient_bytes=gradient_bytes(kind),
+    )
+
+
+def _steps_s(kind: str, gpus: int, measured: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the speed on so many GPUs; from the largest smaller number that was measured, in proportion."""
+    for fewer in range(gpus, 0, -1):
+        alone = measured.get(f"('{kind}', {fewer})")
+        if alone is not None:
+            return alone["null"] * gpus / fewer
+    raise ValueError(f"the throughputs beside the trace tell nothing of {kind!r}")

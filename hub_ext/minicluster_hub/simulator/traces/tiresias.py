@@ -1,0 +1,26 @@
+"""Tiresias' trace for trying out (Gu et al., NSDI 2019): times are in seconds."""
+
+from __future__ import annotations
+
+from csv import DictReader
+
+from minicluster_hub.simulator.work import TracedJob
+from minicluster_hub.simulator.traces import Trace
+from minicluster_hub.simulator.traces.models import gradient_bytes
+
+
+def read(trace: Trace) -> list[TracedJob]:
+    return [_job(row) for row in DictReader(trace.text().splitlines())]
+
+
+def _job(row: dict[str, str]) -> TracedJob:
+    """Its owner is not known: all are of one."""
+    return TracedJob(
+        job_id=int(row["job_id"]),
+        owner="",
+        submitted_at=float(row["submit_time"]),
+        duration_s=float(row["duration"]),
+        slots=int(row["num_gpu"]),
+        step_s=float(row["duration"]) / float(row["iterations"]),
+        gradient_bytes=gradient_bytes(row["model_name"]),
+    )

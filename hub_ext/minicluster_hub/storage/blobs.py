@@ -1,0 +1,217 @@
+"""Blobs on disk by their SHA-256: payloads and results, which the service never opens.
+
+A file has its name only once all of it is there and its hash is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minicluster.wire import BlobInfo
+from minicluster_hub.support.disk_errors import NotKept
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_INCOMING = "incoming"
+_JOBS = "jobs"
+_OUTPUT = "output"
+
+
+class BlobError(Exception):
+    """Base of the blobs' errors."""
+
+
+class BlobDamaged(BlobError):
+    """What came is not what its name says."""
+
+
+class BlobNameWrong(BlobError):
+    """Not a SHA-256 in lower-case hexadecimal; it never becomes a path."""
+
+    def __init__(self, sha256: str) -> None:
+        super().__init__(f"{sha256[:80]!r} is not a SHA-256: 64 lower-case hexadecimal digits are wanted")
+
+
+class BlobNotKept(NotKept, BlobError):
+    """The disk did not take the blob; it can be sent again."""
+
+
+class BlobWriter:
+    """A blob on its way in. As a context it commits at the block's end, or discards on an error.
+
+    `size_bytes` is what was written so far.
+    """
+
+    def __init__(self, target: Path, incoming: Path, sha256: str, naming: threading.Lock) -> None:
+        self.size_bytes = 0
+        self._naming = naming
+        self._target = target
+        self._sha256 = sha256
+        self._hash = hashlib.sha256()
+        try:
+            incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # mkstemp: for the service's user only, and a name of its own for each upload.
+            descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:16]}-", dir=incoming)
+        except OSError as error:
+            raise self._not_kept(error) from error
+        self._path = Path(name)
+        self._file = os.fdopen(descriptor, "wb")
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes. Raises BlobNotKept."""
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._not_kept(error) from error
+        self._hash.update(data)
+        self.size_bytes += len(data)
+
+    def commit(self) -> Path:
+        """Check the hash, put the blob on the disk for good and return its path.
+
+        Waits for the disk: a large one belongs in a thread. Raises BlobDamaged, BlobNotKept, with
+        nothing left behind.
+        """
+        try:
+            self._check()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._naming:
+                self._path.replace(self._target)
+            _sync_folder(self._target.parent)
+        except OSError as error:
+            raise self._not_kept(error) from error
+        finally:
+            self.discard()
+        return self._target
+
+    def discard(self) -> None:
+        """Drop what was written and not committed. Again is no harm."""
+        with suppress(OSError):  # a full disk refuses the last buffer; the file goes anyway
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.discard()
+
+    def _check(self) -> None:
+        found = self._hash.hexdigest()
+        if found != self._sha256:
+            raise BlobDamaged(
+                f"the blob {self._sha256} came damaged: its {self.size_bytes} bytes have the SHA-256 "
+                f"{found}; send it again"
+            )
+
+    def _not_kept(self, error: OSError) -> BlobNotKept:
+        return BlobNotKept(f"the blob {self._sha256} was not kept in {self._target.parent}", error)
+
+
+class BlobFiles:
+    """All blobs under one folder: SHA[:2]/SHA."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        # So that no blob that just came again is removed as an old one.
+        self._naming = threading.Lock()
+
+    def path(self, sha256: str) -> Path:
+        """Return where a blob is, or would be. Raises BlobNameWrong."""
+        if not _SHA256.fullmatch(sha256):
+            raise BlobNameWrong(sha256)
+        return self._root / sha256[:2] / sha256
+
+    def of_job(self, job_id: int) -> BlobFiles:
+        """Return the files that one job alone has: its snapshots."""
+        return BlobFiles(self._root / _JOBS / str(job_id))
+
+    def remove_own(self, job_id: int) -> None:
+        """Delete the files that one job alone has."""
+        shutil.rmtree(self._root / _JOBS / str(job_id), ignore_errors=True)
+
+    def output_of(self, job_id: int) -> BlobFiles:
+        """Return the files that a job left in its output folder."""
+        return BlobFiles(self._root / _OUTPUT / str(job_id))
+
+    def remove_output(self, job_id: int) -> None:
+        shutil.rmtree(self._root / _OUTPUT / str(job_id), ignore_errors=True)
+
+    def outputs(self) -> list[int]:
+        """Return the ids of the jobs of whose output folders there are files."""
+        return sorted(int(path.name) for path in (self._root / _OUTPUT).glob("*"))
+
+    def jobs(self) -> list[int]:
+        """Return the ids of the jobs that have files of their own."""
+        return sorted(int(path.name) for path in (self._root / _JOBS).glob("*"))
+
+    def remove(self, sha256: str) -> None:
+        """Delete a blob. Who reads it meanwhile reads on."""
+        self.path(sha256).unlink(missing_ok=True)
+
+    def older_than(self, age_s: float) -> list[str]:
+        """Return the blobs that came before that."""
+        before = time.time() - age_s
+        there = (path for path in self._root.glob("??/*") if _SHA256.fullmatch(path.name))
+        return [path.name for path in there if path.stat().st_mtime < before]
+
+    def remove_old(self, blobs: Iterable[str], age_s: float) -> None:
+        """Delete these blobs, but those that have come again since."""
+        before = time.time() - age_s
+        for path in map(self.path, blobs):
+            with self._naming, suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
+    def size(self, sha256: str) -> int | None:
+        """Return a blob's size in bytes, None if it is not there."""
+        try:
+            return self.path(sha256).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def writer(self, sha256: str) -> BlobWriter:
+        """Return a writer for this blob. Several for the same one do not disturb each other."""
+        return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming)
+
+    def keep(self, data: bytes) -> BlobInfo:
+        """Keep a small blob. Waits for the disk. Raises BlobNotKept."""
+        info = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+        with self.writer(info.sha256) as writer:
+            writer.write(data)
+        return info
+
+    def sweep(self) -> None:
+        """Delete what uploads left that were cut by a kill; for the service's start."""
+        for path in (self._root / _INCOMING).glob("*"):
+            path.unlink(missing_ok=True)
+        for job_id in self.jobs():
+            self.of_job(job_id).sweep()
+        for job_id in self.outputs():
+            self.output_of(job_id).sweep()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

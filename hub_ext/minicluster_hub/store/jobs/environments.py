@@ -1,0 +1,30 @@
+"""What the ranks of each image have, as their agents said it."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, insert, select
+
+from minicluster.wire import Versions
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.tables.main import ENVIRONMENTS
+
+
+class Environments:
+    """What the service asks of them: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, image: str | None) -> Versions | None:
+        """Return what ranks in an image have (None: the engine's own); None when none ran there yet."""
+        query = select(ENVIRONMENTS.c.versions).where(ENVIRONMENTS.c.image == (image or ""))
+        with self._database.read() as connection:
+            found = connection.execute(query).scalar()
+        return Versions.model_validate_json(found) if found else None
+
+
+def note(connection: Connection, image: str | None, versions: Versions) -> None:
+    """Keep what an agent says of its environment."""
+    connection.execute(delete(ENVIRONMENTS).where(ENVIRONMENTS.c.image == (image or "")))
+    values = {"image": image or "", "versions": versions.model_dump_json()}
+    connection.execute(insert(ENVIRONMENTS).values(values))

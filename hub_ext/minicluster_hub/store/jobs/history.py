@@ -1,0 +1,55 @@
+"""What lists and pages show of jobs' pasts, with few queries and no whole stories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+
+from minicluster_hub.jobs.records import EventRecord
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.rows import to_event
+from minicluster_hub.store.tables.main import EVENTS, RANKS, TASKS
+
+_IDS_AT_ONCE = 500
+
+
+class History:
+    """Part of the store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def last_event(self, job_id: int) -> EventRecord | None:
+        """Return the newest line of a job's story."""
+        query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.id.desc()).limit(1)
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else to_event(row)
+
+    def count(self, job_id: int, kind: str) -> int:
+        """Return how many lines of a kind a job's story has."""
+        query = select(func.count()).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == kind)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one()
+
+    def notes(self, job_id: int, most: int) -> tuple[list[str], int]:
+        """Return the first notes of a job's story, and how many there are."""
+        notes = (EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
+        first = select(EVENTS.c.text).where(*notes).order_by(EVENTS.c.id).limit(most)
+        with self._database.read() as connection:
+            texts = list(connection.execute(first).scalars())
+            count = connection.execute(select(func.count()).where(*notes)).scalar_one()
+        return texts, count
+
+    def nodes(self, attempt_ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+        """Return the nodes that attempts ran on, each in the order of its ranks."""
+        found: dict[int, dict[str, None]] = {}
+        query = select(RANKS.c.attempt_id, TASKS.c.node).join(TASKS, RANKS.c.task_id == TASKS.c.id)
+        ordered = query.order_by(RANKS.c.attempt_id, RANKS.c.rank)
+        with self._database.read() as connection:
+            for start in range(0, len(attempt_ids), _IDS_AT_ONCE):
+                some = RANKS.c.attempt_id.in_(attempt_ids[start : start + _IDS_AT_ONCE])
+                for attempt_id, node in connection.execute(ordered.where(some)):
+                    found.setdefault(attempt_id, {})[node] = None
+        return {attempt_id: tuple(nodes) for attempt_id, nodes in found.items()}

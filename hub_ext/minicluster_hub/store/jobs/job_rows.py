@@ -1,0 +1,157 @@
+"""What a job's rows take in the database: counted to its owner, small once it is removed, gone in the end.
+
+The rows of tasks that a running gang lost stay: each stood for a start on a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    ScalarSelect,
+    Select,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from minicluster.wire import JobError, JobSpec, StorageKind
+from minicluster_hub.jobs.records import TaskState
+from minicluster_hub.store.rows import to_json
+from minicluster_hub.store.tables.storage import JOB_FILES
+from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
+
+MOST_REMOVED = 1000
+"""Removed jobs of one owner whose rows are kept. They count to nobody's quota."""
+_DROPPED_AT_ONCE = 100
+_LINES_LEFT = 20
+_CHATTER = ("note", "stalled")
+
+
+class _Octets(FunctionElement[int]):
+    """How many bytes a text has in UTF-8. SQLite of Debian 12 has no function of PostgreSQL's name."""
+
+    inherit_cache = True
+    type = Integer()
+
+
+@compiles(_Octets)
+def _octets(element: _Octets, compiler: Any, **more: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **more)})"
+
+
+@compiles(_Octets, "sqlite")
+def _octets_of_sqlite(element: _Octets, compiler: Any, **more: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **more)} AS BLOB))"
+
+
+def spec_bytes(spec: JobSpec) -> int:
+    """Return what the row of a new job takes, about."""
+    return len(spec.model_dump_json().encode())
+
+
+def add(connection: Connection, job_id: int, owner: str, spec: JobSpec) -> None:
+    """Count a new job's row to its owner."""
+    row = {"job_id": job_id, "kind": StorageKind.CELLS, "sha256": "", "owner": owner}
+    connection.execute(insert(JOB_FILES).values(**row, size_bytes=spec_bytes(spec)))
+
+
+def count(connection: Connection, job_id: int) -> None:
+    """Count a job's rows anew: spec, story, errors of ranks and agents. A removed job has no such count."""
+    gangs = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id == job_id)
+    errors = select(RANKS.c.error).join(ATTEMPTS, ATTEMPTS.c.id == RANKS.c.attempt_id)
+    told = (
+        select(_Octets(JOBS.c.spec) + func.coalesce(_Octets(JOBS.c.error), 0))
+        .where(JOBS.c.id == job_id)
+        .scalar_subquery()
+    )
+    size = (
+        told
+        + _bytes(EVENTS.c.text, select(EVENTS.c.text).where(EVENTS.c.job_id == job_id))
+        + _bytes(RANKS.c.error, errors.where(ATTEMPTS.c.job_id == job_id))
+        + _bytes(TASKS.c.failure, select(TASKS.c.failure).where(TASKS.c.gang_id.in_(gangs)))
+    )
+    row = (JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == StorageKind.CELLS, JOB_FILES.c.sha256 == "")
+    connection.execute(update(JOB_FILES).where(*row).values(size_bytes=size))
+
+
+def _bytes(column: ColumnElement[Any], rows: Select[Any]) -> ScalarSelect[int]:
+    return rows.with_only_columns(func.coalesce(func.sum(_Octets(column)), 0)).scalar_subquery()
+
+
+def shrink(connection: Connection, job_ids: Collection[int]) -> None:
+    """Leave of jobs that are removed what lists show, and the last lines of their stories."""
+    query = select(JOBS.c.id, JOBS.c.attempt_id, JOBS.c.spec, JOBS.c.error).where(JOBS.c.id.in_(job_ids))
+    for row in connection.execute(query).all():
+        spec = JobSpec.model_validate_json(row.spec).model_copy(update={"env": {}, "parts": ()})
+        values = {"spec": to_json(spec), "error": _brief(row.error)}
+        connection.execute(update(JOBS).where(JOBS.c.id == row.id).values(values))
+        _shrink_attempts(connection, row.id, row.attempt_id)
+        _shrink_story(connection, row.id)
+
+
+def _brief(error: str | None) -> str | None:
+    """Return an error without the long parts of it."""
+    if error is None:
+        return None
+    return to_json(JobError.model_validate_json(error).model_copy(update={"traceback": "", "stack": None}))
+
+
+def _shrink_attempts(connection: Connection, job_id: int, newest: int | None) -> None:
+    """Leave the ranks of the newest attempt, for the nodes that it ran on."""
+    mine = RANKS.c.attempt_id.in_(select(ATTEMPTS.c.id).where(ATTEMPTS.c.job_id == job_id))
+    gangs = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id == job_id)
+    over = (TASKS.c.gang_id.in_(gangs), TASKS.c.state == TaskState.ENDED)
+    connection.execute(delete(RANKS).where(mine, RANKS.c.attempt_id != newest))
+    connection.execute(update(RANKS).where(mine).values(error=None))
+    connection.execute(update(TASKS).where(*over).values(failure=None))
+
+
+def _shrink_story(connection: Connection, job_id: int) -> None:
+    mine = EVENTS.c.job_id == job_id
+    connection.execute(delete(EVENTS).where(mine, EVENTS.c.kind.in_(_CHATTER)))
+    last = select(EVENTS.c.id).where(mine).order_by(EVENTS.c.id.desc()).offset(_LINES_LEFT).limit(1)
+    edge = connection.execute(last).scalar()
+    if edge is not None:
+        connection.execute(delete(EVENTS).where(mine, EVENTS.c.id <= edge))
+
+
+def drop_oldest(connection: Connection, owner: str) -> None:
+    """Forget some removed jobs altogether where an owner has more of them than are kept."""
+    keeps = (exists().where(table.c.job_id == JOBS.c.id) for table in (JOB_FILES, ARTIFACTS))
+    removed = (JOBS.c.owner == owner, JOBS.c.removed_at.is_not(None), *(~one for one in keeps))
+    newest_first = select(JOBS.c.id).where(*removed).order_by(JOBS.c.removed_at.desc(), JOBS.c.id.desc())
+    surplus = newest_first.offset(MOST_REMOVED).limit(_DROPPED_AT_ONCE)
+    if job_ids := list(connection.execute(surplus).scalars()):
+        _drop(connection, job_ids)
+
+
+def _drop(connection: Connection, job_ids: Sequence[int]) -> None:
+    query = select(ATTEMPTS.c.id, ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id.in_(job_ids))
+    attempts = connection.execute(query).all()
+    connection.execute(delete(RANKS).where(RANKS.c.attempt_id.in_([row.id for row in attempts])))
+    for table in (ATTEMPTS, EVENTS):
+        connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
+    _drop_gangs(connection, {row.gang_id for row in attempts})
+    connection.execute(delete(JOBS).where(JOBS.c.id.in_(job_ids)))
+
+
+def _drop_gangs(connection: Connection, gang_ids: Collection[int]) -> None:
+    """Forget those of these gangs that are over and that no other job ran on."""
+    used = exists().where(ATTEMPTS.c.gang_id == GANGS.c.id)
+    living = exists().where(TASKS.c.gang_id == GANGS.c.id, TASKS.c.state != TaskState.ENDED)
+    over = select(GANGS.c.id).where(GANGS.c.id.in_(gang_ids), GANGS.c.job_id.is_(None), ~used, ~living)
+    found = list(connection.execute(over).scalars())
+    ranks = exists().where(RANKS.c.task_id == TASKS.c.id)
+    tasks = exists().where(TASKS.c.gang_id == GANGS.c.id)
+    connection.execute(delete(TASKS).where(TASKS.c.gang_id.in_(found), ~ranks))
+    connection.execute(delete(GANGS).where(GANGS.c.id.in_(found), ~tasks))

@@ -1,0 +1,178 @@
+"""Jobs and their stories: submitting, finding, the steps of the state machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from minicluster.wire import JobError, JobState, JobSubmit
+from minicluster_hub.jobs.records import EventRecord, GangTarget, JobRecord
+from minicluster_hub.jobs.states import JobEvent, TransitionImpossible, next_state
+from minicluster_hub.store.storage import blobs
+from minicluster_hub.store.jobs import job_rows
+from minicluster_hub.store.users import notices
+from minicluster_hub.store.errors import JobUnknown
+from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
+from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
+
+OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
+_IDS_AT_ONCE = 500
+_LINES_TOLD = 1000
+
+
+def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -> JobRecord:
+    """Insert a job. Raises IntegrityError when the owner's key is known."""
+    values = {
+        "owner": owner,
+        "idempotency_key": clean(request.idempotency_key),
+        "spec": to_json(request.spec),
+        "state": JobState.QUEUED,
+        "reason": "",
+        "created_at": now,
+        "state_since": now,
+        "attempts": 0,
+    }
+    job_id = add_row(connection, JOBS, values)
+    blobs.name(connection, job_id, request.spec.blobs)
+    job_rows.add(connection, job_id, owner, request.spec)
+    add_event(connection, job_id, "submitted", request.spec.name, now)
+    return find_known(connection, job_id)
+
+
+def find_by_key(connection: Connection, owner: str, key: str) -> JobRecord | None:
+    query = select(JOBS).where(JOBS.c.owner == owner, JOBS.c.idempotency_key == clean(key))
+    row = connection.execute(query).one_or_none()
+    return None if row is None else to_job(row)
+
+
+def find(connection: Connection, job_id: int) -> JobRecord | None:
+    row = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
+    return None if row is None else to_job(row)
+
+
+def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> JobRecord:
+    """Return a job, with its row locked where the database locks rows. Raises JobUnknown."""
+    query = select(JOBS).where(JOBS.c.id == job_id)
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise JobUnknown(job_id)
+    return to_job(row)
+
+
+def count_open(connection: Connection, owner: str) -> int:
+    query = select(func.count()).where(JOBS.c.owner == owner, JOBS.c.state.in_(OPEN_STATES))
+    return connection.execute(query).scalar_one()
+
+
+def list_jobs(
+    connection: Connection, owner: str | None, open_only: bool, limit: int, before: int | None
+) -> list[JobRecord]:
+    query = select(JOBS).order_by(JOBS.c.id.desc()).limit(limit)
+    if owner is not None:
+        query = query.where(JOBS.c.owner == owner)
+    if open_only:
+        query = query.where(JOBS.c.state.in_(OPEN_STATES))
+    if before is not None:
+        query = query.where(JOBS.c.id < before)
+    return [to_job(row) for row in connection.execute(query)]
+
+
+def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobRecord]:
+    """Return those of these jobs that there are, with few queries for many."""
+    found: list[JobRecord] = []
+    ordered = sorted(job_ids)
+    for start in range(0, len(ordered), _IDS_AT_ONCE):
+        some = JOBS.c.id.in_(ordered[start : start + _IDS_AT_ONCE])
+        found += map(to_job, connection.execute(select(JOBS).where(some).order_by(JOBS.c.id)))
+    return found
+
+
+def add_event(connection: Connection, job_id: int, kind: str, text: str, now: float) -> None:
+    values = {"job_id": job_id, "at": now, "kind": kind, "text": clean(text)}
+    connection.execute(insert(EVENTS).values(values))
+
+
+def list_events(connection: Connection, job_id: int, after: int, most: int) -> list[EventRecord]:
+    query = select(EVENTS).where(EVENTS.c.job_id == job_id, EVENTS.c.id > after).order_by(EVENTS.c.id)
+    return [to_event(row) for row in connection.execute(query.limit(most))]
+
+
+def last_event_id(connection: Connection, job_id: int) -> int:
+    query = select(func.max(EVENTS.c.id)).where(EVENTS.c.job_id == job_id)
+    return connection.execute(query).scalar() or 0
+
+
+def step(
+    connection: Connection,
+    job: JobRecord,
+    event: JobEvent,
+    now: float,
+    *,
+    reason: str = "",
+    error: JobError | None = None,
+    text: str = "",
+    values: dict[str, Any] | None = None,
+) -> None:
+    """Take a locked job over one transition and write its line of the story.
+
+    An event that leaves the state as it is (a second stop) changes nothing at all.
+    Raises TransitionImpossible.
+    """
+    state = next_state(job.state, event)
+    if state is None:
+        story = [line.kind for line in list_events(connection, job.id, 0, _LINES_TOLD)]
+        raise TransitionImpossible(job.id, job.state, event, story)
+    if state is job.state:
+        return
+    changes = {
+        **_changes(connection, job, state, now, error),
+        "state": state,
+        "state_since": now,
+        "reason": clean(reason),
+        **(values or {}),
+    }
+    connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(changes))
+    add_event(connection, job.id, event, text or reason or (error.message if error else ""), now)
+    notices.of_step(connection, job, state, now, reason, job.error or error)
+    if state.terminal:
+        job_rows.count(connection, job.id)
+    if state.terminal or state is JobState.QUEUED:
+        _release_gang(connection, job.id, now, end=event is JobEvent.GIVEN_UP)
+
+
+def _changes(
+    connection: Connection, job: JobRecord, state: JobState, now: float, error: JobError | None
+) -> dict[str, Any]:
+    """Return what a transition sets beside the state itself."""
+    changes: dict[str, Any] = {}
+    if error is not None and (job.error is None or state.terminal):
+        changes["error"] = to_json(error.model_copy(update={"stack": None}))
+    if state is JobState.QUEUED:
+        # The next attempt has a first error of its own; this one's stays in the story.
+        changes["error"] = None
+    if job.state is JobState.YIELDING and state is JobState.QUEUED:
+        changes["gang_id"] = None  # Its gang is as good as any other: it had to leave it.
+    if state is JobState.RUNNING and job.started_at is None:
+        changes["started_at"] = now
+    if state.terminal:
+        changes["ended_at"] = now
+    if state is JobState.SUCCEEDED:
+        changes.update(_result(connection, job.attempt_id))
+    return changes
+
+
+def _result(connection: Connection, attempt_id: int | None) -> dict[str, Any]:
+    query = select(ATTEMPTS.c.result_sha256, ATTEMPTS.c.result_size_bytes).where(ATTEMPTS.c.id == attempt_id)
+    row = connection.execute(query).one_or_none()
+    return {} if row is None else {"result_sha256": row[0], "result_size_bytes": row[1]}
+
+
+def _release_gang(connection: Connection, job_id: int, now: float, *, end: bool) -> None:
+    """Leave the job's gang warm, for its owner's next job, or have it ended."""
+    gangs = update(GANGS).where(GANGS.c.job_id == job_id)
+    target = {"target": GangTarget.END} if end else {}
+    connection.execute(gangs.values(job_id=None, idle_since=now, **target))
+    leases = update(LEASES).where(LEASES.c.job_id == job_id)
+    connection.execute(leases.values(job_id=None, warm=True))

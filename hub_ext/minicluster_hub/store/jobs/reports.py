@@ -1,0 +1,191 @@
+"""What an agent says of itself, taken so that late and doubled messages do no harm.
+
+`plan` compares a report with what is stored; only what goes forward is in the plan. Most reports
+are bare heartbeats, whose plan is empty: they never take the write lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+
+from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotReport, TaskReport, Versions
+from minicluster_hub.jobs.records import TaskRecord, TaskState
+from minicluster_hub.store.jobs import artifacts, environments, job_rows, snapshots
+from minicluster_hub.store.storage import images
+from minicluster_hub.store.rows import clean, to_json, to_task
+from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
+
+NOTES_OF_JOB = 256
+"""A large gang may tell one from each node, and a hostile one a new one each second."""
+ERRORS_CHARS = 4 << 20
+"""Of all ranks of an attempt, as JSON."""
+_NEWEST_ATTEMPT = (
+    select(ATTEMPTS, JOBS.c.removed_at)
+    .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
+    .where(
+        ATTEMPTS.c.id
+        == select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == bindparam("gang_id")).scalar_subquery()
+    )
+)
+"""Asked at each report: built once."""
+_ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPlan:
+    """The changes of one report. `notes` are events that are not in the job's story yet."""
+
+    attempt_id: int | None
+    job_id: int | None
+    task: dict[str, Any]
+    ranks: tuple[RankReport, ...]
+    result: dict[str, Any]
+    notes: tuple[str, ...]
+    snapshots: tuple[SnapshotReport, ...] = ()
+    artifacts: tuple[ArtifactReport, ...] = ()
+    versions: Versions | None = None
+
+    @property
+    def empty(self) -> bool:
+        brought = self.snapshots or self.artifacts
+        return not (self.task or self.ranks or self.result or self.notes or brought)
+
+
+def locked(connection: Connection, task_id: int) -> TaskRecord:
+    """Return the task as it is, and nobody else changes it until the transaction ends."""
+    return to_task(connection.execute(select(TASKS).where(TASKS.c.id == task_id).with_for_update()).one())
+
+
+def plan(connection: Connection, task: TaskRecord, report: TaskReport) -> ReportPlan | None:
+    """Return what the report changes, or None when the task is over."""
+    if task.state is TaskState.ENDED:
+        return None
+    newest = connection.execute(_NEWEST_ATTEMPT, {"gang_id": task.gang_id}).one_or_none()
+    if newest is None:  # Dropped from its gang as lost: nothing that it says counts.
+        return None
+    changes = _task_changes(task, report, newest.id)
+    if report.attempt != newest.id or newest.removed_at is not None:
+        return ReportPlan(None, None, changes, (), {}, (), versions=report.versions)
+    result = {}
+    if report.result and newest.result_sha256 is None and _leads(connection, newest.id, task):
+        result = {"result_sha256": report.result.sha256, "result_size_bytes": report.result.size_bytes}
+    return ReportPlan(
+        newest.id,
+        newest.job_id,
+        changes,
+        _rank_changes(connection, newest.id, task.id, report),
+        result,
+        _new_notes(connection, newest.job_id, report),
+        snapshots.unknown(connection, newest.job_id, newest.id, report.snapshots),
+        artifacts.unknown(connection, newest.job_id, report.artifacts),
+        report.versions,
+    )
+
+
+def _leads(connection: Connection, attempt_id: int, task: TaskRecord) -> bool:
+    """Whether the task has the lowest rank of those that its gang still holds."""
+    query = select(RANKS.c.task_id).join(TASKS, RANKS.c.task_id == TASKS.c.id)
+    living = query.where(RANKS.c.attempt_id == attempt_id, TASKS.c.gang_id == task.gang_id)
+    return connection.execute(living.order_by(RANKS.c.rank).limit(1)).scalar() == task.id
+
+
+def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: float) -> None:
+    if changes.task:
+        values = dict(changes.task)
+        if "state" in values:
+            values["state_since"] = now
+        connection.execute(update(TASKS).where(TASKS.c.id == task_id).values(values))
+        if values.get("state") is TaskState.READY:
+            _note_image(connection, task_id, changes.versions, now)
+    if changes.ranks:
+        _write_ranks(connection, changes)
+    if changes.result:
+        attempt = update(ATTEMPTS).where(ATTEMPTS.c.id == changes.attempt_id)
+        connection.execute(attempt.values(changes.result))
+    if changes.snapshots and changes.job_id and changes.attempt_id:
+        snapshots.add(connection, changes.job_id, changes.attempt_id, changes.snapshots, now)
+    if changes.artifacts and changes.job_id:
+        artifacts.add(connection, changes.job_id, changes.artifacts, now)
+    for text in changes.notes:
+        values = {"job_id": changes.job_id, "at": now, "kind": "note", "text": text}
+        connection.execute(insert(EVENTS).values(values))
+    if changes.job_id and (changes.ranks or changes.notes or "failure" in changes.task):
+        job_rows.count(connection, changes.job_id)
+
+
+def _write_ranks(connection: Connection, changes: ReportPlan) -> None:
+    """Write how ranks stand. All errors of an attempt are read at each tick, so the last ones are brief."""
+    of_attempt = RANKS.c.attempt_id == changes.attempt_id
+    written = select(func.coalesce(func.sum(func.length(RANKS.c.error)), 0)).where(of_attempt)
+    room = ERRORS_CHARS - connection.execute(written).scalar_one()
+    for rank in changes.ranks:
+        error = to_json(rank.error)
+        if rank.error and len(error or "") > room:
+            error = to_json(rank.error.model_copy(update={"traceback": "", "stack": None}))
+        room -= len(error or "")
+        values = {"state": rank.state, "exit_code": rank.exit_code, "error": error}
+        connection.execute(update(RANKS).where(of_attempt, RANKS.c.rank == rank.rank).values(values))
+
+
+def _note_image(connection: Connection, task_id: int, versions: Versions | None, now: float) -> None:
+    """An agent that speaks runs in its image: its node has it, and the agent sees what is in it."""
+    query = select(GANGS.c.image, TASKS.c.node).join(TASKS, TASKS.c.gang_id == GANGS.c.id)
+    row = connection.execute(query.where(TASKS.c.id == task_id)).one()
+    images.note_node(connection, row.image, row.node, now)
+    if versions is not None:
+        environments.note(connection, row.image, versions)
+
+
+def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> dict[str, Any]:
+    """Return the task's columns that go forward."""
+    changes: dict[str, Any] = {}
+    if report.failure is not None and task.failure is None:
+        # Each request of the task reads it again.
+        changes["failure"] = to_json(report.failure.model_copy(update={"stack": None}))
+    # An agent cannot have cleared what was never asked of it.
+    cleared = min(report.cleared, newest_attempt)
+    if cleared < task.cleared:
+        return changes  # sent before another report that came first: its address is old, too
+    if cleared > task.cleared:
+        changes["cleared"] = cleared
+    if report.ready and task.state in (TaskState.NEW, TaskState.STARTED):
+        changes["state"] = TaskState.READY
+    if report.ready and clean(report.address) != task.address:
+        changes["address"] = clean(report.address)
+    if report.ready and report.store_port not in (None, task.store_port):
+        changes["store_port"] = report.store_port
+    return changes
+
+
+def _rank_changes(
+    connection: Connection, attempt_id: int, task_id: int, report: TaskReport
+) -> tuple[RankReport, ...]:
+    """Return the ranks of this task that are further than stored; EXITED is final."""
+    if not report.ranks:
+        return ()
+    query = select(RANKS.c.rank, RANKS.c.state).where(
+        RANKS.c.attempt_id == attempt_id, RANKS.c.task_id == task_id
+    )
+    stored = {row.rank: RankState(row.state) for row in connection.execute(query)}
+    return tuple(
+        rank
+        for rank in report.ranks
+        if rank.rank in stored and _ORDER[rank.state] > _ORDER[stored[rank.rank]]
+    )
+
+
+def _new_notes(connection: Connection, job_id: int, report: TaskReport) -> tuple[str, ...]:
+    """Return the notes that the job's story does not have: reports repeat theirs. It takes only so many."""
+    if not report.notes:
+        return ()
+    notes = dict.fromkeys(clean(note) for note in report.notes)
+    of_job = (EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
+    told = set(connection.execute(select(EVENTS.c.text).where(*of_job, EVENTS.c.text.in_(notes))).scalars())
+    new = [note for note in notes if note not in told]
+    if not new:
+        return ()
+    room = NOTES_OF_JOB - connection.execute(select(func.count()).where(*of_job)).scalar_one()
+    return tuple(new[: max(0, room)])

@@ -1,0 +1,87 @@
+"""All that is not over, read in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from sqlalchemy import Connection, func, or_, select
+
+from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, World
+from minicluster_hub.store.storage import images
+from minicluster_hub.store.jobs import snapshots
+from minicluster_hub.store.jobs.gangs import LIVE_STATES
+from minicluster_hub.store.jobs.jobs import OPEN_STATES, list_by_id
+from minicluster_hub.store.rows import AnyRow, to_gang, to_lease, to_rank, to_server, to_task
+from minicluster_hub.store.tables.main import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
+
+_Record = TypeVar("_Record")
+# A spec may have 100 KB, and 200 jobs of one user are open: it is read again only with what changed.
+_BRIEF = (*(one for one in JOBS.c if one is not JOBS.c.spec), func.length(JOBS.c.spec).label("spec_chars"))
+_OPEN_JOBS = select(*_BRIEF).where(JOBS.c.state.in_(OPEN_STATES)).order_by(JOBS.c.id)
+_WITH_LIVE_TASKS = GANGS.c.id.in_(select(TASKS.c.gang_id).where(TASKS.c.state.in_(LIVE_STATES)))
+# A gang whose tasks have all ended still matters to the job that it is bound to.
+_LIVE = or_(GANGS.c.job_id.is_not(None), _WITH_LIVE_TASKS)
+_LIVE_GANG_IDS = select(GANGS.c.id).where(_LIVE)
+_GANGS = select(GANGS).where(_LIVE).order_by(GANGS.c.id)
+_TASKS = select(TASKS).where(TASKS.c.gang_id.in_(_LIVE_GANG_IDS)).order_by(TASKS.c.gang_id, TASKS.c.index)
+_RANKS = (
+    select(RANKS)
+    .join(JOBS, JOBS.c.attempt_id == RANKS.c.attempt_id)
+    .where(JOBS.c.state.in_(OPEN_STATES))
+    .order_by(RANKS.c.attempt_id, RANKS.c.rank)
+)
+_LEASES = select(LEASES).order_by(LEASES.c.node, LEASES.c.slot)
+_SERVERS = select(SERVERS).order_by(SERVERS.c.id)
+
+
+class WorldReader:
+    """Reads the world at each tick: a row that is as it was the last time is not parsed again.
+
+    It keeps what the last world had, and nothing of jobs that are over.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[AnyRow, JobRecord] = {}
+        self._tasks: dict[AnyRow, TaskRecord] = {}
+        self._ranks: dict[AnyRow, RankRecord] = {}
+
+    def read(self, connection: Connection) -> World:
+        """Return the world; jobs and gangs oldest first, tasks by gang and index, ranks in order."""
+        # Another thread may read at the same time: what this one has read is its own.
+        self._jobs = jobs = self._open_jobs(connection, self._jobs)
+        self._tasks = tasks = _known(connection.execute(_TASKS), self._tasks, to_task)
+        self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
+        return _world(connection, tuple(jobs.values()), tuple(tasks.values()), tuple(ranks.values()))
+
+    @staticmethod
+    def _open_jobs(connection: Connection, before: Mapping[AnyRow, JobRecord]) -> dict[AnyRow, JobRecord]:
+        known = [(row, before.get(row)) for row in connection.execute(_OPEN_JOBS)]
+        changed = list_by_id(connection, [row.id for row, job in known if job is None])
+        read = {job.id: job for job in changed}
+        return {row: job or read[row.id] for row, job in known}
+
+
+def _known(
+    rows: Iterable[AnyRow], before: Mapping[AnyRow, _Record], parse: Callable[[AnyRow], _Record]
+) -> dict[AnyRow, _Record]:
+    """Return the records by their rows, none of which is there twice."""
+    return {row: before.get(row) or parse(row) for row in rows}
+
+
+def _world(
+    connection: Connection,
+    jobs: tuple[JobRecord, ...],
+    tasks: tuple[TaskRecord, ...],
+    ranks: tuple[RankRecord, ...],
+) -> World:
+    return World(
+        jobs=jobs,
+        gangs=tuple(map(to_gang, connection.execute(_GANGS))),
+        tasks=tasks,
+        ranks=ranks,
+        leases=tuple(map(to_lease, connection.execute(_LEASES))),
+        servers=tuple(map(to_server, connection.execute(_SERVERS))),
+        snapshots=snapshots.of_open_jobs(connection),
+        refused_images=images.refused(connection),
+    )

@@ -1,0 +1,92 @@
+"""Which owner has which blob, which jobs take it along. The bytes are files; see minicluster_hub.storage.blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from sqlalchemy import Connection, Select, delete, exists, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.tables.main import ATTEMPTS, JOBS
+
+_AT_ONCE = 500
+_RESULTS = (
+    select(ATTEMPTS.c.result_sha256)
+    .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
+    .where(ATTEMPTS.c.result_sha256.is_not(None), JOBS.c.removed_at.is_(None))
+)
+
+
+class OwnedBlobs:
+    """What the service asks of them: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
+        """Keep that the owner has this blob. Again it only stays for some time from now on."""
+        if self.renew(owner, sha256, now):
+            return
+        values = {"owner": owner, "sha256": sha256, "size_bytes": size_bytes}
+        # The same blob may come twice at once.
+        with suppress(IntegrityError), self._database.write() as connection:
+            connection.execute(insert(BLOBS).values(**values, created_at=now, asked_at=now))
+
+    def renew(self, owner: str, sha256: str, now: float) -> bool:
+        """Have a blob stay for some time from now on; return whether the owner has it."""
+        mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256 == sha256)
+        with self._database.write() as connection:
+            return connection.execute(mine.values(asked_at=now)).rowcount > 0
+
+    def lacks(self, owner: str, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these blobs that are not the owner's."""
+        with self._database.read() as connection:
+            found = (connection.execute(_of(owner, some)).scalars() for some in _portions(blobs))
+            return frozenset(blobs).difference(*found)
+
+    def renew_all(self, owner: str, blobs: Collection[str], now: float) -> frozenset[str]:
+        """Have the owner's own of these blobs stay for some time from now on; return those that are not."""
+        with self._database.write() as connection:
+            for some in _portions(blobs):
+                mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some))
+                connection.execute(mine.values(asked_at=now))
+        return self.lacks(owner, blobs)
+
+    def size(self, owner: str, sha256: str) -> int | None:
+        """Return the size in bytes of an owner's blob, None if the owner has no such blob."""
+        query = select(BLOBS.c.size_bytes).where(BLOBS.c.owner == owner, BLOBS.c.sha256 == sha256)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one_or_none()
+
+    def drop_loose(self, before: float) -> int:
+        """Forget those that no job names and that nobody sent or asked for since; return how many."""
+        old = (BLOBS.c.created_at < before, BLOBS.c.asked_at < before)
+        named = exists().where(JOB_BLOBS.c.sha256 == BLOBS.c.sha256)
+        with self._database.write() as connection:
+            loose = delete(BLOBS).where(*old, ~named, BLOBS.c.sha256.not_in(_RESULTS))
+            return connection.execute(loose).rowcount
+
+    def unknown(self, blobs: Collection[str]) -> frozenset[str]:
+        """Return those of these blobs (as many as a statement takes) that nobody has."""
+        query = select(BLOBS.c.sha256).where(BLOBS.c.sha256.in_(blobs))
+        with self._database.read() as connection:
+            return frozenset(blobs) - set(connection.execute(query).scalars())
+
+
+def _of(owner: str, blobs: Collection[str]) -> Select[tuple[str]]:
+    return select(BLOBS.c.sha256).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(blobs))
+
+
+def _portions(blobs: Collection[str]) -> Iterator[list[str]]:
+    """Yield as many at once as a statement takes."""
+    every = list(blobs)
+    return (every[start : start + _AT_ONCE] for start in range(0, len(every), _AT_ONCE))
+
+
+def name(connection: Connection, job_id: int, blobs: frozenset[str]) -> None:
+    """Keep that a job takes these blobs along."""
+    named = [{"job_id": job_id, "sha256": sha256} for sha256 in blobs]
+    connection.execute(insert(JOB_BLOBS), named)

@@ -1,0 +1,177 @@
+"""Data sets by owner and name, and which pieces their versions stand on. The bytes are files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Connection, Delete, Select, delete, exists, func, insert, or_, select, update
+
+from minicluster.wire import BlobInfo
+from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.jobs.jobs import OPEN_STATES
+from minicluster_hub.store.rows import AnyRow, to_job
+from minicluster_hub.store.tables.main import DATASET_PIECES, DATASETS, JOBS, PIECES
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """rows: how many pieces of owners went. gone: of these, those that nobody has now."""
+
+    rows: int
+    gone: frozenset[str]
+
+
+class DataSets:
+    """What the service asks of data sets: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def visible(self, owner: str | None) -> list[DataSetRecord]:
+        """Return a user's own and those that others share; None: all."""
+        query = select(DATASETS).order_by(DATASETS.c.owner, DATASETS.c.name)
+        if owner is not None:
+            query = query.where(or_(DATASETS.c.owner == owner, DATASETS.c.shared))
+        with self._database.read() as connection:
+            return [_record(row) for row in connection.execute(query)]
+
+    def find(self, owner: str, name: str) -> DataSetRecord | None:
+        with self._database.read() as connection:
+            return _find(connection, owner, name)
+
+    def count(self, owner: str) -> int:
+        """Return how many data sets an owner has."""
+        with self._database.read() as connection:
+            return connection.execute(select(func.count()).where(DATASETS.c.owner == owner)).scalar_one()
+
+    def keep(self, record: DataSetRecord, pieces: Iterable[str]) -> None:
+        """Make this the newest version. pieces: all that it stands on, its manifest too."""
+        version = {"owner": record.owner, "manifest_sha256": record.manifest_sha256}
+        with self._database.write() as connection:
+            known = set(connection.execute(_pieces_of(record.owner, record.manifest_sha256)).scalars())
+            new = [{**version, "sha256": sha256} for sha256 in set(pieces) - known]
+            if new:
+                connection.execute(insert(DATASET_PIECES), new)
+            connection.execute(_removal(record.owner, record.name))
+            connection.execute(insert(DATASETS).values(asdict(record)))
+
+    def remove(self, owner: str, name: str) -> bool:
+        """Forget a data set; return whether it was there. Jobs that named it keep what they need.
+
+        What no push asked for since the version was made goes with the next sweep.
+        """
+        with self._database.write() as connection:
+            found = _find(connection, owner, name)
+            if found is None:
+                return False
+            connection.execute(_removal(owner, name))
+            its_own = _pieces_of(owner, found.manifest_sha256)
+            quiet = (PIECES.c.owner == owner, PIECES.c.asked_at <= found.created_at)
+            unasked = update(PIECES).where(*quiet, PIECES.c.sha256.in_(its_own))
+            connection.execute(unasked.values(asked_at=0.0))
+            return True
+
+    # --- pieces -------------------------------------------------------------------------------
+
+    def lacking(self, owner: str, pieces: Sequence[BlobInfo], now: float) -> list[BlobInfo]:
+        """Return those that the owner never brought; the others stay for some time from now on."""
+        known: set[str] = set()
+        for some in _portions([piece.sha256 for piece in pieces]):
+            mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(some))
+            # One by one: there may be very many, and others write, too.
+            with self._database.write() as connection:
+                known |= set(connection.execute(select(PIECES.c.sha256).where(*mine)).scalars())
+                connection.execute(update(PIECES).where(*mine).values(asked_at=now))
+        return [piece for piece in pieces if piece.sha256 not in known]
+
+    def add_piece(self, owner: str, piece: BlobInfo, now: float) -> None:
+        """Keep that the owner brought a piece. Again is no change."""
+        values = {"owner": owner, "sha256": piece.sha256, "size_bytes": piece.size_bytes, "asked_at": now}
+        with self._database.write() as connection:
+            connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
+            connection.execute(insert(PIECES).values(values))
+
+    def sweep(self, asked_before: float, limit: int = _AT_ONCE) -> Swept:
+        """Forget pieces that no version has and no push asked for since, at most so many.
+
+        A version stays while it is the newest, or a job that is not over named it.
+        """
+        with self._database.write() as connection:
+            _sweep_versions(connection)
+            held = select(DATASET_PIECES.c.sha256).where(
+                DATASET_PIECES.c.owner == PIECES.c.owner, DATASET_PIECES.c.sha256 == PIECES.c.sha256
+            )
+            loose = (PIECES.c.asked_at < asked_before, ~held.exists())
+            rows = connection.execute(
+                select(PIECES.c.owner, PIECES.c.sha256).where(*loose).limit(limit)
+            ).all()
+            for owner in {row.owner for row in rows}:
+                theirs = [row.sha256 for row in rows if row.owner == owner]
+                mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(theirs))
+                connection.execute(delete(PIECES).where(*mine))
+            gone = {row.sha256 for row in rows}
+            return Swept(len(rows), frozenset(gone - _known(connection, gone)))
+
+    def holds(self, manifests: Collection[str], sha256: str) -> bool:
+        """Tell whether one of these versions stands on a piece."""
+        named = (DATASET_PIECES.c.manifest_sha256.in_(manifests), DATASET_PIECES.c.sha256 == sha256)
+        with self._database.read() as connection:
+            return bool(connection.execute(select(exists().where(*named))).scalar())
+
+    # --- jobs ---------------------------------------------------------------------------------
+
+    def ready_for(self, job_id: int, attempt_id: int) -> None:
+        """Keep that all nodes of an attempt have the job's data sets: from now on its ranks may start."""
+        mine = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.attempt_id == attempt_id)
+        with self._database.write() as connection:
+            connection.execute(mine.values(data_attempt_id=attempt_id))
+
+
+def _sweep_versions(connection: Connection) -> None:
+    """Forget versions that are neither the newest nor named by a job that is not over."""
+    newest = select(DATASETS.c.owner, DATASETS.c.manifest_sha256)
+    kept = {(row.owner, row.manifest_sha256) for row in connection.execute(newest)}
+    for row in connection.execute(select(JOBS).where(JOBS.c.state.in_(OPEN_STATES))):
+        kept |= {(use.owner, use.manifest_sha256) for use in to_job(row).spec.data}
+    versions = select(DATASET_PIECES.c.owner, DATASET_PIECES.c.manifest_sha256).distinct()
+    for row in connection.execute(versions).all():
+        if (row.owner, row.manifest_sha256) not in kept:
+            mine = (DATASET_PIECES.c.owner == row.owner, DATASET_PIECES.c.manifest_sha256 == row[1])
+            connection.execute(delete(DATASET_PIECES).where(*mine))
+
+
+def _known(connection: Connection, pieces: Collection[str]) -> set[str]:
+    """Return those of these pieces that somebody has."""
+    found: set[str] = set()
+    for some in _portions(sorted(pieces)):
+        found |= set(connection.execute(select(PIECES.c.sha256).where(PIECES.c.sha256.in_(some))).scalars())
+    return found
+
+
+def _pieces_of(owner: str, manifest_sha256: str) -> Select[tuple[str]]:
+    return select(DATASET_PIECES.c.sha256).where(
+        DATASET_PIECES.c.owner == owner, DATASET_PIECES.c.manifest_sha256 == manifest_sha256
+    )
+
+
+def _removal(owner: str, name: str) -> Delete:
+    return delete(DATASETS).where(DATASETS.c.owner == owner, DATASETS.c.name == name)
+
+
+def _find(connection: Connection, owner: str, name: str) -> DataSetRecord | None:
+    query = select(DATASETS).where(DATASETS.c.owner == owner, DATASETS.c.name == name)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _record(row)
+
+
+def _record(row: AnyRow) -> DataSetRecord:
+    return DataSetRecord(**row._mapping)
+
+
+def _portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the values by portions that a statement takes."""
+    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))

@@ -1,0 +1,39 @@
+"""The table of what jobs have on the disk: beside `tables`, whose rules hold here too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    case,
+)
+
+from minicluster.wire import FILE_BYTES
+from minicluster_hub.store.tables.main import METADATA
+
+# Files that one job alone has, from the moment they are on the disk, whether its agent told of them or not.
+# kind: a StorageKind. The output is one row without a SHA-256, whose size is rounded up.
+JOB_FILES = Table(
+    "job_files",
+    METADATA,
+    Column("job_id", Integer, ForeignKey("jobs.id"), primary_key=True, autoincrement=False),
+    Column("kind", String(16), primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Index(None, "owner", "kind", "size_bytes"),
+)
+
+
+def cost(size_bytes: ColumnElement[Any]) -> ColumnElement[int]:
+    """Return what a file of this size counts."""
+    return case((size_bytes < FILE_BYTES, FILE_BYTES), else_=size_bytes)

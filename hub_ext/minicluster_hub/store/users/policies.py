@@ -1,0 +1,66 @@
+"""The policies that ordered the jobs, one after the other: the newest that was not taken back is in force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+
+from minicluster.wire import PolicyChoice, PolicyInForce
+from minicluster_hub.store.database import Database
+from minicluster_hub.store.rows import AnyRow, add_row, clean
+from minicluster_hub.store.tables.scheduling import POLICIES
+
+_NEWEST = select(POLICIES).order_by(POLICIES.c.id.desc()).limit(1)
+_STANDING = select(POLICIES).where(POLICIES.c.ended == "").order_by(POLICIES.c.id.desc()).limit(100)
+_IN_FORCE = _NEWEST.where(POLICIES.c.ended == "")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen, with its row; without one it is what the cluster's settings say."""
+
+    id: int | None
+    told: PolicyInForce
+
+
+class Policies:
+    """What the service asks of them: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def in_force(self) -> Chosen | None:
+        """Return what an admin chose last, None if nobody ever did or all of it was taken back."""
+        with self._database.read() as connection:
+            row = connection.execute(_IN_FORCE).one_or_none()
+        return None if row is None else _chosen(row)
+
+    def standing(self) -> list[Chosen]:
+        """Return the choices that were not taken back, the newest first."""
+        with self._database.read() as connection:
+            return [_chosen(row) for row in connection.execute(_STANDING)]
+
+    def trouble(self) -> str:
+        """Return why the last choice was taken back, "" if it was not."""
+        with self._database.read() as connection:
+            row = connection.execute(_NEWEST).one_or_none()
+        return "" if row is None else row.ended
+
+    def choose(self, choice: PolicyChoice, by: str, now: float) -> Chosen:
+        """Put a choice in force."""
+        told = PolicyInForce(choice=choice, by=clean(by), since=now)
+        values = {"choice": choice.model_dump_json(), "chosen_by": told.by, "since": now, "ended": ""}
+        with self._database.write() as connection:
+            return Chosen(add_row(connection, POLICIES, values), told)
+
+    def take_back(self, chosen_id: int, why: str) -> None:
+        """End a choice: the newest of the others is in force again."""
+        ended = update(POLICIES).where(POLICIES.c.id == chosen_id, POLICIES.c.ended == "")
+        with self._database.write() as connection:
+            connection.execute(ended.values(ended=clean(why) or "taken back"))
+
+
+def _chosen(row: AnyRow) -> Chosen:
+    choice = PolicyChoice.model_validate_json(row.choice)
+    return Chosen(row.id, PolicyInForce(choice=choice, by=row.chosen_by, since=row.since))

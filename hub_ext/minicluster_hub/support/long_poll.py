@@ -1,0 +1,37 @@
+"""The polls that are held until there is something new, and how all of them end when the service does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minicluster_hub.support.notifier import Listener
+
+
+class Holds:
+    """The polls that are held now. Once released, no poll is held any more."""
+
+    def __init__(self) -> None:
+        self.released = False
+        self._listeners: set[Listener] = set()
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @contextmanager
+    def add(self, listener: Listener) -> Iterator[None]:
+        self._listeners.add(listener)
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self._none.set()
+
+    async def release(self) -> None:
+        """Wake all of them, and wait until they are answered."""
+        self.released = True
+        for listener in self._listeners:
+            listener.hear(None)
+        await self._none.wait()

@@ -1,0 +1,142 @@
+"""What everybody has had: kept as leases come and go, for fair shares and for the lab's accounts."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from minicluster_hub.usage.entitlements import Entitlements
+from minicluster_hub.jobs.records import Lease, NodeView, UseRecord, World
+from minicluster_hub.scheduling.base import Snapshot, Usage
+from minicluster_hub.scheduling.limits import PERIOD_S, Quotas, SlotShare
+from minicluster_hub.scheduling.quotas import Within, within
+from minicluster_hub.scheduling.decayed_usage import Meter
+from minicluster_hub.store import Store
+
+WEEK_S = 7 * 86400.0
+_HALF_LIVES = 10
+"""What is older than so many of them counts for less than a thousandth."""
+
+Holder = tuple[int | None, int | None, int | None]
+
+
+class Accounts:
+    """`half_life_s`: after so long, use counts half in fair shares. weights: of owners; others have 1.
+
+    quotas: what each may have, until an admin changes that.
+    """
+
+    def __init__(
+        self, store: Store, half_life_s: float, weights: Mapping[str, float], quotas: Quotas | None = None
+    ) -> None:
+        self.allowed = Entitlements(store, quotas or Quotas(), weights)
+        self._store = store
+        self._half_life_s = half_life_s
+        self._meter = Meter(half_life_s)
+        self._slot_share = SlotShare()
+        self._open: dict[Holder, UseRecord] | None = None
+        self._had: dict[int, float] = {}
+        self._ended: defaultdict[str, deque[UseRecord]] = defaultdict(deque)
+        """Of GPUs, of each owner: what ended within the period of quotas."""
+
+    @property
+    def quotas(self) -> Quotas:
+        return replace(self.allowed.quotas, slot_share=self._slot_share)
+
+    def note(self, world: World, nodes: Sequence[NodeView], now: float) -> None:
+        """Keep who holds what, if that has changed since the last call."""
+        self._slot_share = _slot_share(nodes)
+        open_jobs = {job.id for job in world.jobs}
+        self._had = {job_id: had for job_id, had in self._had.items() if job_id in open_jobs}
+        held = {use.holder: use for use in _held(world, nodes, now)}
+        before = self._load(now)
+        over = [use for holder, use in before.items() if holder not in held]
+        new = [use for holder, use in held.items() if holder not in before]
+        if not over and not new:
+            return
+        began = self._store.usage.change([use.id for use in over], new, now)
+        self._meter.read(now)
+        for use in over:
+            del before[use.holder]
+            self._remember(use, now)
+            self._meter.add(use.owner, -use.slots)
+        for use in began:
+            before[use.holder] = use
+            self._meter.add(use.owner, use.slots)
+
+    def attained(self, job_id: int) -> float:
+        """Return the slots that a job had in attempts that are over, times the seconds that it had them."""
+        return self._had.get(job_id, 0.0)
+
+    def within_quotas(self, snapshot: Snapshot) -> Within:
+        """Return the snapshot without the jobs that must wait for their owners' quotas."""
+        return within(snapshot, self.quotas, lambda owner: self.gpu_hours(owner, snapshot.now))
+
+    def gpu_hours(self, owner: str, now: float) -> float:
+        """Return what an owner had of GPUs in the period of quotas."""
+        since, ended = now - PERIOD_S, self._ended[owner]
+        while ended and (ended[0].ended_at or now) <= since:
+            ended.popleft()
+        held = (use for use in self._load(now).values() if use.owner == owner)
+        return (
+            sum(
+                use.gpus * max(0.0, (use.ended_at or now) - max(use.began_at, since))
+                for use in chain(ended, held)
+            )
+            / 3600
+        )
+
+    def _remember(self, use: UseRecord, ended_at: float) -> None:
+        if use.gpus:
+            self._ended[use.owner].append(replace(use, ended_at=ended_at))
+        if use.job_id is not None:
+            had = self._had.get(use.job_id, 0.0)
+            self._had[use.job_id] = had + use.slots * max(0.0, ended_at - use.began_at)
+
+    def usage(self, now: float) -> Mapping[str, Usage]:
+        """Return what each owner has had by now."""
+        used = self._meter.read(now)
+        weighed = {
+            owner: replace(used.get(owner, Usage()), weight=weight)
+            for owner, weight in self.allowed.weights().items()
+        }
+        return {**used, **weighed}
+
+    def _load(self, now: float) -> dict[Holder, UseRecord]:
+        """Return what is held by what was written so far; the first call reads it."""
+        if self._open is None:
+            self._open = {}
+            self._meter = Meter(self._half_life_s, at=now)
+            for use in self._store.usage.since(now - max(PERIOD_S, _HALF_LIVES * self._half_life_s)):
+                self._meter.remember(use.owner, use.slots, use.began_at, use.ended_at)
+                if use.ended_at is None:
+                    self._open[use.holder] = use
+                else:
+                    self._remember(use, use.ended_at)
+        return self._open
+
+
+def _held(world: World, nodes: Iterable[NodeView], now: float) -> Iterator[UseRecord]:
+    """Yield what each task of a job and each notebook server holds; warm gangs are nobody's use."""
+    kinds = {node.name: node.slot_kinds for node in nodes}
+    leases: dict[Holder, list[Lease]] = {}
+    for lease in world.leases:
+        if not lease.warm:
+            leases.setdefault((lease.task_id, lease.job_id, lease.server_id), []).append(lease)
+    for (task_id, job_id, server_id), mine in leases.items():
+        first = mine[0]
+        slots = kinds.get(first.node, ())
+        gpus = sum(lease.slot < len(slots) and slots[lease.slot] == "gpu" for lease in mine)
+        yield UseRecord(0, first.owner, job_id, server_id, task_id, first.node, len(mine), gpus, now, None)
+
+
+def _slot_share(nodes: Iterable[NodeView]) -> SlotShare:
+    shares = [
+        (node.cpus / len(node.slot_kinds), node.memory_bytes / len(node.slot_kinds) / 1e9)
+        for node in nodes
+        if node.slot_kinds
+    ]
+    cpus, memory_gb = zip(*shares, strict=True) if shares else ((), ())
+    return SlotShare(max(cpus, default=0.0), max(memory_gb, default=0.0))

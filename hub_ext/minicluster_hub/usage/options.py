@@ -1,0 +1,50 @@
+"""The job service's options of who may have how much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traitlets import Dict, Float, Integer, Unicode
+from traitlets.config import Configurable
+
+from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
+from minicluster_hub.scheduling.limits import Quotas
+
+if TYPE_CHECKING:
+    from minicluster_hub.usage.accounting import Accounts
+    from minicluster_hub.store import Store
+
+
+class PeopleOptions(Configurable):
+    """Set them as options of MiniclusterHub."""
+
+    usage_half_life_days = Float(
+        7.0, min=0.01, help="Days after which what a user has had counts half in fair shares."
+    ).tag(config=True)
+    shares = Dict(
+        value_trait=Float(min=0.001),
+        key_trait=Unicode(),
+        help="Weights in fair shares of users and groups (group:NAME); who is not in it weighs 1.",
+    ).tag(config=True)
+    max_priority = Integer(
+        NORMAL_PRIORITY,
+        min=NORMAL_PRIORITY,
+        max=HIGHEST_PRIORITY,
+        help=f"Highest --priority of users' jobs; admins' go up to {HIGHEST_PRIORITY}, and jobs have "
+        f"{NORMAL_PRIORITY} unless they ask.",
+    ).tag(config=True)
+    quotas = Dict(
+        value_trait=Dict(key_trait=Unicode()),
+        key_trait=Unicode(),
+        help="What users may have: by name, group:NAME, or '*' for all others, a dictionary of slots (at "
+        "once), jobs (that run at once), open_jobs (that wait or run), cpus and memory_gb (at once), "
+        "gpu_hours (in 30 days), run_s (seconds that a job may run) and, for a group, slots_together; what "
+        "is not in it has no limit. Less leaves more to others, or idle when they have no jobs.",
+    ).tag(config=True)
+
+    def accounts(self, store: Store) -> Accounts:
+        """Raises QuotaWrong."""
+        from minicluster_hub.usage.accounting import Accounts
+
+        quotas = Quotas.read(self.quotas)
+        return Accounts(store, self.usage_half_life_days * 86400, self.shares, quotas)

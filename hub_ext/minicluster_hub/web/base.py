@@ -1,0 +1,247 @@
+"""What all handlers share: who may come in, the wire's version, bodies with a limit, errors, headers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
+from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.web.context import Context
+from minicluster_hub.web.errors import ApiError, answer, api_error, invalid_body, too_large, too_many
+from minicluster_hub.web.route import Route
+from minicluster_hub.support.rates import Rate
+from minicluster_hub.storage.quotas import OverQuota
+
+M = TypeVar("M", bound=BaseModel)
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")
+
+
+@stream_request_body
+class ServiceHandler(RequestHandler, ABC):
+    """Base of all handlers. Bodies are streamed, so that a request is refused before its body comes."""
+
+    context: Context
+    routes: Mapping[str, Route]
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.context = context
+        self.routes = routes
+        self.refused = False
+        self._payer: tuple[Hashable, Rate] | None = None
+        self._body = bytearray()
+        self._began = time.monotonic()
+
+    # --- before the method --------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        try:
+            await self._admit()
+        except ApiError as error:
+            self.refuse(error)
+
+    async def _admit(self) -> None:
+        """Raise ApiError if the request is not taken."""
+        if "%00" in (self.request.uri or ""):  # PostgreSQL takes no NUL, and would seem to be away
+            raise ApiError(422, "invalid", "the address holds a NUL character, which no name has")
+        if self.route is None:
+            there = ", ".join(self.routes)
+            message = f"{self.request.method} is not for this path; there is: {there}"
+            raise ApiError(405, "method_not_allowed", message)
+        self.check_version()
+        await self.identify()
+        if not self._finished:
+            self._check_length()
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer with an error once the body has come, all of which is thrown away.
+
+        An answer before that closes the connection, which resets it while the client still sends:
+        the client then sees a broken connection and not the answer.
+        """
+        self._body.clear()
+        self.refused = True
+
+        def answer_with_error(**_path: str) -> None:
+            raise error
+
+        setattr(self, (self.request.method or "").lower(), answer_with_error)
+
+    @abstractmethod
+    async def identify(self) -> None:
+        """Find out who asks and raise ApiError if they may not."""
+
+    async def slow_down(self, who: Hashable, rate: Rate) -> None:
+        """Take one request of who asks. Raises ApiError (429), after a while: a refusal costs work, too."""
+        self._payer = who, rate
+        wait_s = self.context.buckets.take(who, rate)
+        if wait_s:
+            await asyncio.sleep(self.context.limits.refusal_s)
+            raise _too_many(rate, wait_s)
+
+    @property
+    def route(self) -> Route | None:
+        return self.routes.get(self.request.method or "")
+
+    def check_version(self) -> None:
+        """Refuse a client that says it speaks another version; browsers say nothing."""
+        told = self.request.headers.get(VERSION_HEADER)
+        if told is not None and told != str(WIRE_VERSION):
+            raise ApiError(
+                426,
+                "wire_version",
+                f"this job service speaks version {WIRE_VERSION} of the messages, you sent {told!r}",
+                "install the release of minicluster that the hub has",
+            )
+
+    # --- bodies -------------------------------------------------------------------------------
+
+    @property
+    def body_limit_bytes(self) -> int:
+        return self.context.limits.request_bytes
+
+    @property
+    def body_name(self) -> str:
+        return "the request"
+
+    def _check_length(self) -> None:
+        told = self.request.headers.get("Content-Length", "0")
+        if told.isdigit() and int(told) > self.body_limit_bytes:
+            raise too_large(self.body_name, self.body_limit_bytes)
+
+    async def data_received(self, chunk: bytes) -> None:
+        """Collect the body. A chunked one tells no length, so it is counted as well."""
+        if self.refused:
+            return
+        if len(self._body) + len(chunk) > self.body_limit_bytes:
+            self.refuse(too_large(self.body_name, self.body_limit_bytes))
+            return
+        self._body += chunk
+
+    def parse(self, model: type[M]) -> M:
+        """Return the body as a message. Raises ApiError (422, 429)."""
+        self._check_debt()
+        cost_bytes = len(self._body)
+        try:
+            message = parse_strict(model, bytes(self._body))
+            cost_bytes -= self.carried_bytes(message)
+            return message
+        except ValidationError as error:
+            raise invalid_body(error) from error
+        finally:
+            self._charge(cost_bytes // self.body_unit_bytes)
+
+    def _check_debt(self) -> None:
+        """Refuse a long body while earlier ones are not paid for: many may have been let in at once."""
+        if self._payer is None or len(self._body) < self.body_unit_bytes:
+            return
+        if wait_s := self.context.buckets.take(*self._payer):
+            raise _too_many(self._payer[1], wait_s)
+
+    @property
+    def body_unit_bytes(self) -> int:
+        """So much of a JSON body counts as a request more."""
+        return self.context.limits.body_bytes
+
+    def carried_bytes(self, message: BaseModel) -> int:
+        """Return how much of a body costs next to nothing to read: bytes that it only carries."""
+        return 0
+
+    def _charge(self, requests: int) -> None:
+        """Take as many requests more from who asks."""
+        if self._payer is not None:
+            self.context.buckets.charge(*self._payer, requests)
+
+    def query_int(self, name: str, default: int, *, low: int = 0, high: int = MOST) -> int:
+        """Return a whole number of the URL's query. Raises ApiError (422)."""
+        told = self.get_query_argument(name, None)
+        if told is None:
+            return default
+        if not (_WHOLE_NUMBER.fullmatch(told) and low <= int(told) <= high):
+            raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want a whole number from {low} to {high}")
+        return int(told)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+        self.set_header("X-Frame-Options", "DENY")
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header(VERSION_HEADER, str(WIRE_VERSION))
+
+    def reply(self, message: BaseModel, status: int = 200) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        text = message.model_dump_json()
+        self._charge(len(text) // self.context.limits.answer_bytes)
+        self.finish(text)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        error = api_error(kwargs.get("exc_info", (None, None, None))[1], status_code)
+        self.set_status(error.status)
+        self.set_header("Content-Type", "application/json")
+        if error.retry_after_s is not None:
+            self.set_header("Retry-After", str(error.retry_after_s))
+        self.finish(answer(error))
+
+    def _handle_request_exception(self, e: BaseException) -> None:
+        """Give tornado a status for our own errors; it knows only HTTPError."""
+        if isinstance(e, OverQuota | NotKept):
+            e = api_error(e, 503)
+        if isinstance(e, ApiError) and not self._finished and not self._headers_written:
+            self.send_error(e.status, exc_info=(type(e), e, None))
+            return
+        super()._handle_request_exception(e)
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        if not isinstance(value, ApiError | HTTPError):
+            where = f"{self.request.method} {self.request.path}"
+            self.context.log.error("%s failed", where, exc_info=(typ, value, tb))
+
+    def finish(self, chunk: Any = None) -> Any:
+        """End the answer. One that comes before the whole body ends the connection, and says so.
+
+        The proxy has few connections for all users: it would send another's request on one that is ended.
+        """
+        if not self.request._body_future.done() and not self._headers_written:
+            self.set_header("Connection", "close")
+        return super().finish(chunk)
+
+    def on_finish(self) -> None:
+        route = self.route
+        self.context.metrics.request_done(
+            self.request.method or "",
+            route.path if route else "other",
+            self.get_status(),
+            time.monotonic() - self._began,
+        )
+
+
+def _too_many(rate: Rate, wait_s: float) -> ApiError:
+    message = f"more than {rate.per_s:g} requests in a second came from you"
+    return too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
+
+
+class NotFoundHandler(ServiceHandler):
+    """Any other path."""
+
+    async def prepare(self) -> None:
+        await self.identify()
+
+    async def identify(self) -> None:
+        raise ApiError(
+            404,
+            "unknown_path",
+            f"there is nothing at {self.request.path}",
+            "api/openapi.json lists the paths",
+        )

@@ -1,0 +1,128 @@
+"""What every handler is given: the service's parts, and the limits of what comes and goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from jupyterhub.services.auth import HubOAuth
+
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.control.status_cache import Board
+from minicluster_hub.images.catalogue import Catalogue
+from minicluster_hub.images.publishing import Publications
+from minicluster_hub.datasets.manager import DataSetFiles
+from minicluster_hub.metrics import Metrics
+from minicluster_hub.web.open_streams import OpenStreams
+from minicluster_hub.support.long_poll import Holds
+from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.notices.post import Post
+from minicluster_hub.support.rates import Buckets, Rate
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.scheduling.admission import AdmissionLimits
+from minicluster_hub.scheduling.idle import IdleLimits
+from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.placement import Turns
+from minicluster_hub.policy.what_if_worker import Shadowing
+from minicluster_hub.storage.quotas import Storage
+from minicluster_hub.store import Store
+
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ApiLimits:
+    """Sizes in bytes and times in seconds.
+
+    request_bytes: of a user's JSON body. report_bytes: of an agent's, and of lists. payload_bytes,
+        result_bytes: of blobs up and down.
+    lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
+        `tail_bytes`. artifacts_keep_days: how long files of a job are kept after its end, 0: for ever.
+        jobs_keep_days: the same of its cell, its result, its snapshots and its output.
+        displays_bytes: of what a rank displayed are read and sent at once; more than a single item has.
+    push_interval_s: least time between two pushes of log text to a reader.
+    user_rate: requests of one user, by whichever tokens. A page makes some dozens, a cell some hundreds.
+    report_rate: reports and polls of one task; its agent makes 20 in a second at most.
+    transfer_rate: blobs and files of one task. refusal_s: so long a request too many waits for its refusal.
+        Less than a task may be silent. answer_bytes, body_bytes: an answer of JSON, or a body of it, counts
+        once for each: to read one of 8 MB takes as long as hundreds of requests. report_unit_bytes: the same
+        of a task's, which may hold the errors of many ranks.
+    streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
+    polls: held polls of one task. stalled_s: so long a reader may take for one event.
+    recheck_s: the hub is asked again so often whether a stream's token is still good.
+    uploads: files that a user, or a task, may send at once; notebooks and agents send some four.
+    idle_s: so long a connection may wait for its next request, or for its first, TLS included. Longer than
+        agents keep theirs. body_stalled_s: so long none of a request's body may come.
+    connections: that agents' addresses may each have open. All tasks of a node may have the node's.
+    """
+
+    request_bytes: int = KIB * KIB
+    report_bytes: int = 8 * KIB * KIB
+    payload_bytes: int = 2 * KIB * KIB * KIB
+    result_bytes: int = 16 * KIB * KIB * KIB
+    snapshot_bytes: int = 64 * KIB * KIB * KIB
+    artifacts_keep_days: float = 0.0
+    jobs_keep_days: float = 0.0
+    piece_bytes: int = 256 * KIB * KIB
+    lag_bytes: int = 256 * KIB
+    tail_bytes: int = 64 * KIB
+    displays_bytes: int = 4 * KIB * KIB
+    push_interval_s: float = 0.05
+    keep_alive_s: float = 15.0
+    orders_hold_s: float = 25.0
+    user_rate: Rate = Rate(per_s=200.0, burst=1000.0)  # noqa: RUF009 - frozen
+    report_rate: Rate = Rate(per_s=50.0, burst=250.0)  # noqa: RUF009 - frozen
+    transfer_rate: Rate = Rate(per_s=300.0, burst=2000.0)  # noqa: RUF009 - frozen
+    refusal_s: float = 0.5
+    answer_bytes: int = 32 * KIB
+    body_bytes: int = 16 * KIB
+    report_unit_bytes: int = 32 * KIB
+    streams: int = 256
+    streams_bytes: int = 32 * KIB * KIB
+    polls: int = 16
+    stalled_s: float = 60.0
+    recheck_s: float = 15.0
+    uploads: int = 64
+    idle_s: float = 75.0
+    body_stalled_s: float = 60.0
+    connections: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of the service. `prefix` is its path under the hub, with slashes at both ends."""
+
+    store: Store
+    reconciler: Reconciler
+    logs: JobLogs
+    blobs: BlobFiles
+    hub_auth: HubOAuth
+    metrics: Metrics
+    limits: ApiLimits
+    clock: Callable[[], float]
+    log: logging.Logger
+    catalogue: Catalogue
+    publications: Publications
+    data_sets: DataSetFiles
+    storage: Storage
+    shadowing: Shadowing
+    post: Post
+    admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
+    server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
+    idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
+    holds: Holds = field(default_factory=Holds)
+    buckets: Buckets = field(default_factory=Buckets)
+    streams: OpenStreams = field(default_factory=OpenStreams)
+    server_turns: Turns = field(default_factory=Turns)
+    job_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every job and notebook server, unless they have their own: pip's index."""
+
+    @property
+    def board(self) -> Board:
+        """What the reconciler last saw."""
+        return self.reconciler.board
+
+    @property
+    def prefix(self) -> str:
+        return self.hub_auth.base_url

@@ -1,0 +1,116 @@
+"""Every error that a request can be answered with, and the one place where it becomes a body."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from math import ceil
+
+from pydantic import ValidationError
+from tornado.web import HTTPError
+
+from minicluster.wire import ErrorAnswer, ErrorDetail
+from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.storage.quotas import OverQuota
+from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
+
+_MOST_PROBLEMS = 20
+_PLACE_CHARS = 80
+
+
+class ApiError(Exception):
+    """An answer with a status of 400 or more, for the one who asked."""
+
+    def __init__(
+        self, status: int, code: str, message: str, hint: str = "", *, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.detail = ErrorDetail(code=code, message=message, hint=hint)
+
+
+def unknown_job(job_id: int | str) -> ApiError:
+    """The same answer for a job that is someone else's: its existence is nobody's business."""
+    return ApiError(404, "unknown_job", f"there is no job {job_id} of yours", "GET api/jobs lists your jobs")
+
+
+def scope_missing(
+    scope: str,
+    hint: str = "use your notebook server's own token, or make one with this scope at the hub's page Token",
+) -> ApiError:
+    return ApiError(403, "scope_missing", f"the token has not the scope {scope}", hint)
+
+
+def too_large(what: str, limit_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        "too_large",
+        f"{what} is over this cluster's limit of {limit_bytes} bytes",
+        "make it smaller, or ask who runs the cluster to raise the limit",
+    )
+
+
+def too_many(code: str, message: str, hint: str, wait_s: float) -> ApiError:
+    return ApiError(429, code, message, hint, retry_after_s=max(1, ceil(min(wait_s, 60.0))))
+
+
+def disk_full() -> ApiError:
+    return ApiError(
+        507,
+        "disk_full",
+        "the job service's disk is full, but for what its database needs",
+        "running jobs go on; tell who runs the cluster to free some space, then try again",
+    )
+
+
+def invalid_body(error: ValidationError) -> ApiError:
+    """Name each field that is wrong and why."""
+    unknown, wrong = [], []
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    for problem in problems[:_MOST_PROBLEMS]:
+        place = ".".join(str(part)[:_PLACE_CHARS] for part in problem["loc"]) or "body"
+        if problem["type"] == "extra_forbidden":
+            unknown.append(place)
+        else:
+            wrong.append(f"{place}: {problem['msg']}")
+    if len(problems) > _MOST_PROBLEMS:
+        wrong.append(f"and {len(problems) - _MOST_PROBLEMS} more")
+    if unknown:
+        known = f"unknown field {', '.join(unknown)}"
+        return ApiError(422, "unknown_field", "; ".join([known, *wrong]), "api/openapi.json lists the fields")
+    return ApiError(422, "invalid", "; ".join(wrong), "api/openapi.json lists the fields")
+
+
+def api_error(error: BaseException | None, status: int) -> ApiError:
+    """Return what to tell of any exception: text of a defect stays in the service's log."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, OverQuota):
+        return ApiError(413, error.code, error.message, error.hint)
+    if isinstance(error, NotLeading):
+        return ApiError(503, "not_leading", "another job service leads since a moment ago", "try again")
+    if isinstance(error, StoreFull) or (isinstance(error, NotKept) and error.full):
+        return disk_full()
+    if isinstance(error, StoreUnavailable):
+        return ApiError(503, "store_unavailable", "the job service's database does not answer", "try again")
+    if isinstance(error, NotKept):
+        return ApiError(503, "disk", "the job service's disk did not take it", "try again")
+    if isinstance(error, HTTPError) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _of_http_error(error)
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ApiError(status, _code(status), HTTPStatus(status).phrase)
+    message = "the job service failed with this request; its own log tells more"
+    return ApiError(500, "internal", message, "try again, and tell who runs the cluster if it stays so")
+
+
+def _of_http_error(error: HTTPError) -> ApiError:
+    message = error.log_message or error.reason or HTTPStatus(error.status_code).phrase
+    return ApiError(error.status_code, _code(error.status_code), message)
+
+
+def _code(status: int) -> str:
+    return HTTPStatus(status).phrase.lower().replace(" ", "_").replace("-", "_")
+
+
+def answer(error: ApiError) -> str:
+    return ErrorAnswer(error=error.detail).model_dump_json()

@@ -1,0 +1,206 @@
+"""The running service: store, logs, blobs, engine, reconciler and server, opened and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING, Any, Self
+
+from jupyterhub.httpclient import JupyterHubHTTPClient
+
+from minicluster.wire import PolicyChoice
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.images.catalogue import Catalogue
+from minicluster_hub.images.publishing import Publications
+from minicluster_hub.images.settings import RegistrySettings, pip_environment
+from minicluster_hub.datasets.manager import DataSetFiles
+from minicluster_hub.control.leader_election import Duty
+from minicluster_hub.former_agents import FormerAgents
+from minicluster_hub.hub.dns_client import client_options
+from minicluster_hub.web.auth import ServiceAuth
+from minicluster_hub.web.context import ApiLimits, Context
+from minicluster_hub.metrics import Metrics
+from minicluster_hub.http_server import Servers, make_servers
+from minicluster_hub.control.job_metrics import JobWatch
+from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.listeners import Sockets
+from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.scheduling.admission import AdmissionLimits
+from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.simulator.model import Model
+from minicluster_hub.policy.what_if_worker import Shadowing
+from minicluster_hub.service_lifecycle import Shift
+from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.support.clock import SteadyClock
+from minicluster_hub.store import Store
+
+if TYPE_CHECKING:
+    from minicluster_hub.app import MiniclusterHub
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `app` wires. `open` raises what the parts raise when they cannot be opened."""
+
+    context: Context
+    servers: Servers
+    duty: Duty
+    former: FormerAgents
+
+    @classmethod
+    def open(cls, app: MiniclusterHub, task_url: str) -> Self:
+        """Open everything but the door."""
+        # As a service of a Swarm the hub has another address after each restart.
+        JupyterHubHTTPClient.instance(**client_options())
+        hub_auth = ServiceAuth(parent=app, cache_max_age=app.auth_cache_s)
+        if not hub_auth.api_token:
+            raise ValueError(
+                "JUPYTERHUB_API_TOKEN is not set: let the hub start the job service, or start it with the "
+                "variables that --help lists"
+            )
+        secret = app.cookie_secret()
+        registries = RegistrySettings(parent=app).registries()
+        store, clock, engine = Store.open(app.database_url()), SteadyClock(), app.make_engine()
+        catalogue = Catalogue(store, engine, registries, clock, app.log, app.publishing)  # pyright: ignore[reportArgumentType]
+        rules = _rules(app, store, clock)
+        reconciler = Reconciler(
+            store,
+            engine,
+            rules=rules,
+            accounts=app.accounts(store),
+            service_url=",".join(dict.fromkeys([task_url, *app.task_urls])),
+            limits=app.limits,
+            log=app.log,
+            clock=clock,
+            keepers=Keepers(app.keeper_token(), clock),
+        )
+        context = _context(app, hub_auth, store, reconciler, clock, catalogue)
+        reconciler.board.paces.recall = context.logs.last_records
+        duty = Duty(store.compete(task_url), context.log)
+        servers = make_servers(context, secret, duty, app.tls)
+        former = FormerAgents(app.service_dir / "last_plain_task", app.former_bind_url, context.log)
+        return cls(context, servers, duty, former)
+
+    async def run(self, sockets: Sockets, stopped: asyncio.Event) -> None:
+        """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
+        context = self.context
+        watch = JobWatch(context.store, context.metrics, context.log)
+        stalls = StallWatch(context.store, context.board, context.clock, context.log)
+        stop = asyncio.ensure_future(stopped.wait())
+        looked = asyncio.ensure_future(context.board.looked.wait())
+        standing_by = asyncio.ensure_future(self.duty.stands_by.wait())
+        acting = asyncio.ensure_future(Shift(context, self.duty).run())
+        watching = asyncio.ensure_future(watch.run(context.board.changes))
+        stalling = asyncio.ensure_future(stalls.run())
+        former = asyncio.ensure_future(self.former.run(self.servers.former, context.board))
+        try:
+            await _first(looked, standing_by, acting, watching, stop)
+            self.servers.listen(sockets.users, sockets.agents)
+            context.log.info("the job service listens at %s%s", _address(sockets.users), context.prefix)
+            await _first(acting, watching, stalling, stop)
+        finally:
+            self.servers.stop()
+            works = (looked, standing_by, acting, watching, stalling, former, stop)
+            for work in works:
+                work.cancel()
+            await asyncio.wait(works)
+
+    async def close(self) -> None:
+        """Let go of everything; the tasks run on."""
+        await self.context.holds.release()
+        await self.servers.close()
+        await self.context.publications.close()
+        await self.context.catalogue.registries.close()
+        self.context.shadowing.close()
+        self.context.post.close()
+        await self.context.reconciler.close()
+        await self.duty.close()
+        self.context.store.close()
+
+
+def _context(
+    app: MiniclusterHub,
+    hub_auth: ServiceAuth,
+    store: Store,
+    reconciler: Reconciler,
+    clock: SteadyClock,
+    catalogue: Catalogue,
+) -> Context:
+    blobs = BlobFiles(app.service_dir / "blobs")
+    storage = app.storage(store, lambda owner: reconciler.accounts.quotas.storage_gb(owner), app.service_dir)
+    metrics = Metrics()
+    metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
+    return Context(
+        store=store,
+        reconciler=reconciler,
+        logs=JobLogs(app.service_dir / "logs", app.log_limit_bytes),
+        blobs=blobs,
+        hub_auth=hub_auth,
+        metrics=metrics,
+        limits=_limits(app),
+        clock=clock,
+        log=app.log,  # pyright: ignore[reportArgumentType]
+        catalogue=catalogue,
+        data_sets=DataSetFiles(
+            store,
+            BlobFiles(app.service_dir / "data"),
+            clock,
+            app.log,  # pyright: ignore[reportArgumentType]
+            storage,
+            app.data_grace_s,
+        ),
+        storage=storage,
+        publications=Publications(catalogue, app.image_limit_bytes),
+        shadowing=_shadowing(app, store, reconciler, clock),
+        post=app.post(store, clock, app.log),  # pyright: ignore[reportArgumentType]
+        job_environment=pip_environment(app.pip_index_url),
+        admission=AdmissionLimits(
+            max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
+        ),
+        server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),
+        idle_limits=app.idle_limits,
+    )
+
+
+def _limits(app: MiniclusterHub) -> ApiLimits:
+    return ApiLimits(
+        payload_bytes=app.payload_limit_bytes,
+        result_bytes=app.result_limit_bytes,
+        artifacts_keep_days=app.artifacts_keep_days,
+        jobs_keep_days=app.jobs_keep_days,
+        user_rate=app.user_rate,
+        report_rate=app.report_rate,
+        streams=app.user_streams,
+    )
+
+
+def _rules(app: MiniclusterHub, store: Store, clock: SteadyClock) -> Rules:
+    """Raises ValueError."""
+    try:
+        choice = PolicyChoice(policy=app.policy, placement=app.placement)
+        own = app.own_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]
+        return Rules(store, choice, clock, app.log, own)  # pyright: ignore[reportArgumentType]
+    except ChoiceRefused as refused:
+        raise ValueError(f"{refused.message}. {refused.hint}") from refused
+
+
+def _shadowing(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> Shadowing:
+    model = Model(min_run_s=app.min_run_s, half_life_s=app.usage_half_life_days * 86400)
+    return Shadowing(store, reconciler.rules, reconciler.board.node_views, clock, app.log, model)  # pyright: ignore[reportArgumentType]
+
+
+async def _first(*works: asyncio.Future[Any]) -> None:
+    """Wait for the first of these; raise what it raised."""
+    done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+    for work in done:
+        work.result()
+
+
+def _address(sockets: list[socket]) -> str:
+    host, port = sockets[0].getsockname()[:2]
+    return f"http://{host}:{port}"

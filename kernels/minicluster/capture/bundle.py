@@ -1,0 +1,109 @@
+"""Files beside the notebook that a line names with `--with`: one blob, the same for the same files.
+
+They lie in the ranks' working folder, which is then a folder of the job's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from minicluster.errors import MiniclusterError
+from minicluster.capture.ignore import IGNORE_FILE, Ignored
+from minicluster.capture.payload import pack
+from minicluster.pickling.pickling import readable_size
+from minicluster.wire import relative_path
+
+_FILES_LIMIT = 10_000
+_LARGEST_SHOWN = 3
+
+
+class BundleNotSendable(MiniclusterError):
+    """What --with names cannot travel."""
+
+
+def pack_bundle(names: Iterable[str], folder: Path, limit_bytes: int) -> bytes:
+    """Read the files and folders of these names, relative to the notebook's folder.
+
+    What is named itself travels; of what is in a folder, all that the ignore file leaves.
+    Raises BundleNotSendable.
+    """
+    folder = folder.absolute()
+    try:
+        files = sorted(set(_all_files(names, folder)))
+        sizes = {path: (folder / path).stat().st_size for path in files}
+        if sum(sizes.values()) > limit_bytes or len(sizes) > _FILES_LIMIT:
+            raise _too_large(sizes, limit_bytes)
+        sections = {path: (folder / path).read_bytes() for path in files}
+    except OSError as error:
+        raise BundleNotSendable(f"{error.filename} cannot be read: {error.strerror}.") from error
+    runnable = [path for path in files if os.access(folder / path, os.X_OK)]
+    return pack({"kind": "bundle", "runnable": runnable}, sections)
+
+
+def _all_files(names: Iterable[str], folder: Path) -> Iterator[str]:
+    ignored = Ignored.beside(folder)
+    for name in names:
+        for path in _named(name, folder):
+            relative = path.relative_to(folder).as_posix()
+            for file in _below(path, folder, ignored) if path.is_dir() else [relative]:
+                yield _sendable(file, folder)
+
+
+def _named(name: str, folder: Path) -> list[Path]:
+    """Return what a name stands for: one path, or those that a pattern fits."""
+    path = Path(os.path.normpath(folder / name))
+    if not path.is_relative_to(folder):
+        raise BundleNotSendable(
+            f"--with {name}: only what is beside the notebook (in {folder}) can travel.",
+            "Copy it there, or make it a data set: %distribute data push.",
+        )
+    if path.exists():
+        return [path]
+    try:
+        found = sorted(folder.glob(path.relative_to(folder).as_posix()))
+    except ValueError:
+        raise BundleNotSendable(
+            f"--with {name}: ** stands alone between slashes.", "Like this: --with '**/*.json'"
+        ) from None
+    if found:
+        return found
+    raise BundleNotSendable(f"--with {name}: there is no such file or folder in {folder}.")
+
+
+def _below(root: Path, folder: Path, ignored: Ignored) -> Iterator[str]:
+    for place, folders, files in os.walk(root):
+        here = Path(place).relative_to(folder)
+        inside = [name for name in folders if not ignored((here / name).as_posix(), is_folder=True)]
+        for name in inside:
+            if (Path(place) / name).is_symlink():
+                raise BundleNotSendable(
+                    f"{here / name} is a link to a folder.",
+                    f"Name it itself with --with, or in {IGNORE_FILE}.",
+                )
+        folders[:] = inside
+        paths = ((here / name).as_posix() for name in files)
+        yield from (path for path in paths if not ignored(path, is_folder=False))
+
+
+def _sendable(path: str, folder: Path) -> str:
+    shown = path.encode(errors="surrogateescape").decode(errors="replace")
+    if not (folder / path).is_file():
+        raise BundleNotSendable(
+            f"{shown} is no file (a link that leads nowhere?).", f"Name it in {IGNORE_FILE}."
+        )
+    try:
+        return relative_path(path)
+    except ValueError as error:
+        raise BundleNotSendable(f"{shown}: a name like this cannot travel ({error}).") from error
+
+
+def _too_large(sizes: dict[str, int], limit_bytes: int) -> BundleNotSendable:
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
+    told = ", ".join(f"{path} ({readable_size(sizes[path])})" for path in largest)
+    return BundleNotSendable(
+        f"--with names {len(sizes)} files, {readable_size(sum(sizes.values()))}; at most {_FILES_LIMIT} and "
+        f"{readable_size(limit_bytes)} are allowed (c.Distribute.bundle_limit_bytes). The largest: {told}.",
+        f"Leave some out with {IGNORE_FILE}, or bring them once as a data set: %distribute data push.",
+    )

@@ -1,0 +1,187 @@
+"""The two blobs of a cell: what goes to the ranks, and what comes back from rank 0.
+
+Both are a JSON head, readable without unpickling anything, and byte sections behind it:
+`MCL1`, the head's length (8 bytes, big endian), the head, the sections one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from minicluster.capture.home import Home
+from minicluster.pickling.parts import Beside, Damaged, Data, Form, Part, Reference, beside, whole
+from minicluster.capture.sources import Source
+
+MAGIC = b"MCL1"
+_SOURCES = "sources"
+
+
+class PayloadDamaged(ValueError):
+    """A blob that is not one of ours, or was cut."""
+
+
+def pack(head: Mapping[str, Any], sections: Mapping[str, bytes]) -> bytes:
+    sizes = {name: len(data) for name, data in sections.items()}
+    encoded = json.dumps({**head, "sections": sizes}).encode()
+    return b"".join([MAGIC, len(encoded).to_bytes(8, "big"), encoded, *sections.values()])
+
+
+def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the head and the sections. Raises PayloadDamaged."""
+    if blob[:4] != MAGIC or len(blob) < 12:
+        raise PayloadDamaged(f"not a Minicluster payload: {len(blob)} bytes that start with {blob[:4]!r}")
+    start = 12 + int.from_bytes(blob[4:12], "big")
+    try:
+        head: dict[str, Any] = json.loads(blob[12:start])
+        sizes: dict[str, int] = head.pop("sections")
+    except (ValueError, KeyError) as error:
+        raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
+    sections = {}
+    for name, size in sizes.items():
+        sections[name] = blob[start : start + size]
+        start += size
+    if start != len(blob):
+        raise PayloadDamaged(f"the payload has {len(blob)} bytes, its head says {start}")
+    return head, sections
+
+
+def head_of(path: Path) -> dict[str, Any]:
+    """Return a blob's head, without reading the rest. Raises PayloadDamaged."""
+    with path.open("rb") as file:
+        start = file.read(12)
+        head = file.read(int.from_bytes(start[4:], "big"))
+    try:
+        return json.loads(head)
+    except ValueError as error:
+        raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class CellPayload:
+    """A cell on its way to the ranks.
+
+    source: the cell's text, as typed. filename: what tracebacks call it.
+    names: one pickle of a dict of all names that travel (`pickling.dumps`).
+    shared: which of its objects the notebook has (`Known.shared`); empty: nothing is brought back into them.
+    modules: source files beside the notebook by relative path.
+    pull: the names to bring back; None: all that the cell assigns at top level or changes.
+    gather: the names that come back as a list with each rank's value.
+    versions: python, torch, cloudpickle, minicluster of the sender.
+    packages: pins (as JSON) of what the ranks are to have besides their image.
+    parts: what is large of `names`, kept apart from it; then `names` is the rest (see minicluster.pickling.parts).
+    refers: parts that are elsewhere, of a cell that was read.
+    sources: texts of other cells whose functions came along, for tracebacks.
+    home: the notebook's folder, and what stayed there.
+    script: the path of a script of which `source` is the text, "" for a cell. arguments: its own.
+    """
+
+    source: str
+    filename: str
+    names: bytes = b""
+    shared: bytes = b""
+    parts: tuple[Part, ...] = ()
+    refers: tuple[Reference, ...] = ()
+    modules: Mapping[str, bytes] = field(default_factory=dict)
+    pull: tuple[str, ...] | None = None
+    gather: tuple[str, ...] = ()
+    result_limit_bytes: int = 1 << 30
+    versions: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    home: Home = Home()  # noqa: RUF009 - frozen
+    script: str = ""
+    arguments: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return all of it as one blob."""
+        names = whole(self.names, ((part.at, part.data) for part in self.parts))
+        return replace(self, names=names, parts=()).without_parts(())
+
+    def without_parts(self, digests: Sequence[str]) -> bytes:
+        """Return the blob that refers to its parts by their SHA-256."""
+        head = {
+            "kind": "cell",
+            "parts": [[part.at, sha256, part.form] for part, sha256 in zip(self.parts, digests, strict=True)],
+            "source": self.source,
+            "filename": self.filename,
+            "pull": self.pull,
+            "gather": self.gather,
+            "result_limit_bytes": self.result_limit_bytes,
+            "versions": dict(self.versions),
+            "packages": self.packages,
+            "home": self.home.to_json(),
+            "script": self.script,
+            "arguments": self.arguments,
+        }
+        modules = {f"module:{path}": data for path, data in self.modules.items()}
+        sources = {name: [source.shown_as, source.text] for name, source in self.sources.items()}
+        return pack(
+            head,
+            {"names": self.names, "shared": self.shared, _SOURCES: json.dumps(sources).encode(), **modules},
+        )
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> CellPayload:
+        """Read a cell. Raises PayloadDamaged."""
+        head, sections = unpack(blob)
+        pull = head["pull"]
+        sources: dict[str, list[str]] = json.loads(sections.pop(_SOURCES, b"{}"))
+        return cls(
+            source=head["source"],
+            filename=head["filename"],
+            names=sections.pop("names"),
+            refers=tuple(_reference(*one) for one in head.get("parts") or ()),
+            shared=sections.pop("shared", b""),
+            modules={key.removeprefix("module:"): data for key, data in sections.items()},
+            pull=None if pull is None else tuple(pull),
+            gather=tuple(head.get("gather", ())),
+            result_limit_bytes=head["result_limit_bytes"],
+            versions=head["versions"],
+            packages=tuple(head.get("packages", ())),
+            sources={name: Source(*source) for name, source in sources.items()},
+            home=Home.of_json(head.get("home", {})),
+            script=head.get("script", ""),
+            arguments=tuple(head.get("arguments", ())),
+        )
+
+    def with_parts(self, part: Callable[[str], Data]) -> CellPayload:
+        """Return the cell in one piece. part: returns one by its SHA-256."""
+        names = whole(self.names, ((one.at, part(one.sha256)) for one in self.refers))
+        return replace(self, names=names, refers=())
+
+    def open_names(self, memory: Callable[[str], memoryview] | None = None) -> Beside:
+        """Return the pickle to be read. memory: see `parts.beside`. Raises PayloadDamaged."""
+        if memory is None:
+            memory = self._missing
+        try:
+            return beside(self.names, self.refers, memory)
+        except Damaged as error:
+            raise PayloadDamaged(f"the payload cannot be read: {error}") from error
+
+    def _missing(self, sha256: str) -> memoryview:
+        raise PayloadDamaged(f"the payload's {len(self.refers)} parts are not with it")
+
+
+def _reference(at: int, sha256: str, form: str = Form.INLINE) -> Reference:
+    return Reference(at, sha256, Form(form))
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """A name that stayed on rank 0, and why."""
+
+    name: str
+    type_name: str
+    reason: str
+
+
+def left_to_bytes(left: Iterable[LeftBehind]) -> bytes:
+    return json.dumps([[item.name, item.type_name, item.reason] for item in left]).encode()
+
+
+def left_from_bytes(data: bytes) -> tuple[LeftBehind, ...]:
+    return tuple(LeftBehind(*item) for item in json.loads(data))

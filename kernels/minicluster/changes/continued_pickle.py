@@ -1,0 +1,152 @@
+"""Reading what came back: a pickle that goes on where the notebook's own one ended."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, BinaryIO, ClassVar
+
+from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
+from minicluster.changes.known import Known
+
+Body = dict[str, Any]
+
+
+class UnknownObject(pickle.UnpicklingError):
+    """A result that speaks of objects that this notebook did not send."""
+
+
+def read_body(
+    file: BinaryIO, namespace: dict[str, Any], foreign: bool, known: Known | None, late: dict[str, Any]
+) -> tuple[Body, dict[str, str]]:
+    """Read names, value and changes. Returns them, and of names that cannot be made here the reason.
+
+    known: what this notebook sent. late: takes names that functions bring along.
+    """
+    start = file.tell()
+    try:
+        return _read(_Reader(file, namespace, foreign, late), known), {}
+    except (ForeignCode, UnknownObject):
+        raise
+    except Exception:  # noqa: S110 - read once more below, where each object's own error is kept
+        pass
+    # One object that cannot be made must not cost the others. Classes that were half made have to go.
+    gc.collect()
+    late.clear()
+    file.seek(start)
+    return _read_patiently(file, namespace, foreign, known, late)
+
+
+def _read(reader: Any, known: Known | None) -> Body:
+    reader.known = known
+    reader.load()
+    return reader.load()
+
+
+class _Reader(NotebookUnpickler):
+    known: Known | None
+
+    def persistent_load(self, pid: int) -> Any:
+        return object_of(self.known, pid)
+
+
+def object_of(known: Known | None, number: int) -> Any:
+    if known is None or number not in known.objects:
+        raise UnknownObject(f"object {number} of the cell is not here")
+    return known.objects[number]
+
+
+class Broken:
+    """Stands for what could not be made, and takes what would have been put into it."""
+
+    def append(self, *_: object) -> None:
+        return
+
+    extend = add = update = __setitem__ = append
+
+
+class _Patient(pickle._Unpickler):  # type: ignore[misc, name-defined]
+    """Python's own unpickler, which puts a stand-in where an object cannot be made, and goes on."""
+
+    known: Known | None
+
+    def __init__(self, file: BinaryIO, find: Callable[[str, str], Any]) -> None:
+        super().__init__(file)
+        self._find = find
+        self.broken: dict[int, tuple[Any, str]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._find(module, name)
+        except Exception as error:
+            return self._stand_in(error)
+
+    def persistent_load(self, pid: Any) -> Any:
+        return object_of(self.known, pid)
+
+    def _stand_in(self, error: Exception, instead: Any = None) -> Any:
+        broken = Broken() if instead is None else instead
+        self.broken[id(broken)] = broken, f"{type(error).__name__}: {str(error)[:200]}"
+        return broken
+
+    def _patiently(self, step: Callable[[Any], None], takes: int) -> None:
+        """Take a step that makes an object of the uppermost entries of the stack."""
+        below = len(self.stack) - takes  # type: ignore[has-type]
+        first = self.stack[below]  # type: ignore[has-type]
+        if isinstance(first, Broken):
+            self._end_step(below, first)
+            return
+        try:
+            step(self)
+        except ForeignCode:
+            raise
+        except Exception as error:
+            self._end_step(below, self._stand_in(error, first if step is _BUILD else None))
+
+    def _end_step(self, below: int, made: Any) -> None:
+        # In place: the unpickler keeps the list's own append.
+        self.stack[below:] = [made]  # type: ignore[has-type]
+
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+
+
+def _patient_step(step: Callable[[Any], None], takes: int) -> Callable[[Any], None]:
+    return lambda self: self._patiently(step, takes)
+
+
+_OF_PYTHON = pickle._Unpickler.dispatch  # type: ignore[attr-defined]
+_BUILD = _OF_PYTHON[pickle.BUILD[0]]
+for _code, _takes in ((pickle.REDUCE, 2), (pickle.BUILD, 2), (pickle.NEWOBJ, 2), (pickle.NEWOBJ_EX, 3)):
+    _Patient.dispatch[_code[0]] = _patient_step(_OF_PYTHON[_code[0]], _takes)
+
+
+def _read_patiently(
+    file: BinaryIO, namespace: dict[str, Any], foreign: bool, known: Known | None, late: dict[str, Any]
+) -> tuple[Body, dict[str, str]]:
+    reader = _Patient(file, _Reader(file, namespace, foreign, late).find_class)
+    body = _read(reader, known)
+    whole = known.objects.values() if known else ()
+    ours = {id(obj) for obj in whole} | {id(namespace)}
+    reasons: dict[str, str] = {}
+    for name, value in [*body["names"].items(), *(("_", value) for value in body["value"].values())]:
+        if reason := _broken_in(value, reader.broken, ours):
+            reasons[name] = reason
+    for number, states in body["changes"]:
+        if reason := _broken_in(states, reader.broken, ours):
+            reasons[f"#{number}"] = reason
+    return body, reasons
+
+
+def _broken_in(value: Any, broken: Mapping[int, tuple[Any, str]], ours: set[int]) -> str:
+    """Return why something within a value could not be made; empty when all could."""
+    todo, seen = [value], set(ours)
+    while todo:
+        obj = todo.pop()
+        if id(obj) in broken:
+            return broken[id(obj)][1]
+        if id(obj) not in seen and not isinstance(obj, ModuleType | type):
+            seen.add(id(obj))
+            todo.extend(gc.get_referents(obj))
+    return ""

@@ -1,0 +1,97 @@
+"""A hub's address as people give it: typed by hand, or pasted from any page of it in the browser."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from minicluster.errors import MiniclusterError
+
+_PAGES = frozenset({"hub", "user", "services"})
+"""With these begins the path of each of a hub's pages, behind the prefix that the hub may have."""
+
+
+class AddressWrong(MiniclusterError):
+    """An address at which no hub can be."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a hub is. url: with a slash at its end, and with the hub's prefix if it has one."""
+
+    url: str
+
+    @property
+    def service(self) -> str:
+        return f"{self.url}services/minicluster/"
+
+    @property
+    def token_page(self) -> str:
+        return f"{self.url}hub/token"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        told = urlsplit(self.url)
+        return told.port or (443 if told.scheme == "https" else 80)
+
+    @property
+    def readable(self) -> bool:
+        """Whether others on the way can read what is sent."""
+        return urlsplit(self.url).scheme == "http" and not _is_this_machine(self.host)
+
+    def by(self, scheme: str) -> Address:
+        """Return the same address spoken to in another way."""
+        return Address(f"{scheme}:{self.url.partition(':')[2]}")
+
+
+def understand(text: str) -> Address:
+    """Return the hub's own address. Raises AddressWrong."""
+    told = text.strip().strip("<>\"'")
+    if "://" not in told:
+        host = urlsplit(f"//{told}").hostname or ""
+        told = f"{'http' if _is_this_machine(host) else 'https'}://{told}"
+    try:
+        parts = urlsplit(told)
+        port = parts.port
+    except ValueError as error:
+        raise _wrong(text, str(error)) from None
+    if parts.scheme.lower() not in ("http", "https"):
+        raise _wrong(text, f"{parts.scheme}:// is not how a hub is reached")
+    if not parts.hostname:
+        raise _wrong(text, "there is no host in it")
+    try:
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise _wrong(text, f"{parts.hostname} is no name of a machine") from None
+    if parts.username is not None:
+        raise _wrong(text, "it holds a user's name; the token says who you are")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return Address(f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{_prefix(parts.path)}")
+
+
+def _prefix(path: str) -> str:
+    kept: list[str] = []
+    for part in filter(None, path.split("/")):
+        if part in _PAGES:
+            break
+        kept.append(part)
+    return "".join(f"/{part}" for part in kept) + "/"
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _wrong(text: str, why: str) -> AddressWrong:
+    return AddressWrong(
+        f"{text.strip()!r} is not the address of a hub: {why}.",
+        "Copy it from the browser where you log in: https://lab.example.org/hub/home, say.",
+    )

@@ -1,0 +1,107 @@
+"""Trusting a hub whose certificate no known authority signed: by its file, or by its fingerprint.
+
+What is trusted then is that file or that one certificate and nothing else; the name is still checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import ssl
+from pathlib import Path
+
+from minicluster.client.address import Address
+from minicluster.errors import MiniclusterError
+
+_PATIENCE_S = 10.0
+
+
+class CertificateUnknown(MiniclusterError):
+    """The hub cannot prove who it is; nothing was sent to it."""
+
+
+def context_for(pem: str) -> ssl.SSLContext:
+    """Trust these certificates only, authorities or servers' own. Raises CertificateUnknown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A server's own certificate counts as well as the authority that signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateUnknown(
+            f"These are no certificates: {error}.",
+            "A file for --ca is PEM text: it has a line -----BEGIN CERTIFICATE-----.",
+        ) from None
+    return context
+
+
+def read_file(path: str) -> str:
+    """Return the certificates of a file. Raises CertificateUnknown."""
+    try:
+        pem = Path(path).expanduser().read_text()
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        told = f"--ca {path}: {_why_unread(error)}."
+        raise CertificateUnknown(told, "Give the file's path, with .pem or .crt.") from None
+    context_for(pem)
+    return pem
+
+
+def _why_unread(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else "there is no such user here"
+
+
+def by_fingerprint(address: Address, told: str) -> str:
+    """Return the hub's certificate if its fingerprint is the one told. Raises CertificateUnknown."""
+    try:
+        pem, shown = _shown_by(address)
+    except OSError as error:
+        raise CertificateUnknown(
+            f"{address.host}, port {address.port}, shows no certificate: {error.strerror or error}.",
+            "Look for a slip in the address; does the browser open it?",
+        ) from None
+    wanted = told.lower().removeprefix("sha256:").replace(":", "").replace(" ", "")
+    if wanted != shown.replace(":", "").lower():
+        raise CertificateUnknown(
+            f"The certificate of {address.host} has another fingerprint than you told. SHA-256, of its own:\n"
+            f"{shown}",
+            "Compare it with the one that the browser or the hub's admin shows. If they differ, somebody "
+            "else may answer in the hub's place.",
+        )
+    return pem
+
+
+def refusal(address: Address, error: ssl.SSLCertVerificationError) -> CertificateUnknown:
+    """Say why a certificate is not trusted, and how it can be."""
+    why = error.verify_message.rstrip(".")
+    try:
+        _, shown = _shown_by(address)
+    except OSError:
+        shown = ""
+    message = f"The hub at {address.url} cannot prove who it is: {why}. Nothing was sent to it."
+    if not shown or "expired" in why:
+        return CertificateUnknown(message, "Ask the hub's admin: its certificate has to be renewed.")
+    if "mismatch" in why:
+        return CertificateUnknown(message, "Use the name for which the browser opens it without a warning.")
+    return CertificateUnknown(
+        f"{message} Its certificate's SHA-256 fingerprint:\n{shown}",
+        "Is it the one that the hub's admin told you, or that the browser shows where you log in (behind the "
+        f"lock)? Then: %distribute connect {address.url} --trust {shown.replace(':', '')}\n"
+        "Or, with a file of the authority from the admin: --ca FILE",
+    )
+
+
+def _shown_by(address: Address) -> tuple[str, str]:
+    """Return the certificate that a server shows, not checked in any way, and its fingerprint."""
+    blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    blind.check_hostname = False
+    blind.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((address.host, address.port), timeout=_PATIENCE_S) as plain,
+        blind.wrap_socket(plain, server_hostname=address.host) as secured,
+    ):
+        der = secured.getpeercert(binary_form=True) or b""
+    digits = hashlib.sha256(der).hexdigest().upper()
+    shown = ":".join(digits[place : place + 2] for place in range(0, len(digits), 2))
+    return ssl.DER_cert_to_PEM_cert(der), shown

@@ -1,0 +1,188 @@
+"""`%distribute connect URL`: a notebook outside of the hub comes in by the hub's address and a token.
+
+Only the hub's proxy is spoken to. What differs between the two sides is said here, before a cell runs.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import ssl
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minicluster.client import certificates
+from minicluster.capture import versions
+from minicluster.client.address import Address, understand
+from minicluster.client.client import TOKEN_NAME, Service
+from minicluster.client.connection import URL_NAME, ServiceError
+from minicluster.client.credentials import Credentials, Kept
+from minicluster.errors import MiniclusterError
+from minicluster.client.outside import PERMISSIONS, Outside
+from minicluster.client.reach import find_hub
+from minicluster.wire import About
+
+if TYPE_CHECKING:
+    from minicluster.magics import Distribute
+
+TOKEN_VARIABLE = "MINICLUSTER_TOKEN"  # noqa: S105 - the name of a variable, not a token
+TOKEN_FILE_VARIABLE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - as above
+CA_VARIABLE = "MINICLUSTER_CA"
+_NARROW = (
+    "custom:minicluster:submit!",
+    "custom:minicluster:read!",
+    "access:services!service=minicluster",
+    "read:users:",
+)
+
+
+class NotConnected(MiniclusterError):
+    """This notebook does not know a cluster, or has no token for it."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the environment says about a cluster outside of which this notebook is."""
+
+    url: str = ""
+    token: str = ""
+    ca: str = ""
+
+    @classmethod
+    def by(cls, environ: Mapping[str, str]) -> Told:
+        """Read it. Raises NotConnected when the token's file cannot be read."""
+        token, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
+        if path and not token:
+            try:
+                token = Path(path).read_text()
+            except OSError as error:
+                raise NotConnected(f"{TOKEN_FILE_VARIABLE}={path}: {error.strerror}.") from None
+        return cls(environ.get(URL_NAME, ""), token.strip(), environ.get(CA_VARIABLE, ""))
+
+
+def connect(magics: Distribute, said: Namespace) -> None:
+    """Connect to the hub told, to that of MINICLUSTER_URL, or to the last one; keep the token."""
+    if not said.url and os.environ.get(TOKEN_NAME):
+        magics.use(Service.from_environment())
+        print("Connected to this hub's own cluster.")  # noqa: T201
+        return
+    told, credentials = Told.by(os.environ), Credentials()
+    kept = _which(said.url or "", told, credentials)
+    pem = _trusted(Address(kept.url), said.ca, said.trust, told) or kept.pem
+    address = find_hub(Address(kept.url), _tls(pem))
+    kept = credentials.of(address.url) or kept
+    token = told.token or kept.token
+    try:
+        service, about = _open(address, pem, token) if token else _ask(address, pem)
+    except ServiceError as error:
+        if told.token or not kept.token or error.code != "not_authenticated":
+            raise
+        print("The token kept of this hub expired or was revoked.")  # noqa: T201
+        service, about = _ask(address, pem)
+    magics.use(service)
+    _say(address, about)
+    if not told.token:
+        credentials.keep(Kept(url=address.url, token=service.token, pem=pem))
+        print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
+
+
+def disconnect(magics: Distribute, said: Namespace) -> None:
+    """Forget the token of the last connection."""
+    credentials = Credentials()
+    last = credentials.last()
+    magics.use(None)
+    if last is None:
+        print("No token is kept.")  # noqa: T201
+        return
+    credentials.forget(last.url)
+    page = Address(last.url).token_page
+    print(f"The token of {last.url} is forgotten here. Revoke it, too: {page}")  # noqa: T201
+
+
+def open_known() -> Service:
+    """Connect a new kernel without asking: on the hub as it says, else by the environment or as last time.
+
+    Raises NotConnected, and what `connect` raises.
+    """
+    if os.environ.get(TOKEN_NAME):
+        return Service.from_environment()
+    told, credentials = Told.by(os.environ), Credentials()
+    kept = _which("", told, credentials)
+    pem = _trusted(Address(kept.url), "", "", told) or kept.pem
+    token = told.token or kept.token
+    if not token:
+        raise NotConnected(f"There is no token for {kept.url} yet.", "Once: %distribute connect")
+    address = find_hub(Address(kept.url), _tls(pem))
+    service, about = _open(address, pem, token)
+    _say(address, about)
+    return service
+
+
+def _which(url: str, told: Told, credentials: Credentials) -> Kept:
+    """Return the cluster that is meant, with what is kept of it."""
+    if url or told.url:
+        address = understand(url or told.url)
+        return credentials.of(address.url) or Kept(url=address.url, token="")
+    last = credentials.last()
+    if last is None:
+        raise NotConnected(
+            "This notebook does not know a cluster.",
+            "%distribute connect https://lab.example.org (as in the browser), or open it on the hub.",
+        )
+    return last
+
+
+def _trusted(address: Address, ca: str, trust: str, told: Told) -> str:
+    """Return the certificates to trust that somebody named now."""
+    if trust:
+        return certificates.by_fingerprint(address, trust)
+    path = ca or told.ca
+    return certificates.read_file(path) if path else ""
+
+
+def _tls(pem: str) -> ssl.SSLContext | None:
+    return certificates.context_for(pem) if pem else None
+
+
+def _open(address: Address, pem: str, token: str) -> tuple[Service, About]:
+    """Come in by a token. Raises ServiceError."""
+    service = Service(address.service, token, outside=Outside(address.token_page, _tls(pem)))
+    about = service.about()
+    service.user = about.user
+    return service, about
+
+
+def _ask(address: Address, pem: str) -> tuple[Service, About]:
+    print(f"Make a token at {address.token_page}: press Fill in there, which asks for\n{PERMISSIONS}")  # noqa: T201
+    try:
+        token = getpass.getpass("The token: ").strip()
+    except Exception as error:
+        # Front ends that cannot ask raise an error of their own.
+        raise NotConnected(
+            f"This front end cannot ask for the token ({type(error).__name__}).",
+            f"Give it before the kernel starts: {TOKEN_FILE_VARIABLE}=FILE, with {URL_NAME}={address.url}",
+        ) from None
+    if not token or not token.isascii() or not token.isprintable():
+        raise NotConnected("That is not a token.", f"Copy it whole from {address.token_page}.")
+    return _open(address, pem, token)
+
+
+def _say(address: Address, about: About) -> None:
+    """Print where this notebook is now, and what does not fit."""
+    print(f"Connected to {address.url} as {about.user}.")  # noqa: T201
+    ours = versions.here()
+    lines = versions.differences(ours, about.ranks)
+    if address.readable:
+        lines.append("This is plain http: others on the way can read your token and your data.")
+    if wide := [scope for scope in about.scopes if not scope.startswith(_NARROW)]:
+        lines.append(
+            f"The token may do more than run jobs ({', '.join(wide[:3])}, ...). Safer: revoke it, and make "
+            f"one with these permissions: {PERMISSIONS}"
+        )
+    for line in lines:
+        print(f"- {line}")  # noqa: T201
+    if not lines:
+        print(f"Python {ours.python_minor} and torch {ours.torch}, as on the cluster.")  # noqa: T201

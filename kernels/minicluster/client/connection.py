@@ -1,0 +1,214 @@
+"""How a notebook's questions reach the job service: its token, its patience, and what a refusal says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from urllib.parse import urljoin, urlsplit
+
+from pydantic import ValidationError
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import VERSION_HEADER, WIRE_VERSION, ErrorAnswer, Message
+
+if TYPE_CHECKING:
+    import httpx
+
+    from minicluster.client.outside import Outside
+
+URL_NAME = "MINICLUSTER_URL"
+PAGES_NAME = "MINICLUSTER_PAGES"
+"""The service as its users' browsers find it, where that is not at the notebooks' own address."""
+USER_NAME = "JUPYTERHUB_USER"
+_HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
+PATIENCE_S = 30.0
+_AWAY = frozenset({429, 502, 503, 504})
+_PIECE_BYTES = 1 << 20
+
+M = TypeVar("M", bound=Message)
+
+
+class ServiceError(MiniclusterError):
+    """The job service refused something, or cannot be reached.
+
+    code: the service's short word for it ("unknown_job"); "unreachable" when there was no answer.
+    away: it, or what it needs, may be there again in a moment.
+    """
+
+    def __init__(self, message: str, hint: str = "", code: str = "", away: bool = False) -> None:
+        super().__init__(message, hint)
+        self.code = code
+        self.away = away
+
+
+def own_pages(url: str) -> str:
+    """Return where pages find the service of the hub that started this server. url: as this server finds it.
+
+    A path, or an address where the hub gives the service a domain of its own.
+    """
+    return os.environ.get(PAGES_NAME) or urlsplit(url).path
+
+
+class Connection:
+    """A user's connection to the job service; methods may be called from any thread.
+
+    url: the service's full address with its path. patience_s: how long to try again while the
+    service does not answer; every request can be repeated.
+    outside: None in a notebook server of the hub.
+    """
+
+    def __init__(
+        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: Outside | None = None
+    ) -> None:
+        # Imported here: it takes longer than the whole extension.
+        import httpx
+
+        self.url = url.rstrip("/") + "/"
+        self.outside = outside
+        self.token = token
+        self.user = os.environ.get(USER_NAME, "") if outside is None else ""
+        self._patience_s = patience_s
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"token {token}", VERSION_HEADER: str(WIRE_VERSION)},
+            timeout=httpx.Timeout(60.0, connect=5.0),
+            verify=(outside and outside.tls) or True,
+        )
+
+    def browser_path(self, path: str = "") -> str:
+        """Return a link for the notebook's page: on the hub, the service mostly has the same origin."""
+        return (self.url if self.outside else own_pages(self.url)) + path
+
+    def link(self, path: str = "") -> str:
+        """Return a whole address for a browser, to stand in text: self.url may be for servers alone."""
+        hub = "" if self.outside else os.environ.get(_HUB_NAME, "")
+        return urljoin(hub or self.url, self.browser_path(path))
+
+    def ask(
+        self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any
+    ) -> httpx.Response:
+        """Return the answer, if it is no refusal or one that passes. Raises ServiceError."""
+        return self._patiently(lambda: self._http.request(method, path, **more), passing)
+
+    def bring(self, path: str, file: BinaryIO, sha256: str = "") -> None:
+        """Write a download into a file. sha256: go on where the file ends, if the service has still the same.
+
+        Raises OSError when the file does not take it.
+        """
+
+        def bring() -> httpx.Response:
+            start = file.tell() if sha256 else 0
+            headers = {"Range": f"bytes={start}-", "If-Range": f'"{sha256}"'} if start else {}
+            with self._http.stream("GET", path, headers=headers) as answer:
+                if answer.status_code not in (200, 206):
+                    answer.read()
+                    return answer
+                if answer.status_code == 200 and file.tell():  # What came before a connection was cut.
+                    file.seek(0)
+                    file.truncate()
+                for piece in answer.iter_bytes(_PIECE_BYTES):
+                    file.write(piece)
+                file.flush()
+                return answer
+
+        self._patiently(bring)
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> Any:
+        """Open an answer that is read line by line; the service sends something each 15 s."""
+        return self._http.stream("GET", path, headers=dict(headers), timeout=45.0)
+
+    def check(self, answer: httpx.Response) -> httpx.Response:
+        """Raise ServiceError for an answer that says no."""
+        if answer.status_code < 400:
+            return answer
+        said = self._said(answer)
+        if self.outside and answer.status_code in (401, 403):
+            raise ServiceError(*self.outside.refused(*((said.code, said.message) if said else ("", ""))))
+        raise said or _strange(answer)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _message(self, model: type[M], method: str, path: str, **more: Any) -> M:
+        return model.model_validate_json(self.ask(method, path, **more).content)
+
+    def _patiently(
+        self, call: Callable[[], httpx.Response], passing: frozenset[int] | set[int] = frozenset()
+    ) -> httpx.Response:
+        """Repeat a call while nobody is there to answer it."""
+        import httpx
+
+        until = time.monotonic() + self._patience_s
+        for delay_s in _delays_s():
+            try:
+                answer = call()
+            except httpx.TransportError as error:
+                trouble: Exception | None = error
+            else:
+                if answer.status_code in passing:
+                    return answer
+                if not self.is_away(answer):
+                    return self.check(answer)
+                trouble = self._said(answer)
+                delay_s = max(delay_s, told_to_wait_s(answer))
+            if time.monotonic() + delay_s > until:
+                raise trouble if isinstance(trouble, ServiceError) else self._unreachable(trouble)
+            time.sleep(delay_s)
+        raise AssertionError("the delays never end")
+
+    def is_away(self, answer: httpx.Response) -> bool:
+        """Whether the same question may be answered in a moment: a proxy spoke in the service's place, or it
+        had too many questions.
+        """
+        unrouted = answer.status_code == 404 and self._said(answer) is None
+        return unrouted or answer.status_code in _AWAY
+
+    def why_away(self, answer: httpx.Response) -> str:
+        said = self._said(answer)
+        return said.message if said else f"the service answered {answer.status_code}"
+
+    def _said(self, answer: httpx.Response) -> ServiceError | None:
+        """Return what the service itself says is wrong, None when only its proxy spoke."""
+        try:
+            error = ErrorAnswer.model_validate_json(answer.content).error
+        except ValidationError:
+            return None
+        return ServiceError(error.message, error.hint, error.code, answer.status_code in _AWAY)
+
+    def _unreachable(self, trouble: Exception | None) -> ServiceError:
+        why = f"{type(trouble).__name__}: {trouble}" if trouble else "the proxy says that it is not running"
+        return ServiceError(
+            f"The job service at {self.url} does not answer ({why}).",
+            "Jobs go on without the notebook. Try again in a moment, then ask the hub's admin.",
+            "unreachable",
+            away=True,
+        )
+
+
+def told_to_wait_s(answer: httpx.Response) -> float:
+    """Return how long the service wants to be left alone."""
+    told = answer.headers.get("Retry-After", "")
+    return float(told) if told.isdecimal() and len(told) < 4 else 0.0
+
+
+def _delays_s() -> Any:
+    """Yield waiting times for ever: short ones first."""
+    delay_s = 0.1
+    while True:
+        yield delay_s
+        delay_s = min(2.0, delay_s * 2)
+
+
+def _strange(answer: httpx.Response) -> ServiceError:
+    if answer.status_code in (401, 403):
+        return ServiceError(
+            f"The job service does not accept this notebook's token (HTTP {answer.status_code}).",
+            "Restart the notebook server from the hub's control panel, it gets a new token.",
+            "forbidden",
+        )
+    return ServiceError(
+        f"{answer.request.url} answered {answer.status_code} without saying why.",
+        "Is this the address of the job service? See MINICLUSTER_URL.",
+    )

@@ -1,0 +1,97 @@
+"""The clusters that this machine was connected to, kept in a file that its owner alone can read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import Message
+
+
+class CredentialsUnusable(MiniclusterError):
+    """The file with the tokens cannot be used as it is."""
+
+
+class Kept(Message):
+    """One cluster. url: of its hub. pem: the certificates to trust there; "": those that everybody trusts."""
+
+    url: str
+    token: str
+    pem: str = ""
+
+
+class _Clusters(Message):
+    """The cluster of the last connection stands first."""
+
+    clusters: tuple[Kept, ...] = ()
+
+
+class Credentials:
+    """The file. It is read anew each time: other kernels write it, too."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        home = environ.get("XDG_CONFIG_HOME") or "~/.config"
+        self.path = Path(home).expanduser() / "minicluster" / "clusters.json"
+
+    def __str__(self) -> str:
+        """Return the file's path as people type it."""
+        home = Path.home()
+        return f"~/{self.path.relative_to(home)}" if self.path.is_relative_to(home) else str(self.path)
+
+    def last(self) -> Kept | None:
+        """Return the cluster of the last connection. Raises CredentialsUnusable."""
+        return next(iter(self._read()), None)
+
+    def of(self, url: str) -> Kept | None:
+        """Return what is kept of a hub. Raises CredentialsUnusable."""
+        return next((kept for kept in self._read() if kept.url == url), None)
+
+    def keep(self, cluster: Kept) -> None:
+        """Put a cluster first. Raises CredentialsUnusable."""
+        others = (kept for kept in self._read() if kept.url != cluster.url)
+        self._write(_Clusters(clusters=(cluster, *others)))
+
+    def forget(self, url: str) -> None:
+        """Drop a cluster with its token. Raises CredentialsUnusable."""
+        self._write(_Clusters(clusters=tuple(kept for kept in self._read() if kept.url != url)))
+
+    def _read(self) -> tuple[Kept, ...]:
+        try:
+            with self.path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                text = file.read()
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CredentialsUnusable(f"{self.path} cannot be read: {error.strerror}.") from None
+        if os.name == "posix" and mode & 0o077:
+            raise CredentialsUnusable(
+                f"{self.path} holds your tokens, and others on this machine may read it.",
+                f"If nobody did: chmod 600 {self.path}. Else delete it and revoke the tokens on the hub.",
+            )
+        try:
+            return _Clusters.model_validate_json(text).clusters
+        except ValidationError:
+            raise CredentialsUnusable(
+                f"{self.path} is damaged.", "Delete it, and connect again with a new token."
+            ) from None
+
+    def _write(self, clusters: _Clusters) -> None:
+        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(opened, "wb") as file:
+                file.write(clusters.model_dump_json(indent=1).encode())
+            fresh.replace(self.path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise CredentialsUnusable(
+                f"The token could not be kept in {self.path.parent}: {error.strerror}.",
+                "Make room or change the folder with XDG_CONFIG_HOME; or give it by MINICLUSTER_TOKEN_FILE.",
+            ) from None

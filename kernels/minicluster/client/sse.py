@@ -1,0 +1,164 @@
+"""A job's event stream, read until its end: it resumes where it was cut, without loss or doubling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from pydantic import ValidationError
+
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError, told_to_wait_s
+from minicluster.wire import Displays, ErrorAnswer, Job, LogChunk, Records
+
+_CALM_S = 15.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How the stream stands: `lost` says why it was cut, and is empty when it is there again.
+
+    at: when this was seen, in seconds since the epoch. away_s: for how long it has been cut.
+    """
+
+    lost: str
+    retry_in_s: float = 0.0
+    at: float = 0.0
+    away_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last event: the job as it ended; all output came before."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class _Block:
+    event: str
+    data: str
+    id: str
+
+
+def follow(
+    service: Service, job_id: int, over: Callable[[], bool] = lambda: False
+) -> Iterator[Job | LogChunk | Displays | Records | Connection | Ended]:
+    """Yield a job's events from its beginning to its end, or until `over` says that nobody wants them.
+
+    Cut connections are opened again, for ever, with a `Connection` told before and after.
+    Raises ServiceError when the service says no (an unknown job, say).
+    """
+    import httpx
+
+    last_id, delay_s, lost, since = "", 0.1, False, 0.0
+    while True:
+        told_s = 0.0
+        opened = time.monotonic()
+        try:
+            for block in _blocks(service, job_id, last_id, over):
+                if lost:
+                    yield Connection("", at=time.time(), away_s=time.monotonic() - since)
+                lost, last_id = False, block.id or last_id
+                event = _parsed(block)
+                if event is not None:
+                    yield event
+                if isinstance(event, Ended):
+                    return
+            if over():
+                return
+            why = "the connection was closed"
+        except httpx.TransportError as error:
+            why = f"{type(error).__name__}: {error}".rstrip(": ")
+        except _Away as error:
+            why, told_s = str(error), error.wait_s
+        delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
+        delay_s = max(delay_s, told_s)
+        if not lost:
+            lost, since = True, time.monotonic()
+        yield Connection(why, delay_s, time.time(), time.monotonic() - since)
+        time.sleep(delay_s)
+
+
+class _Away(Exception):
+    """The service is not behind its proxy for the moment, or has too many readers."""
+
+    def __init__(self, why: str, wait_s: float) -> None:
+        super().__init__(why)
+        self.wait_s = wait_s
+
+
+def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool]) -> Iterator[_Block]:
+    headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
+    with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
+        if answer.status_code >= 400:
+            answer.read()
+            if answer.status_code >= 500 or service.is_away(answer):
+                raise _Away(service.why_away(answer), told_to_wait_s(answer))
+            service.check(answer)
+        # The service sends a line each 15 s at least.
+        yield from parse_lines(takewhile(lambda _: not over(), whole_lines(answer.iter_text())))
+
+
+def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Put pieces of a text together to its lines.
+
+    A line ends where the service ends it; httpx would end it at U+2028, too, which may stand in JSON.
+    """
+    held: list[str] = []
+    for piece in pieces:
+        first, *more = piece.split("\n")
+        held.append(first)
+        for start in more:
+            yield "".join(held).removesuffix("\r")
+            held = [start]
+
+
+def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:
+    """Put the lines of an event stream together to events; comments are passed over.
+
+    An event that was cut before its empty line is not yielded, it comes again.
+    """
+    event, data, identity = "message", [], ""
+    for line in lines:
+        if not line:
+            if data:
+                yield _Block(event, "\n".join(data), identity)
+            event, data = "message", []
+            continue
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            event = value
+        elif field == "data":
+            data.append(value)
+        elif field == "id":
+            identity = value
+
+
+def _parsed(block: _Block) -> Job | LogChunk | Displays | Records | Ended | None:
+    if block.event == "job":
+        return Job.model_validate_json(block.data)
+    if block.event == "log":
+        return LogChunk.model_validate_json(block.data)
+    if block.event == "records":
+        return Records.model_validate_json(block.data)
+    if block.event == "displays":
+        return Displays.model_validate_json(block.data)
+    if block.event == "end":
+        return Ended(Job.model_validate_json(block.data))
+    if block.event == "error":
+        raise _ended(block.data)
+    # Kinds of events that a newer service sends.
+    return None
+
+
+def _ended(told: str) -> ServiceError:
+    """Return why the service ended a stream before its end: a token that was taken back, say."""
+    try:
+        error = ErrorAnswer.model_validate_json(told).error
+    except ValidationError:
+        return ServiceError(f"The service ended the stream: {told}")
+    return ServiceError(error.message, error.hint, error.code)

@@ -1,0 +1,82 @@
+"""What `%distribute queue` shows: why one's jobs wait, one's share, and who is before them."""
+
+from __future__ import annotations
+
+import time
+from html import escape
+
+from minicluster.display.tables import Table
+from minicluster.display.view import duration
+from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
+
+
+class Queue:
+    """The answer as text and as HTML."""
+
+    def __init__(self, told: MyQueue) -> None:
+        self.told = told
+        jobs = tuple(_job(job) for job in told.jobs)
+        self._parts: tuple[tuple[str, Table], ...] = (
+            ("", Table(_JOB_HEADS, jobs, "None of your jobs waits.")),
+            *_people("Before your first job:", told.before, told),
+            *_people("Who holds slots now:", told.running, told),
+        )
+
+    def __repr__(self) -> str:
+        tables = "\n\n".join(f"{title}\n{table!r}".strip() for title, table in self._parts)
+        return f"{share_words(self.told)}\n\n{tables}"
+
+    def _repr_html_(self) -> str:
+        tables = "".join(
+            f"<p><b>{escape(title)}</b></p>{table._repr_html_()}" if title else table._repr_html_()
+            for title, table in self._parts
+        )
+        return f"<p>{escape(share_words(self.told))}</p>{tables}"
+
+
+_JOB_HEADS = ("place", "job", "name", "expected start", "at the latest", "why it waits")
+
+
+def share_words(told: MyQueue) -> str:
+    """Say what one has, and what by right."""
+    share = told.share
+    parts = [
+        f"You hold {share.slots} of {share.cluster_slots} slots; {_number(share.fair_slots)} would be your "
+        "fair share now.",
+        _had(share),
+        *(_quota(quota) for quota in share.quotas),
+        f"Jobs are ordered by {told.policy}.",
+    ]
+    return " ".join(parts)
+
+
+def _had(share: Share) -> str:
+    had = f"You have had {_number(share.used_slot_hours)} slot-hours lately"
+    if share.others_slot_hours is None:
+        return f"{had}, and nobody else any."
+    return f"{had}, others {_number(share.others_slot_hours)} on average."
+
+
+def _quota(quota: QuotaUse) -> str:
+    used = "" if quota.used is None else f"{_number(quota.used)} of "
+    return f"Quota of {quota.kind}: {used}{_number(quota.limit)} ({quota.summary})."
+
+
+def _job(job: QueuedJob) -> tuple[str, ...]:
+    expected, latest = _clock(job.expected_start_at), _clock(job.latest_start_at)
+    return (str(job.position), str(job.id), job.name, expected, latest, job.reason)
+
+
+def _people(title: str, people: tuple[Ahead, ...], told: MyQueue) -> tuple[tuple[str, Table], ...]:
+    rows = tuple(
+        (one.owner, str(one.slots), duration(max(0.0, told.now - one.since)), one.why) for one in people
+    )
+    return ((title, Table(("owner", "slots", "for", "why"), rows, "")),) if rows else ()
+
+
+def _clock(moment: float | None) -> str:
+    return "" if moment is None else time.strftime("%a %H:%M", time.localtime(moment))
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 2):.3g}" if value < 1000 else f"{value:.0f}"

@@ -1,0 +1,70 @@
+"""What `%distribute why` shows: one sentence, and the ranks side by side in the cell's own lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from minicluster.display.tables import Table
+from minicluster.display.view import duration
+from minicluster.wire import JobWhy, RankSight, RankStack, StackFrame
+
+_MOST_CALLS = 4
+_SIGHTS = {
+    RankSight.STOPPED: "stopped by a signal",
+    RankSight.KERNEL: "held inside the kernel",
+    RankSight.SILENT: "runs, but does not answer",
+    RankSight.STARTING: "still starting",
+    RankSight.ENDED: "its cell is over",
+    RankSight.AWAY: "its node does not answer",
+}
+
+
+class Why:
+    """A job's sentence with its ranks, as text and as HTML."""
+
+    def __init__(self, told: JobWhy) -> None:
+        self.told = told
+        self._table = Table(
+            ("rank", "in the cell", "calls there", "no sign of life for"), _rows(told.ranks), ""
+        )
+
+    def __repr__(self) -> str:
+        parts = [self.told.sentence, self.told.hint, repr(self._table) if self.told.ranks else ""]
+        return "\n".join(part for part in parts if part)
+
+    def _repr_html_(self) -> str:
+        hint = f"<p>{escape(self.told.hint)}</p>" if self.told.hint else ""
+        table = self._table._repr_html_() if self.told.ranks else ""
+        return f"<p><b>{escape(self.told.sentence)}</b></p>{hint}{table}"
+
+
+def _rows(ranks: Sequence[RankStack]) -> tuple[tuple[str, ...], ...]:
+    rows = []
+    for stack in sorted(ranks, key=lambda stack: stack.rank):
+        quiet = duration(stack.quiet_s) if stack.sight is RankSight.SEEN else ""
+        rows.append((str(stack.rank), _in_the_cell(stack), _calls(stack.frames), quiet))
+        for helper in stack.helpers:
+            rows.append(("", _lines(helper), _calls(helper), "a process of its own"))
+    return tuple(rows)
+
+
+def _in_the_cell(stack: RankStack) -> str:
+    return _SIGHTS.get(stack.sight) or _lines(stack.frames) or "not in the cell yet"
+
+
+def _lines(frames: Sequence[StackFrame]) -> str:
+    """Return the cell's lines, the innermost first: 14: dist.all_reduce(loss) ← 30: train()."""
+    return " ← ".join(f"{frame.line}: {frame.text}".rstrip(": ") for frame in frames if frame.cell)
+
+
+def _calls(frames: Sequence[StackFrame]) -> str:
+    """Return what was called from the cell's innermost line, the innermost first."""
+    inside = []
+    for frame in frames:
+        if frame.cell:
+            break
+        inside.append(f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.line})")
+    if len(inside) > _MOST_CALLS:
+        inside = [*inside[: _MOST_CALLS - 1], "…", inside[-1]]
+    return " ← ".join(inside)

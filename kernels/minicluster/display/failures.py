@@ -1,0 +1,76 @@
+"""How a job that did not succeed is told in the notebook: short, with the cell's own lines."""
+
+from __future__ import annotations
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import ErrorKind, Job, JobError, JobState
+
+
+class DistributedCellError(MiniclusterError):
+    """A distributed cell failed. `job` has everything: job.error.traceback, rank, node."""
+
+    def __init__(self, job: Job, log_url: str) -> None:
+        self.job = job
+        self.log_url = log_url
+        self.error = job.error or JobError(
+            kind=ErrorKind.LOST, message=f"Job {job.id} ended as {job.state.value}, and nobody said why."
+        )
+        super().__init__(told(self.error), self.error.hint)
+
+    def __str__(self) -> str:
+        return "\n".join(self._render_traceback_())
+
+    def _render_traceback_(self) -> list[str]:
+        error = self.error
+        lines = [f"DistributedCellError: job {self.job.id} failed. {self.message}"]
+        if error.traceback:
+            lines.extend(["", *(f"  {line}" for line in error.traceback.rstrip().splitlines()), ""])
+        if self.hint:
+            lines.append(f"Hint: {self.hint}")
+        rank = "" if error.rank is None else f" --rank {error.rank}"
+        lines.append(f"Full log: %distribute logs {self.job.id}{rank}   ({self.log_url})")
+        return lines
+
+
+class JobStopped(KeyboardInterrupt):
+    """A distributed cell was stopped; what was logged stays."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"Stopped: {self.message}"]
+
+
+class JobGoesOn(KeyboardInterrupt):
+    """The kernel ends while a distributed cell runs; the job goes on without it."""
+
+    def __init__(self, job: Job) -> None:
+        self.message = f"The kernel ends, job {job.id} goes on. Come back to it: %distribute attach {job.id}"
+        super().__init__(self.message)
+
+    def _render_traceback_(self) -> list[str]:
+        return [self.message]
+
+
+def raise_unless_succeeded(job: Job, log_url: str) -> None:
+    """Raise what the notebook shows for a job that is over and has no result."""
+    if job.state is JobState.STOPPED:
+        ran = "" if job.started_at is not None else " before it started"
+        raise JobStopped(f"job {job.id} was stopped{ran}. Its log stays: %distribute logs {job.id}")
+    if job.state is not JobState.SUCCEEDED:
+        raise DistributedCellError(job, log_url)
+
+
+def told(error: JobError) -> str:
+    """Return an error's sentence with the rank and the node where it began."""
+    return f"{_where(error)}{error.message}"
+
+
+def _where(error: JobError) -> str:
+    if error.rank is None:
+        return "" if error.node is None else f"On {error.node}: "
+    node = "" if error.node is None else f" on {error.node}"
+    # The service's sentence may name the rank itself.
+    return "" if error.message.lower().startswith(f"rank {error.rank}") else f"Rank {error.rank}{node}: "

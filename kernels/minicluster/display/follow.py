@@ -1,0 +1,140 @@
+"""Following a job to its end: events come in a thread, the screen is drawn at most 20 times a second."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, NoReturn, Protocol
+
+from minicluster.client.client import Service
+from minicluster.client.connection import ServiceError
+from minicluster.display.failures import JobGoesOn, JobStopped
+from minicluster.interrupts import StopRequests
+from minicluster.client.sse import Ended, follow
+from minicluster.display.view import RunView
+from minicluster.wire import Job
+
+_DRAW_EVERY_S = 0.05
+_END_WITHIN_S = 60.0
+_SENT_WITHIN_S = 2.0
+"""Less than the time after which a kernel manager ends what holds on to its cell (2.5 s)."""
+_QUEUED_EVENTS = 2000
+_STOPPING = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
+_STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are killed after 5 s"
+
+
+class Screen(Protocol):
+    """Where a running job is shown. `show` is called at most 20 times a second, `end` once."""
+
+    def show(self, view: RunView, now: float) -> None: ...
+
+    def end(self, view: RunView, now: float) -> None: ...
+
+
+class Follower:
+    """Shows a job until it is over, and passes on the user's wish to stop it."""
+
+    def __init__(self, service: Service, view: RunView, stops: StopRequests) -> None:
+        self._service = service
+        self._view = view
+        self._stops = stops
+        self._events: queue.Queue[Any] = queue.Queue(_QUEUED_EVENTS)
+        self._stops_seen = 0
+        self._stopping: threading.Thread | None = None
+        self._give_up_at = float("inf")
+        self._over = threading.Event()
+
+    def run(self, screen: Screen) -> Job:
+        """Follow to the end and return the job as it ended.
+
+        Raises ServiceError when the service says no, JobStopped when a stopped job takes too long,
+        JobGoesOn when the kernel is to end before the job.
+        """
+        threading.Thread(target=self._read, name="minicluster-events", daemon=True).start()
+        try:
+            return self._loop(screen)
+        finally:
+            self._over.set()
+            screen.end(self._view, time.time())
+
+    def _loop(self, screen: Screen) -> Job:
+        drawn_at = 0.0
+        while True:
+            ended = self._take(time.monotonic() + _DRAW_EVERY_S)
+            if ended is None:
+                self._heed_person()
+            if isinstance(ended, Ended):
+                return ended.job
+            if isinstance(ended, Exception):
+                raise ended
+            if time.monotonic() > self._give_up_at:
+                raise self._still_ending()
+            if time.monotonic() - drawn_at >= _DRAW_EVERY_S:
+                screen.show(self._view, time.time())
+                drawn_at = time.monotonic()
+
+    def _take(self, until: float) -> Ended | Exception | None:
+        """Apply events until a moment; return early with what ends the loop."""
+        while (left_s := until - time.monotonic()) > 0:
+            try:
+                event = self._events.get(timeout=left_s)
+            except queue.Empty:
+                return None
+            if isinstance(event, Exception):
+                return event
+            self._view.apply(event)
+            if isinstance(event, Ended):
+                return event
+        return None
+
+    def _read(self) -> None:
+        try:
+            for event in follow(self._service, self._view.job.id):
+                if not self._put(event):
+                    return
+        except Exception as error:
+            # Told in the notebook's own thread.
+            self._put(error)
+
+    def _put(self, event: object) -> bool:
+        while not self._over.is_set():
+            try:
+                self._events.put(event, timeout=0.5)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _heed_person(self) -> None:
+        """Show a wish to stop at once; send it when it is certain that it is not the kernel's end."""
+        # Looked at first: whoever ends the kernel has interrupted it before.
+        ends = self._stops.kernel.ends
+        if self._stops.count > self._stops_seen:
+            self._stops_seen = self._stops.count
+            self._view.notice = _STOPPING_ALREADY if self._stopping else _STOPPING
+        if self._stops.certain and self._stopping is None:
+            self._give_up_at = time.monotonic() + _END_WITHIN_S
+            self._stopping = threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True)
+            self._stopping.start()
+        if ends:
+            self._leave()
+        self._stops.kernel.stay_busy(self._view.job.id, self._view.job.created_at)
+
+    def _leave(self) -> NoReturn:
+        if self._stopping is not None:
+            self._stopping.join(_SENT_WITHIN_S)
+            raise self._still_ending()
+        gone_on = JobGoesOn(self._view.job)
+        self._view.notice = gone_on.message
+        raise gone_on
+
+    def _still_ending(self) -> JobStopped:
+        job_id = self._view.job.id
+        return JobStopped(f"job {job_id} is still ending. Look again: %distribute attach {job_id}")
+
+    def _send_stop(self) -> None:
+        try:
+            self._service.stop(self._view.job.id)
+        except ServiceError as error:
+            self._put(error)

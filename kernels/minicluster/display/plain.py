@@ -1,0 +1,69 @@
+"""A job as plain text, where there are no widgets: a terminal, a log, `--plain`."""
+
+from __future__ import annotations
+
+import sys
+
+from minicluster.display.view import RunView, duration, progress_words
+
+_MOST_LINES = 5000
+
+
+class PlainScreen:
+    """A screen (see follow.Screen) that prints rank 0's lines and each change of state."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._printed = 0
+        self._next_line = 0
+        self._step = -1
+
+    def show(self, view: RunView, now: float) -> None:
+        self._say_state(view, now)
+        if view.tails:
+            self._print_lines(view, *view.tails[min(view.tails)].finished())
+        self._say_progress(view)
+
+    def end(self, view: RunView, now: float) -> None:
+        if view.tails:
+            tail = view.tails[min(view.tails)]
+            self._print_lines(view, tail.whole().first, tail.lines())
+        self._say_state(view, now)
+        took = duration(view.elapsed_s(now))
+        _write(f"[job {view.job.id}] {took}, full log: %distribute logs {view.job.id}")
+
+    def _say_state(self, view: RunView, now: float) -> None:
+        # The expected start changes all the time; it is told once for each state.
+        said = f"{view.title()}|{view.notice}|{view.job.reason}|{view.job.note}|{view.in_contact}"
+        if said != self._said:
+            self._said = said
+            detail = view.detail(now)
+            _write(f"[job {view.job.id}] {view.title()}" + (f": {detail}" if detail else ""))
+
+    def _print_lines(self, view: RunView, first: int, lines: list[str]) -> None:
+        if self._next_line < first:
+            _write(f"… {first - self._next_line} lines left out")
+            self._next_line = first
+        new = lines[self._next_line - first :]
+        room = _MOST_LINES - self._printed
+        if new and room > 0:
+            _write("\n".join(new[:room]))
+            if len(new) >= room:
+                _write(f"… no more is shown here; all of it: %distribute logs {view.job.id}")
+        self._printed += len(new)
+        self._next_line += len(new)
+
+    def _say_progress(self, view: RunView) -> None:
+        progress = view.metrics.progress
+        if progress is None or not progress.total:
+            return
+        step = int(10 * progress.done / progress.total)
+        if step != self._step:
+            self._step = step
+            words = progress_words(progress)
+            _write(f"[job {view.job.id}] {words['text']}" + (f", {words['left']}" if words["left"] else ""))
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,163 @@
+"""A small line plot as SVG, for the panel and for the picture that stays in the notebook."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import cycle
+
+from minicluster.display.curves import Curve
+
+_WIDTH, _HEIGHT = 380, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 8, 22
+# Dark enough on white and light enough on black; told apart by people who see few colours.
+_COLOURS = ("#2f7ed8", "#d9822b", "#2a9d5c", "#c0508f", "#8a63d2", "#b08900", "#1fa2b8", "#808080")
+_TEXT = (
+    'fill="var(--jp-ui-font-color2, #777)" font-size="10" font-family="var(--jp-ui-font-family, sans-serif)"'
+)
+_TEXT_STYLE = "font-size:11px;color:var(--jp-ui-font-color2,#777)"
+_FACTOR = 20
+_NAMED = 8
+_GRID = 'stroke="var(--jp-border-color2, #ccc)" stroke-width="1"'
+
+
+def plot_html(
+    curves: Mapping[str, Curve],
+    left_out: Sequence[str] = (),
+    other_ranks: int = 0,
+    as_image: bool = False,
+) -> str:
+    """Draw the curves over their steps; empty when nothing was logged yet.
+
+    Curves of about one magnitude share a plot; another (a learning rate beside a loss) gets one of its own,
+    so that each is read by its own scale. What is not drawn is counted: names that were logged as well
+    (left_out), and ranks that logged the same names (other_ranks).
+
+    as_image: with each SVG in an image, since JupyterLab takes SVG elements out of an output that it does not
+        trust: that of a notebook which was opened again, say.
+    """
+    if not curves:
+        return ""
+    colours = dict(zip(curves, cycle(_COLOURS)))
+    plots = [_plot({name: curves[name] for name in group}, colours, as_image) for group in _groups(curves)]
+    return f'<div class="mc-plot">{"".join(plots)}{_counted(left_out, other_ranks)}</div>'
+
+
+def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str], as_image: bool) -> str:
+    """Draw curves that share a scale; one that never had a finite value stands in the legend alone."""
+    drawn = {name: curve for name, curve in curves.items() if curve.points}
+    if not drawn:
+        return _legend(curves, colours)
+    x_range = _range([x for curve in drawn.values() for x, _ in curve.points])
+    y_range = _range([y for curve in drawn.values() for _, y in curve.points])
+    lines = [_line(curve.points, x_range, y_range, colours[name]) for name, curve in drawn.items()]
+    label = escape("Plot of " + ", ".join(drawn), quote=True)
+    drawing = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'height="{_HEIGHT}" role="img" aria-label="{label}" style="max-width:100%;height:auto">'
+        f"{_axes(x_range, y_range)}{''.join(lines)}</svg>"
+    )
+    return (_image(drawing, label) if as_image else drawing) + _legend(curves, colours)
+
+
+def _image(drawing: str, label: str) -> str:
+    source = f"data:image/svg+xml;base64,{b64encode(drawing.encode()).decode()}"
+    return f'<img src="{source}" alt="{label}" width="{_WIDTH}" style="max-width:100%;height:auto">'
+
+
+def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
+    """Put curves together whose largest values differ by a factor of 20 at most."""
+    heights = {name: max((abs(y) for _, y in curve.points), default=0.0) for name, curve in curves.items()}
+    groups: list[list[str]] = []
+    for name in sorted(heights, key=lambda name: not heights[name]):  # What is 0 fits everywhere.
+        near = (group for group in groups if _near(heights[group[0]], heights[name]))
+        group = next(near, None)
+        if group is None:
+            groups.append([name])
+        else:
+            group.append(name)
+    return groups
+
+
+def _near(one: float, other: float) -> bool:
+    return not other or one / _FACTOR <= other <= one * _FACTOR
+
+
+def _counted(names: Sequence[str], other_ranks: int) -> str:
+    told = (
+        [f"+{len(names)} more: {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}"] if names else []
+    )
+    if other_ranks:
+        others = f"{other_ranks} other rank{'s' * (other_ranks > 1)}"
+        told.append(f"of one rank; {others} logged the same names")
+    style = f"{_TEXT_STYLE};margin-left:{_LEFT}px"
+    return "".join(f'<div class="mc-more" style="{style}">{escape(line)}</div>' for line in told)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if low == high:
+        gap = abs(low) * 0.1 or 1.0
+        return low - gap, high + gap
+    return low, high
+
+
+def _axes(x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
+    parts = []
+    for share in (0.0, 0.5, 1.0):
+        y = _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" {_GRID}/>')
+        parts.append(_label(_LEFT - 5, y + 3, "end", number(_between(y_range, share))))
+    for share, anchor in ((0.0, "start"), (1.0, "end")):
+        x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+        parts.append(_label(x, _HEIGHT - 6, anchor, number(_between(x_range, share))))
+    parts.append(_label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "middle", "step"))
+    return "".join(parts)
+
+
+def _label(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {_TEXT}>{text}</text>'
+
+
+def _between(ends: tuple[float, float], share: float) -> float:
+    return ends[0] + share * (ends[1] - ends[0])
+
+
+def _line(
+    points: Sequence[tuple[float, float]],
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+    colour: str,
+) -> str:
+    wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    (x_low, x_high), (y_low, y_high) = x_range, y_range
+    places = [
+        (_LEFT + (x - x_low) / (x_high - x_low) * wide, _TOP + (1 - (y - y_low) / (y_high - y_low)) * high)
+        for x, y in points
+    ]
+    if len(places) == 1:
+        return f'<circle cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="2.5" fill="{colour}"/>'
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    style = 'fill="none" stroke-width="1.6" stroke-linejoin="round"'
+    return f'<polyline points="{path}" stroke="{colour}" {style}/>'
+
+
+def _legend(curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
+    items = []
+    for name, curve in curves.items():
+        dot = f'<span style="color:{colours[name]}">●</span>'
+        text = f"{dot} {escape(name)} <b>{number(curve.last)}</b>"
+        items.append(f'<span style="margin-right:12px;white-space:nowrap">{text}</span>')
+    style = f"display:flex;flex-wrap:wrap;font-size:11px;margin-left:{_LEFT}px"
+    return f'<div class="mc-legend" style="{style}">{"".join(items)}</div>'
+
+
+def number(value: float) -> str:
+    """Write a number in at most some 8 characters."""
+    if not math.isfinite(value):
+        return str(value)
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2e}"
+    return f"{value:.4g}"

@@ -1,0 +1,157 @@
+"""What `%distribute` shows: tables and handles that read well as HTML and as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from minicluster.client.client import Service
+from minicluster.display.view import duration
+from minicluster.wire import Job, JobState, Node, Snapshot
+
+
+class Link(str):
+    """A cell with an address: to be clicked where HTML is shown, to be read in text."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under heads; `empty` is said when there are no rows."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    empty: str
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return self.empty
+        columns = list(zip(self.heads, *self.rows, strict=True))
+        widths = [max(map(len, column)) for column in columns]
+        lines = [self.heads, tuple("-" * width for width in widths), *self.rows]
+        return "\n".join(_padded(line, widths) for line in lines)
+
+    def _repr_html_(self) -> str:
+        if not self.rows:
+            return f"<p>{escape(self.empty)}</p>"
+        heads = "".join(f'<th style="text-align:left">{escape(head)}</th>' for head in self.heads)
+        rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+class JobHandle:
+    """A job that goes on by itself, as `%%distribute --detach` returns it."""
+
+    def __init__(self, service: Service, job: Job) -> None:
+        self._service = service
+        self._job = job
+
+    @property
+    def id(self) -> int:
+        return self._job.id
+
+    @property
+    def job(self) -> Job:
+        """The job as it is now."""
+        return self._service.job(self.id)
+
+    @property
+    def state(self) -> JobState:
+        return self.job.state
+
+    def stop(self) -> Job:
+        return self._service.stop(self.id)
+
+    def __repr__(self) -> str:
+        job = self._job
+        name = "" if job.name == "cell" else f" ({job.name})"
+        return (
+            f"Job {job.id}{name} goes on without this notebook (it was {job.state.value} when handed in).\n"
+            f"Watch it and bring its result: %distribute attach {job.id}\n"
+            f"Stop it: %distribute stop {job.id}"
+        )
+
+
+def job_table(jobs: Sequence[Job], now: float | None = None) -> Table:
+    """List jobs as `%distribute status` shows them."""
+    at = time.time() if now is None else now
+    rows = tuple(
+        (
+            str(job.id),
+            job.name,
+            job.state.value,
+            "" if job.world_size is None else str(job.world_size),
+            ", ".join(job.nodes),
+            _time(job, at),
+            job.error.message if job.error is not None else job.reason,
+        )
+        for job in jobs
+    )
+    heads = ("job", "name", "state", "ranks", "nodes", "time", "reason")
+    return Table(heads, rows, "You have no jobs yet. Put %%distribute on a cell's first line.")
+
+
+def node_table(nodes: Sequence[Node]) -> Table:
+    """List nodes as `%distribute nodes` shows them."""
+    rows = tuple(
+        (
+            node.name,
+            "up" if node.up else "down",
+            f"{sum(slot.job_id is None and slot.server is None for slot in node.slots)} of {len(node.slots)}",
+            ", ".join(sorted({slot.kind for slot in node.slots})),
+            _users(node),
+        )
+        for node in nodes
+    )
+    return Table(("node", "state", "free slots", "kind", "used by"), rows, "The cluster has no nodes.")
+
+
+def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Table:
+    """List what a job left to go on from. path: of the service, for a browser."""
+    rows = tuple(
+        (
+            str(one.step),
+            str(one.attempt),
+            f"{one.size_bytes / 1e6:.1f} MB",
+            time.strftime("%H:%M:%S", time.localtime(one.created_at)),
+            Link(f"{path}api/jobs/{job_id}/snapshots/{one.step}"),
+        )
+        for one in snapshots
+    )
+    empty = f"Job {job_id} has no snapshots. mc.checkpoint(model, optimizer, loader, step=step) keeps some."
+    return Table(("step", "attempt", "size", "kept at", "file"), rows, empty)
+
+
+def _users(node: Node) -> str:
+    users = []
+    for slot in node.slots:
+        if slot.job_id is not None:
+            users.append(f"job {slot.job_id}" + (f" ({slot.owner})" if slot.owner else ""))
+        elif slot.server is not None:
+            users.append(f"notebook server of {slot.owner or 'a user'}")
+        elif slot.warm:
+            users.append(f"warm for {slot.owner or 'a user'}")
+    return ", ".join(dict.fromkeys(users))
+
+
+def _time(job: Job, now: float) -> str:
+    if job.started_at is None:
+        return f"waited {duration((job.ended_at or now) - job.created_at)}"
+    return duration((job.ended_at or now) - job.started_at)
+
+
+def _cells(row: tuple[str, ...]) -> str:
+    return "".join(f'<td style="text-align:left">{_html(cell)}</td>' for cell in row)
+
+
+def _html(cell: str) -> str:
+    if isinstance(cell, Link):
+        return f'<a href="{escape(cell)}" target="_blank" rel="noopener">download</a>'
+    return escape(cell)
+
+
+def _padded(cells: tuple[str, ...], widths: list[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

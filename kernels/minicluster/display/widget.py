@@ -1,0 +1,94 @@
+"""The live panel as a widget, for front ends without our extension: it is there as long as its kernel is.
+
+The Stop button interrupts the kernel, as the notebook's own stop button does: since ipykernel 7.4
+a message of a widget waits for the cell that sent to that widget last, so a message alone would
+come when the cell is over. The message is sent as well, for front ends that cannot interrupt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import display
+
+from minicluster.display.view import RunView
+
+_WHOLE_AFTER_S = (0.3, 1.0, 2.0)
+_WHOLE_EVERY_S = 10.0
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class PanelWidget(anywidget.AnyWidget):
+    """The front end's half: `state` is read when a page opens it, changes come as messages."""
+
+    _esm = Path(__file__).with_name("panel.js")
+    _css = Path(__file__).with_name("panel.css")
+    state = traitlets.Any().tag(sync=True, to_json=lambda make, widget: make())
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Replace the text for front ends without widgets, which else shows a Python object."""
+        bundle = super()._repr_mimebundle_()
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        return {_VIEW: data[_VIEW], "text/plain": "This front end shows no panel; add --plain."}, metadata
+
+
+class LiveWidget:
+    """Opens the widget and sends it what is new."""
+
+    def __init__(self, on_stop: Callable[[], None]) -> None:
+        self._on_stop = on_stop
+        self._widget: PanelWidget | None = None
+        self._handle: Any = None
+        self._number = 0
+        self._opened_at = 0.0
+        self._whole_at = 0.0
+        self._early = list(_WHOLE_AFTER_S)
+
+    def show(self, view: RunView, now: float) -> None:
+        if self._widget is None:
+            self._open(view, now)
+            return
+        change = view.snapshot(now) if self._whole_is_due(now) else {}
+        change = {**view.change(now), **change}
+        if change:
+            self._number += 1
+            self._widget.send({**change, "number": self._number})
+
+    def close(self) -> None:
+        """Take it away: no later front end could show it."""
+        if self._widget is None:
+            return
+        self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
+        # Both would else be kept by front ends that save the state of open widgets.
+        self._widget.layout.close()
+        self._widget.close()
+
+    def _open(self, view: RunView, now: float) -> None:
+        self._opened_at = self._whole_at = now
+        view.change(now)
+        # Called in whichever thread serves a page that opens the panel.
+        self._widget = PanelWidget(state=lambda: {**view.snapshot(time.time()), "number": self._number})
+        self._widget.on_msg(self._on_message)
+        self._handle = display(self._widget, display_id=True)
+
+    def _whole_is_due(self, now: float) -> bool:
+        """Say whether to send everything: a page may have missed changes while it loaded."""
+        if self._early and now - self._opened_at >= self._early[0]:
+            self._early.pop(0)
+            self._whole_at = now
+            return True
+        if now - self._whole_at >= _WHOLE_EVERY_S:
+            self._whole_at = now
+            return True
+        return False
+
+    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
+        if isinstance(content, dict) and content.get("kind") == "stop":
+            self._on_stop()

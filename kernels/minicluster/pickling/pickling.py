@@ -1,0 +1,222 @@
+"""Objects between the notebook and the ranks: one pickle for all, so that what is shared stays so.
+
+Functions and classes of the notebook travel by value. Their globals are the notebook's namespace
+on the one side and the rank's on the other: the namespace itself is never written, only a mark
+for it, and what a function reads from it goes along where the other side lacks it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minicluster.changes.known import Known
+from minicluster.pickling.collector import no_collection
+from minicluster.errors import MiniclusterError
+from minicluster.pickling.parts import Beside, Part, PartsFile, whole
+from minicluster.pickling.pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
+from minicluster.pickling.rebuilding import arrays_in
+from minicluster.pickling.refusal import reason_of, type_name
+from minicluster.pickling.sizes import readable_size
+from minicluster.pickling.unpickling import ForeignCode, MissingModule, NotebookUnpickler, load, loads
+
+__all__ = [
+    "ANY_READER",
+    "DEFAULT_LIMIT_BYTES",
+    "Culprit",
+    "ForeignCode",
+    "MissingModule",
+    "NotPicklable",
+    "Packed",
+    "Reader",
+    "dumps",
+    "load",
+    "load_known",
+    "loads",
+    "pack_names",
+    "parts_of",
+    "readable_size",
+]
+
+DEFAULT_LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A name that cannot travel, and why."""
+
+    name: str
+    type_name: str
+    size_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"`{self.name}` ({self.type_name}, {readable_size(self.size_bytes)}) {self.reason}"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Names that were pickled, the top-level modules that their reader will import, and the files in
+    which functions were written that travel by value.
+
+    data: the pickle but for its parts. known: what both sides then have.
+    """
+
+    data: bytes
+    parts: tuple[Part, ...]
+    modules: frozenset[str]
+    files: frozenset[str]
+    known: Known
+
+
+class NotPicklable(MiniclusterError):
+    """Names that cannot travel; nothing has been started."""
+
+    def __init__(self, culprits: tuple[Culprit, ...], what: str, hint: str) -> None:
+        lines = "".join(f"\n  - {culprit}" for culprit in culprits)
+        super().__init__(f"{what} cannot be sent, nothing was started:{lines}", hint)
+        self.culprits = culprits
+
+
+def dumps(
+    names: Mapping[str, Any], namespace: dict[str, Any], what: str, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> bytes:
+    """Pickle names of the notebook into one blob.
+
+    namespace: the notebook's own; functions that have it as their globals get the other side's.
+    what: the subject of the error's sentence, "The names of this cell", say.
+    Raises NotPicklable, which names each culprit, its type, size and the reason.
+    """
+    packed = pack_names(names, namespace, what, limit_bytes)
+    return whole(packed.data, ((part.at, part.data) for part in packed.parts))
+
+
+def pack_names(
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+    what: str,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    reader: Reader = ANY_READER,
+) -> Packed:
+    """Do what `dumps` does for a certain reader, and tell which modules that will import."""
+    kept = PartsFile()
+    pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all, reader)
+    pickler.links = {id(array): True for array in arrays_in(names.values())}
+    try:
+        pickler.dump(dict(names))
+    except Exception as error:
+        # Any object's own __reduce__ may raise anything.
+        raise _refusal(names, namespace, what, limit_bytes, reader, error) from None
+    modules = frozenset(pickler.modules)
+    files = frozenset(pickler.files)
+    memo = pickler.memo.copy()
+    pickler.clear_memo()
+    del pickler
+    return Packed(kept.small, tuple(kept.parts), modules, files, Known.of_pickler(memo))
+
+
+def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
+    """Return what is large of one value that travels."""
+    return pack_names({"_": value}, namespace, "A name", sys.maxsize).parts
+
+
+def load_known(
+    names: Beside, shared: bytes, namespace: dict[str, Any], foreign: bool
+) -> tuple[dict[str, Any], Known]:
+    """Unpickle names as `loads`; return also what both sides have. shared: see `Known.shared`."""
+    with no_collection():
+        given, memo = _load_with_memo(names, namespace, foreign)
+        return given, Known.of_unpickler(memo, shared)
+
+
+def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
+    """Unpickle names that went out from here, with all objects by the numbers that they had."""
+    given, memo = _load_with_memo(names, namespace, False)
+    return given, Known(memo)
+
+
+def _load_with_memo(
+    names: Beside, namespace: dict[str, Any], foreign: bool
+) -> tuple[dict[str, Any], dict[int, Any]]:
+    if not names.file.peek(1):
+        return {}, {}
+    unpickler = NotebookUnpickler(names.file, namespace, foreign, buffers=names.buffers)
+    given = unpickler.load()
+    memo = unpickler.memo.copy()
+    # It is in a cycle with its own methods: what it holds would count as held by the namespace.
+    unpickler.memo = {}
+    return given, memo
+
+
+def _refusal(
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+    what: str,
+    limit_bytes: int,
+    reader: Reader,
+    error: Exception,
+) -> NotPicklable:
+    culprits = _culprits(names, namespace, limit_bytes, _all, reader) or _all_of(names, error)
+    hint = (
+        f"The limit is {readable_size(limit_bytes)} (c.Distribute.send_limit_bytes). Choose what travels "
+        "with --push a,b, or make it inside the cell (read data there, from a path that all nodes see)."
+    )
+    return NotPicklable(tuple(culprits), what, hint)
+
+
+def _all_of(names: Mapping[str, Any], error: Exception) -> list[Culprit]:
+    """Blame all, when each by itself travels and only together they do not."""
+    return [Culprit(name, type_name(it), 0, reason_of(name, it, error)) for name, it in names.items()]
+
+
+def _culprits(
+    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: Reader
+) -> list[Culprit]:
+    """Pickle each name by itself, and each that its functions use, and say which ones fail."""
+    failed: list[Culprit] = []
+    sizes: list[Culprit] = []
+    todo = dict(names)
+    for name in (queue := list(todo)):
+        sink = CountingFile(limit_bytes)
+        pickler = NotebookPickler(sink, namespace, lambda used: False, reader)
+        value = todo[name]
+        try:
+            pickler.dump(value)
+        except TooLarge:
+            failed.append(_too_large(name, value, sink.size, limit_bytes))
+        except Exception as error:
+            size = max(sink.size, sys.getsizeof(value, 0))
+            failed.append(Culprit(name, type_name(value), size, reason_of(name, value, error)))
+        else:
+            sizes.append(Culprit(name, type_name(value), sink.size, ""))
+        for used in pickler.used - todo.keys():
+            if carry(used):
+                todo[used] = namespace[used]
+                queue.append(used)
+    return failed or _largest(sizes, limit_bytes)
+
+
+def _largest(sizes: list[Culprit], limit_bytes: int) -> list[Culprit]:
+    """Choose the largest names, until the rest is within the limit."""
+    total = sum(item.size_bytes for item in sizes)
+    chosen = []
+    for item in sorted(sizes, key=lambda item: -item.size_bytes):
+        if total <= limit_bytes:
+            break
+        reason = f"is too large together with the others: {readable_size(limit_bytes)} are allowed for all"
+        chosen.append(Culprit(item.name, item.type_name, item.size_bytes, reason))
+        total -= item.size_bytes
+    return chosen
+
+
+def _too_large(name: str, value: object, size_bytes: int, limit_bytes: int) -> Culprit:
+    own = getattr(value, "nbytes", 0)
+    size = max(size_bytes, own) if isinstance(own, int) else size_bytes
+    reason = f"is too large: {readable_size(limit_bytes)} are allowed for all"
+    return Culprit(name, type_name(value), size, reason)
+
+
+def _all(name: str) -> bool:
+    return True

@@ -1,0 +1,155 @@
+"""Why an object cannot leave its process, in words, and where inside a variable it sits."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
+from minicluster.pickling.frameworks import OF_ITS_PROCESSES, SET_UP, line_to_move
+
+_ALLOWED = ""
+_INSIDE = "make it inside the cell"
+_SHARDED = (
+    "each rank has a part of it only; gather it inside the cell, on all ranks: "
+    "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
+    "options=StateDictOptions(full_state_dict=True)), and get_optimizer_state_dict for the optimizer"
+)
+_DEEPSPEED = (
+    "its ranks have a part of it each; bring model_engine.module.state_dict() after ZeRO stage 0 to 2, "
+    "or call model_engine.save_checkpoint(mc.output())"
+)
+_REASONS: Mapping[str, str] = {
+    "torch.distributed.tensor.DTensor": _SHARDED,
+    "torch.distributed.tensor._api.DTensor": _SHARDED,
+    "torch.distributed.fsdp._fully_shard._fully_shard.FSDPModule": _SHARDED,
+    "torch.distributed.fsdp.FSDPModule": _SHARDED,
+    "deepspeed.runtime.engine.DeepSpeedEngine": _DEEPSPEED,
+    "_io.BytesIO": _ALLOWED,
+    "_io.StringIO": _ALLOWED,
+    "_io._IOBase": "an open file belongs to one process; open it inside the cell (its path travels)",
+    "_thread.lock": f"a lock belongs to one process; {_INSIDE}",
+    "_thread.RLock": f"a lock belongs to one process; {_INSIDE}",
+    "_thread._local": f"values of a thread belong to one process; {_INSIDE}",
+    "weakref.ReferenceType": "a weak reference keeps nothing alive elsewhere; send the object itself",
+    "ctypes.CDLL": f"a loaded library belongs to one process; {_INSIDE}",
+    "multiprocessing.shared_memory.SharedMemory": "shared memory is of one machine; send its contents",
+    "concurrent.futures._base.Executor": f"a pool of processes or threads belongs to one process; {_INSIDE}",
+    "multiprocessing.pool.Pool": f"a pool of processes or threads belongs to one process; {_INSIDE}",
+    "tqdm.std.tqdm": f"a progress bar belongs to one process; {_INSIDE}",
+    "torch.jit._script.ScriptModule": "a scripted module belongs to one process; send the plain one, "
+    "and call torch.jit inside the cell",
+    "torch.jit.torch.jit.ScriptFunction": "a scripted function belongs to one process; send the plain one, "
+    "and call torch.jit inside the cell",
+    "threading.Thread": f"a thread belongs to one process; {_INSIDE}",
+    "multiprocessing.process.BaseProcess": f"a process handle stays with its parent; {_INSIDE}",
+    "subprocess.Popen": f"a process handle stays with its parent; {_INSIDE}",
+    "builtins.generator": f"a generator cannot be copied in the middle of its run; {_INSIDE}, or send a list",
+    "builtins.coroutine": f"a coroutine cannot be copied in the middle of its run; {_INSIDE}",
+    "builtins.async_generator": f"a generator cannot be copied in the middle of its run; {_INSIDE}",
+    "builtins.frame": "a stack frame belongs to one process",
+    "_socket.socket": f"a socket is an open connection of one process; {_INSIDE}",
+    "sqlite3.Connection": f"a database connection belongs to one process; {_INSIDE}",
+    "sqlite3.Cursor": f"a database cursor belongs to one process; {_INSIDE}",
+    "psycopg.BaseConnection": f"a database connection belongs to one process; {_INSIDE}",
+    "psycopg2.extensions.connection": f"a database connection belongs to one process; {_INSIDE}",
+    "sqlalchemy.engine.base.Engine": f"a database connection belongs to one process; {_INSIDE}",
+    "sqlalchemy.orm.session.Session": f"a database connection belongs to one process; {_INSIDE}",
+    "torch.cuda.streams.Stream": f"a CUDA stream belongs to one GPU of one process; {_INSIDE}",
+    "torch.cuda.streams.Event": f"a CUDA event belongs to one GPU of one process; {_INSIDE}",
+    "torch.cuda.graphs.CUDAGraph": f"a CUDA graph belongs to one GPU of one process; {_INSIDE}",
+    "torch.distributed.distributed_c10d.ProcessGroup": "a process group is made anew on the ranks",
+    "torch._C._distributed_c10d.ProcessGroup": "a process group is made anew on the ranks",
+    "torch.utils.data.dataloader._BaseDataLoaderIter": "an iterator over a loader; send the loader",
+    "IPython.core.interactiveshell.InteractiveShell": "the notebook's shell exists only in the notebook",
+    "IPython.core.autocall.IPyAutocall": "this name exists only in the notebook",
+    "ipywidgets.widgets.widget.Widget": "a widget lives in the notebook's page",
+    **dict.fromkeys(OF_ITS_PROCESSES, SET_UP),
+}
+
+
+class Refused(pickle.PicklingError):
+    """An object whose kind can never travel was met while pickling."""
+
+    def __init__(self, found: object, reason: str) -> None:
+        super().__init__(reason)
+        self.found = found
+        self.reason = reason
+
+
+def reason_against(kind: type) -> str:
+    """Say why objects of a type cannot travel; empty when nothing is known against it."""
+    for base in kind.__mro__:
+        reason = _REASONS.get(f"{base.__module__}.{base.__qualname__}")
+        if reason is not None:
+            return reason
+    return ""
+
+
+def reason_of(name: str, value: object, error: BaseException) -> str:
+    """Turn the error that pickling `value` gave into one sentence for its owner."""
+    if isinstance(error, Refused) and error.found is value and error.reason == SET_UP:
+        return f"{SET_UP}: {line_to_move(name, value)}"
+    if isinstance(error, Refused):
+        path = path_to(value, error.found)
+        held = "" if error.found is value else f"holds {name}{path} ({type_name(error.found)}): "
+        return held + error.reason
+    if isinstance(error, RecursionError) or "recursion" in str(error):
+        return "is nested too deeply; send its parts, or make it inside the cell"
+    kind = re.search(r"cannot pickle '?([\w.]+)'? object", str(error))
+    if kind and kind[1].rpartition(".")[2] != type(value).__name__:
+        return f"holds an object of type {kind[1]}, which cannot be copied; make it inside the cell"
+    return f"cannot be copied ({type(error).__name__}: {str(error)[:200]}); make it inside the cell"
+
+
+def type_name(value: object) -> str:
+    kind = type(value)
+    plain = kind.__module__ in ("builtins", "__main__")
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def path_to(root: object, target: object, limit: int = 2000) -> str:
+    """Find where `target` sits in `root`, as typed after the variable's name; '…' when far down."""
+    todo: deque[tuple[object, str]] = deque([(root, "")])
+    seen = {id(root)}
+    while todo and len(seen) < limit:
+        value, path = todo.popleft()
+        if value is target:
+            return path
+        for step, part in _parts(value):
+            if id(part) not in seen:
+                seen.add(id(part))
+                todo.append((part, path + step))
+    return "…"
+
+
+def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:200])
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{index}]", part) for index, part in enumerate(value[:200]))
+    for name, cell in zip(*_closure(value), strict=False):
+        with suppress(ValueError):  # A variable that is not assigned yet.
+            yield f"'s variable {name}", cell.cell_contents
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            yield f".{name}", getattr(value, name)
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, Mapping):
+        yield from ((f".{name}", part) for name, part in fields.items())
+
+
+def _closure(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    if not isinstance(value, FunctionType):
+        return (), ()
+    return value.__code__.co_freevars, value.__closure__ or ()
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ()) if base.__module__ == "__main__" else ()
+        yield from (names,) if isinstance(names, str) else names

@@ -1,0 +1,111 @@
+"""How torch's tensors travel: through the CPU, each storage once, without importing torch for it."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import sys
+from typing import Any
+
+from minicluster.pickling.parts import Fixed
+
+
+class TensorReducer:
+    """Reduces what torch itself would write with its device, or with a process group.
+
+    Tensors are left to torch; their storages are not: one storage under several tensors is
+    written once, so that views stay views, and one on a GPU is written as one of the CPU.
+    """
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        self._typed_storage = getattr(getattr(torch, "storage", None), "TypedStorage", None)
+        self._untyped_storage = getattr(torch, "UntypedStorage", None)
+        self._tensor = getattr(torch, "Tensor", None)
+        self._parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
+        # float8 and others, which torch's own way back cannot read.
+        self._new_dtypes = torch.storage._new_dtypes() if torch is not None else set()
+        parallel = sys.modules.get("torch.nn.parallel.distributed")
+        self._wrapper = getattr(parallel, "DistributedDataParallel", None)
+        self._stored: dict[int, Stored] = {}
+
+    def reduce(self, obj: Any) -> tuple[Any, ...] | None:
+        """Return what `__reduce__` returns, or None for an object that is not ours."""
+        kind = type(obj)
+        if kind is self._typed_storage:
+            return typed_storage, (self.once(obj._untyped_storage), str(obj.dtype))
+        if (
+            kind is self._tensor
+            and obj.dtype in self._new_dtypes
+            and obj.layout is sys.modules["torch"].strided
+        ):
+            place = (obj.storage_offset(), tuple(obj.shape), obj.stride(), obj.requires_grad)
+            return new_tensor, (self.once(obj.untyped_storage()), str(obj.dtype), *place)
+        if kind is self._untyped_storage:
+            return itself, (self.once(obj),)
+        if kind is self._parameter and obj.layout is sys.modules["torch"].strided:
+            self.once(obj.untyped_storage()).fixed = True
+        if self._wrapper is not None and issubclass(kind, self._wrapper):
+            return itself, (obj.module,)
+        return None
+
+    def know(self, stored: Stored) -> None:
+        """Take this for what stands for its storage."""
+        self._stored[stored.storage._cdata] = stored
+
+    def once(self, untyped: Any) -> Stored:
+        """Return what stands for a storage in this pickle, the same each time."""
+        # The entry keeps the storage alive, so that its address stays its own.
+        return self._stored.setdefault(untyped._cdata, Stored(untyped))
+
+
+class Stored:
+    """A storage to be written: one object for each, for the pickler's memo to know it by.
+
+    fixed: it is a parameter's, which nobody resizes.
+    """
+
+    def __init__(self, untyped: Any) -> None:
+        self.storage = untyped
+        self.fixed = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._on_cpu = self.storage.cpu()
+        view = (ctypes.c_char * self._on_cpu.nbytes()).from_address(self._on_cpu.data_ptr() or 1)
+        # The view does not hold what it shows by itself.
+        view.storage = self._on_cpu
+        view.fixed = self.fixed
+        return untyped_storage, (pickle.PickleBuffer(view),)
+
+
+def itself(value: Any) -> Any:
+    return value
+
+
+def untyped_storage(data: bytes | bytearray | memoryview | Fixed) -> Any:
+    """Make a storage on the CPU with these bytes, in memory of its own that can be resized if need be."""
+    import torch
+
+    if isinstance(data, Fixed):
+        return torch.frombuffer(data.memory, dtype=torch.uint8).untyped_storage()
+    if not len(data):
+        return torch.UntypedStorage(0)
+    memory = torch.empty(len(data), dtype=torch.uint8)
+    memory.copy_(torch.frombuffer(data, dtype=torch.uint8))
+    return memory.untyped_storage()
+
+
+def typed_storage(untyped: Any, dtype: str) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype.removeprefix("torch."))
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=kind, _internal=True)
+
+
+def new_tensor(
+    untyped: Any, dtype: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], gradient: bool
+) -> Any:
+    import torch
+
+    made = torch.empty(0, dtype=getattr(torch, dtype.removeprefix("torch.")), device=untyped.device)
+    return made.set_(untyped, offset, shape, strides).requires_grad_(gradient)

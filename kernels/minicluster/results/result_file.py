@@ -1,0 +1,120 @@
+"""A result as a file, written and read piece by piece: it may be larger than the memory that is left.
+
+Like a payload it is a head and sections: `body` is one pickle of all that came back. The head comes
+first and tells sizes that are known last, so its place is kept free and filled up with spaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from minicluster.pickling import pickling
+from minicluster.changes.known import Known
+from minicluster.changes.continued_pickle import read_body
+from minicluster.changes.returning import Return, Wish
+from minicluster.capture.payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
+from minicluster.capture.versions import against_code
+from minicluster.wire import Versions
+
+_HEAD_BYTES = 500
+_START = len(MAGIC) + 8 + _HEAD_BYTES
+
+
+def write_result_file(
+    path: Path,
+    back: Return,
+    wish: Wish,
+    absent: Iterable[LeftBehind] = (),
+    say: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
+) -> None:
+    """Write what goes back; the file is there as a whole or not at all.
+
+    say: returns sentences for the notebook, given the names that stay.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w+b") as file:
+            file.seek(_START)
+            left = (*back.write(file, wish), *absent)
+            body_size = file.tell() - _START
+            last = left_to_bytes(left)
+            words = json.dumps(list(say([item.name for item in left]))).encode()
+            file.write(last + words)
+            file.seek(0)
+            sections = {"body": body_size, "left_behind": len(last), "said": len(words)}
+            file.write(_head(sections, back.refers))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _head(sections: dict[str, int], refers: bool) -> bytes:
+    head = {"kind": "result", "python": platform.python_version(), "refers": refers, "sections": sections}
+    told = json.dumps(head).encode()
+    return MAGIC + _HEAD_BYTES.to_bytes(8, "big") + told.ljust(_HEAD_BYTES)
+
+
+class ResultFile:
+    """Reads a result; its pickles are read from the file as they are opened."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Raises PayloadDamaged."""
+        self._file = file
+        file.seek(0)
+        start = file.read(len(MAGIC) + 8)
+        if start[:4] != MAGIC or len(start) < 12:
+            raise PayloadDamaged(f"not a Minicluster payload: it starts with {start[:4]!r}")
+        size = int.from_bytes(start[4:], "big")
+        try:
+            head = json.loads(file.read(size))
+            sizes: dict[str, int] = head["sections"]
+        except (ValueError, KeyError) as error:
+            raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
+        self.python = str(head.get("python", ""))
+        self.refers = bool(head.get("refers"))
+        self._places: dict[str, tuple[int, int]] = {}
+        end = 12 + size
+        for name, count in sizes.items():
+            self._places[name] = end, count
+            end += count
+        if end != file.seek(0, os.SEEK_END):
+            raise PayloadDamaged(f"the payload has {file.tell()} bytes, its head says {end}")
+
+    def open(
+        self, namespace: dict[str, Any], known: Known | None, late: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Unpickle what came back, see `reading.read_body`.
+
+        Raises ForeignCode when another Python made it and it holds code.
+        """
+        foreign = against_code(Versions(python=platform.python_version()), Versions(python=self.python)) != ""
+        if "body" in self._places:
+            self._file.seek(self._places["body"][0])
+            return read_body(self._file, namespace, foreign, known, late)
+        return self._open_older(namespace, foreign), {}
+
+    def _open_older(self, namespace: dict[str, Any], foreign: bool) -> dict[str, Any]:
+        """Read a result of a release that brought back names only."""
+        body: dict[str, Any] = {"names": {}, "value": {}, "changes": [], "rebound": []}
+        for section in ("names", "value"):
+            start, size = self._places[section]
+            self._file.seek(start)
+            if size:
+                body[section] = pickling.load(self._file, namespace, foreign)
+        return body
+
+    def left_behind(self) -> tuple[LeftBehind, ...]:
+        return left_from_bytes(self._bytes("left_behind"))
+
+    def said(self) -> tuple[str, ...]:
+        return tuple(json.loads(self._bytes("said"))) if "said" in self._places else ()
+
+    def _bytes(self, section: str) -> bytes:
+        start, size = self._places[section]
+        self._file.seek(start)
+        return self._file.read(size)

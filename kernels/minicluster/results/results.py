@@ -1,0 +1,211 @@
+"""A job's result in the notebook: unpickled only here, in its owner's own kernel."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+from minicluster.pickling import pickling
+from minicluster.changes.applying import Putter, Returned, Sent, check_unchanged, hold_back
+from minicluster.changes.returning import VALUE
+from minicluster.changes.trees import leading, listed
+from minicluster.errors import MiniclusterError
+from minicluster.capture.payload import CellPayload, LeftBehind, PayloadDamaged
+from minicluster.pickling.pickling import ForeignCode, MissingModule
+from minicluster.results.result_file import ResultFile
+from minicluster.capture.versions import here
+from minicluster.wire import Job
+
+_SHOWN = 8
+
+
+class ResultNotReadable(MiniclusterError):
+    """A result that is there and cannot be opened in this kernel."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Names that came back, the last expression's value, what changed, and what stayed behind.
+
+    said: sentences of the ranks for the notebook. rebound: those of the names that the cell itself does not
+    assign. late: names that functions brought along.
+    """
+
+    names: Mapping[str, Any]
+    value: Any = None
+    left_behind: tuple[LeftBehind, ...] = ()
+    said: tuple[str, ...] = ()
+    changes: list[tuple[int, Any]] = field(default_factory=list)
+    rebound: tuple[str, ...] = ()
+    late: Mapping[str, Any] = field(default_factory=dict)
+    sent: Sent | None = None
+
+    def put(self, namespace: Mapping[str, Any], push: Callable[[dict[str, Any]], object]) -> None:
+        """Put all into the notebook, or nothing. Raises ResultConflict."""
+
+        def names() -> None:
+            late = {name: value for name, value in self.late.items() if name not in namespace}
+            push({**late, **self.names})
+
+        if self.sent is None:
+            names()
+        else:
+            Putter(self.sent).put(self.changes, names)
+
+    def summary(self) -> str:
+        """Say in a line each what the ranks said, and what stayed there; empty when there is nothing."""
+        lines = list(self.said)
+        if self.left_behind:
+            told = [f"{item.name}{_kind(item)}: {item.reason}" for item in self.left_behind[:_SHOWN]]
+            more = len(self.left_behind) - len(told)
+            lines.append("Left on the ranks: " + "; ".join(told) + (f"; and {more} more" if more else ""))
+        return "\n".join(lines)
+
+
+def check_owner(job: Job, me: str) -> None:
+    """Refuse results that someone else's cell made: opening a pickle runs what it says."""
+    if me != job.owner:
+        who = f"this notebook is {me!r}'s" if me else "and nobody knows whose this notebook is"
+        raise ResultNotReadable(
+            f"The result of job {job.id} belongs to {job.owner!r}, {who}.",
+            "Results are opened only in the notebooks of the user who ran the job.",
+        )
+
+
+def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: Sent | None) -> Result:
+    """Unpickle a result; its functions get `namespace` as their globals.
+
+    sent: what the notebook sent with the cell; what changed is looked up there.
+    Raises ResultNotReadable, ResultConflict, and then nothing here is changed.
+    """
+    late: dict[str, Any] = {}
+    if sent is not None and not sent.copies:
+        sent.before_reading()
+    try:
+        body, broken = result.open(namespace, sent.known if sent else None, late)
+        stayed, said = result.left_behind(), result.said()
+    except ForeignCode as error:
+        raise ResultNotReadable(
+            f"The result of job {job.id} cannot be opened here: {error}, made by Python {result.python}; "
+            f"this is {here().python}.",
+            f"Open it in a notebook with that Python (on the hub, say): %distribute result {job.id}",
+        ) from error
+    except Exception as error:
+        # A pickle may import and run anything that the cell's author used.
+        raise ResultNotReadable(
+            f"The result of job {job.id} cannot be opened here: {type(error).__name__}: {error}",
+            f"Install in this notebook what the ranks have, then: %distribute result {job.id}",
+        ) from error
+    names = dict(body["names"])
+    left = [*stayed, *_missing(names), *_take_broken(names, body, broken)]
+    changes, rebound = body["changes"], tuple(body["rebound"])
+    said = (*said, *_told_anew(body.get("anew", {}), left))
+    if sent is not None:
+        changes, held = hold_back(sent, changes, broken, names)
+        left += held
+        if not sent.copies:
+            check_unchanged(sent, changes, Returned(names, rebound), namespace, job.id)
+    return Result(names, body["value"].get("_"), tuple(left), said, changes, rebound, late, sent)
+
+
+def _told_anew(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[str]:
+    """Say which objects are new ones: what refers to the old one here has not changed."""
+    stayed = {item.name for item in left}
+    for where, kind in anew.items():
+        if where not in stayed:
+            yield (
+                f"`{where}` is a new object now: a {kind} cannot be changed in place like this. "
+                "Names that this cell did not use still hold the old one."
+            )
+
+
+def _missing(names: dict[str, Any]) -> list[LeftBehind]:
+    """Take out modules that are missing here."""
+    gone = {name: item for name, item in names.items() if isinstance(item, MissingModule)}
+    for name in gone:
+        del names[name]
+    return [LeftBehind(name, "module", f"not here ({item.reason})") for name, item in gone.items()]
+
+
+def _take_broken(
+    names: dict[str, Any], body: dict[str, Any], broken: Mapping[str, str]
+) -> Iterator[LeftBehind]:
+    """Take out names that could not be made here."""
+    for name, reason in broken.items():
+        if name in names:
+            kind = type(names.pop(name)).__name__
+            yield LeftBehind(name, "" if kind == "Broken" else kind, f"could not be made here ({reason})")
+        elif name == "_":
+            body["value"].clear()
+            yield LeftBehind(VALUE, "", f"could not be made here ({reason})")
+
+
+def opened(file: BinaryIO, job: Job) -> ResultFile:
+    """Read a result's head. Raises ResultNotReadable."""
+    try:
+        return ResultFile(file)
+    except PayloadDamaged as error:
+        raise ResultNotReadable(f"The result of job {job.id} is damaged: {error}") from error
+
+
+def not_written(job: Job, error: OSError) -> ResultNotReadable:
+    """Say that this machine's disk did not take a result."""
+    return ResultNotReadable(
+        f"The result of job {job.id} could not be written to {tempfile.gettempdir()}: {error.strerror}.",
+        f"Make room there, or set TMPDIR to another folder, then: %distribute result {job.id}",
+    )
+
+
+def _kind(item: LeftBehind) -> str:
+    return f" ({item.type_name})" if item.type_name else ""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """What was sent with a cell, made anew: names, and the same as the result speaks of it."""
+
+    names: Mapping[str, Any]
+    sent: Sent
+
+    def with_changes(self, result: Result, job: Job) -> Result:
+        """Add the names of which the cell changed anything, and say that these are other objects now."""
+        objects = self.sent.known.objects
+        ids = {id(objects[number]) for number, _ in result.changes}
+        changed = leading(self.sent.tracker.anatomy, self.names, ids) if ids else []
+        names = {name: self.names[name] for name in changed}
+        said = (
+            f"{listed(changed)}: new objects, with what job {job.id} made of them. The notebook's own could "
+            "not be changed: the kernel was restarted, or they have the result already."
+        )
+        said_too = (*result.said, said) if changed else result.said
+        return replace(result, names={**names, **result.names}, said=said_too)
+
+
+def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
+    """Make anew what a cell was sent with. Raises ResultNotReadable."""
+    payload = CellPayload.from_bytes(blob)
+    try:
+        names, known = pickling.load_all(payload.open_names(), namespace)
+    except Exception as error:
+        # A pickle may import and run anything that the cell's author used.
+        raise ResultNotReadable(
+            f"What job {job.id} was sent with cannot be opened here: {type(error).__name__}: {error}",
+            "Bring names that the cell made alone: %distribute result ID --pull NAMES",
+        ) from error
+    return Copies(names, Sent(known, names, copies=True))
+
+
+def chosen(result: Result, pull: tuple[str, ...] | None, job: Job) -> Result:
+    """Keep these names alone, without the value. Raises ResultNotReadable when none of them came."""
+    if pull is None:
+        return result
+    names = {name: result.names[name] for name in pull if name in result.names}
+    left = {item.name: item for item in result.left_behind}
+    lacking = [
+        left.get(name, LeftBehind(name, "", f"is not among what job {job.id} made or changed"))
+        for name in pull
+        if name not in names
+    ]
+    return replace(result, names=names, value=None, left_behind=tuple(lacking), said=())

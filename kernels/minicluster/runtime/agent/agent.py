@@ -1,0 +1,245 @@
+"""The agent of a task: follows the service's orders and reports what is.
+
+It never imports torch, so that it answers within milliseconds whatever the ranks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+
+from minicluster.capture import versions
+from minicluster.wire import (
+    DISK_FULL_SIGNAL,
+    ErrorKind,
+    JobError,
+    ReportAnswer,
+    RunOrder,
+    StopMode,
+    TaskOrders,
+    TaskReport,
+)
+
+from minicluster.runtime.agent import disk_full, task_limits, disk_space
+from minicluster.runtime.node import gpus
+from minicluster.runtime import processes, system
+from minicluster.runtime.agent.artifacts import OutputKeeper
+from minicluster.runtime.agent.attempt import Attempt, Surroundings
+from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
+from minicluster.runtime.agent.parent import Parent
+from minicluster.runtime.agent.parents import Parents
+from minicluster.runtime.program import log_to_stderr, until_told
+from minicluster.runtime.agent.reporter import Reporter
+from minicluster.runtime.settings import AgentSettings, SettingsIncomplete
+from minicluster.runtime.agent.snapshots import SnapshotKeeper
+from minicluster.runtime.agent.store_seat import StoreSeat
+from minicluster.runtime.trust import trust
+
+log = logging.getLogger("minicluster.agent")
+
+
+class Agent:
+    """One task's agent. `run` returns when the service says that the task is over."""
+
+    def __init__(self, settings: AgentSettings, link: Link, parent: Parent) -> None:
+        self._settings = settings
+        self._link = link
+        self._parents = Parents(parent)
+        self._reporter = Reporter(link, self._snapshot, self._take_answer)
+        self._store = StoreSeat(settings.address)
+        changed = self._reporter.state_changed
+        self._snapshots = SnapshotKeeper(link, changed)
+        self._outputs = OutputKeeper(settings.scratch, settings.node, link, changed)
+        self._attempt: Attempt | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._cleared = 0
+        self._trouble = ""
+        self._disk_full: JobError | None = None
+        self._versions = versions.here()
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self) -> None:
+        self._parents.listen(self._reporter.state_changed)
+        try:
+            async with self._tasks as tasks:
+                tasks.create_task(self._reporter.run())
+                tasks.create_task(self._follow_orders())
+                tasks.create_task(self._open())
+        except* TaskOver as over:
+            log.info("%s", over.exceptions[0])
+        finally:
+            await self._end_all()
+
+    async def _open(self) -> None:
+        self._trouble = disk_space.trouble(self._settings.scratch) or await gpus.trouble()
+        if self._trouble:
+            self._reporter.state_changed()
+            return
+        await self._parents.newest.usable()
+        if not self._parents.broken:
+            self._store.renew(self._parents.newest)
+
+    def _end_store(self, used: bool) -> None:
+        """Have a fresh store for the next attempt, in place of one that was used or ends with its parent."""
+        if used or self._parents.newest not in self._store.parents:
+            self._store.renew(self._parents.newest)
+
+    async def _follow_orders(self) -> None:
+        have, backoff = "", Backoff()
+        while True:
+            try:
+                orders = await self._link.orders(have)
+            except (ServiceAway, ServiceRefused) as error:
+                log.warning("%s", error.message)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            if orders.version != have:
+                await self._obey(orders)
+                have = orders.version
+
+    async def _obey(self, orders: TaskOrders) -> None:
+        wanted = orders.run
+        if self._attempt and (wanted is None or wanted.attempt != self._attempt.id):
+            await self._drop(self._attempt)
+        if wanted and wanted.attempt > self._cleared and self._attempt is None:
+            self._begin(wanted)
+        elif wanted and self._attempt:
+            self._attempt.renew(wanted)
+            self._snapshots.renew(wanted)
+        if self._attempt:
+            self._attempt.lookout.ask(orders.look)
+        if orders.stop and self._attempt:
+            self._attempt.stop(orders.stop)
+
+    def _begin(self, order: RunOrder) -> None:
+        log.info("attempt %s of job %s: %s ranks here", order.attempt, order.job_id, order.local_world_size)
+        if self._parents.renew():
+            versions.here.cache_clear()
+            self._versions = versions.here()
+        around = Surroundings(
+            settings=self._settings,
+            link=self._link,
+            parent=self._parents.newest,
+            changed=self._reporter.state_changed,
+            output_came=self._reporter.output_came,
+            end_store=self._end_store,
+            kept=self._kept,
+            snapshots=self._snapshots,
+            outputs=self._outputs,
+        )
+        self._snapshots.begin(order)
+        self._outputs.begin(order)
+        self._attempt = Attempt(order, around)
+        self._running = self._tasks.create_task(self._attempt.run())
+
+    async def _drop(self, attempt: Attempt) -> None:
+        """End an attempt that the service does not want any more, and what it still had to say."""
+        attempt.stop(StopMode.ABORT)
+        await attempt.gone.wait()
+        if self._running:
+            self._running.cancel()
+        self._cleared = max(self._cleared, attempt.id)
+        self._attempt = None
+        attempt.forget()
+        self._store.end_used()
+        self._parents.close_unused(self._store.parents)
+        self._reporter.state_changed()
+
+    def _snapshot(self) -> TaskReport:
+        attempt = self._attempt
+        common = TaskReport(
+            ready=self._store.port is not None and not self._parents.broken,
+            address=self._settings.address,
+            store_port=self._store.port,
+            cleared=self._cleared,
+            versions=self._versions,
+            failure=self._failure(),
+        )
+        if attempt is None:
+            return common
+        return common.model_copy(
+            update={
+                "attempt": attempt.id,
+                "ranks": attempt.rank_reports(),
+                "chunks": attempt.chunks(),
+                "result": attempt.result,
+                "notes": attempt.notes(),
+                "ending": attempt.ending(),
+                **attempt.lookout.report(),
+                "snapshots": self._snapshots.reports(),
+                "artifacts": self._outputs.reports(),
+                "unreached": attempt.meeting.unreached,
+            }
+        )
+
+    def _take_answer(self, report: TaskReport, answer: ReportAnswer) -> None:
+        attempt = self._attempt
+        if attempt is None or report.attempt != attempt.id:
+            return
+        attempt.acknowledge(answer.sizes)
+        attempt.lookout.told(report.look)
+        if attempt.unsent:
+            self._reporter.output_came()
+        kept = self._snapshots.told_all(report), self._outputs.told(report, answer.missing)
+        all_told = attempt.told_all(report) and all(kept)
+        if all_told and self._cleared < attempt.id:
+            self._cleared = attempt.id
+            self._reporter.state_changed()
+
+    def disk_is_full(self) -> None:
+        """End the ranks, and say why: they filled the node's disk."""
+        self._disk_full = disk_full.error(self._settings.node, self._settings.scratch)
+        if self._attempt:
+            self._attempt.fail(self._disk_full)
+        self._reporter.state_changed()
+
+    def _failure(self) -> JobError | None:
+        if self._disk_full:
+            return self._disk_full
+        if self._trouble:
+            message = f"Ranks cannot start on {self._settings.node}: {self._trouble}."
+            hint = "An admin's `doctor` tells what the node lacks."
+            return JobError(kind=ErrorKind.START, message=message, hint=hint, at=time.time())
+        if not self._parents.broken:
+            return None
+        kind = ErrorKind.LOST if self._parents.newest.ready.is_set() else ErrorKind.START
+        message = f"Ranks cannot start on {self._settings.node}: {self._parents.broken}."
+        return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
+
+    async def _kept(self) -> set[int]:
+        return self._parents.pids | await self._store.pids()
+
+    async def _end_all(self) -> None:
+        self._parents.close()
+        self._snapshots.close()
+        self._outputs.close()
+        await processes.clear_below(os.getpid())
+        await self._link.close()
+
+
+async def serve(settings: AgentSettings, parent: Parent) -> None:
+    """Run an agent until its task is over or it is told to end."""
+    agent = Agent(settings, Link(settings.service_url, settings.token, trust=trust(os.environ)), parent)
+    asyncio.get_running_loop().add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
+    await until_told(agent.run())
+
+
+def main() -> int:
+    log_to_stderr()
+    task_limits.offer_to_oom_killer()
+    system.adopt_orphans()
+    try:
+        settings = AgentSettings.from_environ()
+    except SettingsIncomplete as error:
+        log.error("%s", error)
+        return 2
+    asyncio.run(serve(settings, Parent.start()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

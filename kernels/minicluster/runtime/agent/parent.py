@@ -1,0 +1,162 @@
+"""The agent's side of the zygote: starts it, orders forks, hears of exits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from minicluster.runtime.settings import TOKEN_FILE
+
+_MESSAGE_BYTES = 64 * 1024
+
+
+@dataclass
+class Child:
+    """A process forked by the zygote. `status` is what waitpid said, None when it was never made.
+
+    unwanted: it is to be killed, as soon as it is there.
+    """
+
+    name: str
+    pid: int | None = None
+    status: int | None = None
+    refusal: str = ""
+    unwanted: bool = False
+    made: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Parent:
+    """The zygote, as the agent knows it.
+
+    `ready` is set once it can fork, `lost` when it is gone; `broken` is why it cannot fork.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self.pid = process.pid
+        self.broken = ""
+        self.ready = asyncio.Event()
+        self.lost = asyncio.Event()
+        self._process = process
+        self._channel = channel
+        self._children: dict[str, Child] = {}
+        self._on_change: Callable[[], None] = lambda: None
+
+    @classmethod
+    def start(cls) -> Parent:
+        """Start the zygote: the first thing to do, since it takes the longest."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arguments = [str(theirs.fileno()), str(os.getpid())]
+        # -P: a file of the user called torch.py must not be imported in torch's place.
+        command = [sys.executable, "-P", "-m", "minicluster.runtime.rank.zygote", *arguments]
+        environ = {name: value for name, value in os.environ.items() if name != TOKEN_FILE}
+        with theirs:
+            process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environ
+            )
+        return cls(process, ours)
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Hear the zygote from the running loop."""
+        self._on_change = on_change
+        self._channel.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._channel, self._hear)
+
+    async def usable(self) -> None:
+        """Wait until it can fork, or never will (`broken`)."""
+        waits = [asyncio.create_task(event.wait()) for event in (self.ready, self.lost)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def fork(self, name: str, order: dict[str, Any], fds: Sequence[int]) -> Child:
+        """Order a child. `name` is new each time."""
+        child = self._children[name] = Child(name)
+        message = json.dumps({"name": name, **order}).encode()
+        try:
+            socket.send_fds(self._channel, [message], fds)
+        except OSError as error:
+            self._refuse(child, f"the parent of the ranks does not answer: {error.strerror}")
+        return child
+
+    def kill(self, child: Child) -> None:
+        """Kill a child, also one that is still being made."""
+        child.unwanted = True
+        if child.pid and not child.ended.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+
+    def wake(self) -> None:
+        """Have it go on if somebody stopped it: without it, nobody hears of a rank's end."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End the zygote; the kernel ends its children with it."""
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(self._channel)
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _hear(self) -> None:
+        try:
+            data = self._channel.recv(_MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(json.loads(data))
+        else:
+            self._end()
+        self._on_change()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"event": "ready"}:
+                self.ready.set()
+            case {"event": "broken", "reason": reason}:
+                self.broken = reason
+            case {"event": "forked", "name": name, "pid": pid}:
+                self._made(self._children[name], pid)
+            case {"event": "refused", "name": name, "reason": reason}:
+                self._refuse(self._children[name], reason)
+            case {"event": "exited", "pid": pid, "status": status}:
+                child = next(child for child in self._children.values() if child.pid == pid)
+                self._finish(child, status)
+
+    def _made(self, child: Child, pid: int) -> None:
+        child.pid = pid
+        child.made.set()
+        if child.unwanted:
+            self.kill(child)
+
+    def _refuse(self, child: Child, reason: str) -> None:
+        child.refusal = reason
+        self._finish(child, None)
+
+    def _finish(self, child: Child, status: int | None) -> None:
+        child.status = status
+        child.made.set()
+        child.ended.set()
+        self._children.pop(child.name, None)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._channel)
+        status = self._process.wait()
+        self.broken = self.broken or f"the parent of the ranks ended (exit code {status})"
+        for child in list(self._children.values()):
+            # The kernel has killed them with their parent.
+            self._finish(child, signal.SIGKILL)
+        self.lost.set()

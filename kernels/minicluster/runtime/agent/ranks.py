@@ -1,0 +1,212 @@
+"""One local rank, as the agent sees it: its process, its pipes, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from minicluster.wire import ErrorKind, JobError, RankReport, RankSight, RankStack, RankState
+
+from minicluster.runtime.agent import task_limits
+from minicluster.runtime import processes
+from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
+from minicluster.runtime.agent.parent import Child, Parent
+from minicluster.runtime.paths import AttemptPaths
+from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
+
+EXIT_WAIT_S = 10.0
+"""How long a rank may take to leave after its cell has ended."""
+FAILED_EXIT_WAIT_S = 2.0
+"""The same after an error: the other ranks and the notebook wait for it."""
+
+
+class LocalRank:
+    """Follows one rank from its fork to its end. `failure` is there as soon as it is known."""
+
+    def __init__(
+        self,
+        rank: int,
+        node: str,
+        paths: AttemptPaths,
+        records: Spool,
+        changed: Callable[[], None],
+        output_came: Callable[[], None],
+    ) -> None:
+        self.rank = rank
+        self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
+        self.displays = Spool(f"display-{rank}", paths.spool(f"display-{rank}"))
+        self.failing = asyncio.Event()
+        self.end: RankEnd | None = None
+        self.failure: JobError | None = None
+        self.heard_bytes = 0
+        self.waits_for = ""
+        self.quiet_s = 0.0
+        self._node = node
+        self._paths = paths
+        self._changed = changed
+        self._output_came = output_came
+        self._output = Pump(lambda data: self._keep(self.output, data))
+        self._records = Pump(LineSplitter(lambda data: self._keep(records, data)).feed)
+        self._control = Pump(LineSplitter(self._hear).feed)
+        self._child: Child | None = None
+        self._finished = False
+        self._because = ""
+        self._early: signal.Signals | None = None
+        self._asked_to_end_at: int | None = None
+
+    @property
+    def note(self) -> str:
+        return note_of(self.end) if self.end else ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.end is not None and self.failure is None
+
+    @property
+    def ending(self) -> str:
+        """Say that the rank is through with the cell, and waits for what it began."""
+        waits = self.pid is not None and self.waits_for
+        return f"The cell is over on rank {self.rank}, which waits for {self.waits_for}." if waits else ""
+
+    @property
+    def pid(self) -> int | None:
+        """The rank's process while its cell runs."""
+        child = self._child
+        return None if child is None or child.ended.is_set() or self.leaving else child.pid
+
+    async def live(self, parent: Parent, local_rank: int) -> None:
+        """Have the rank forked and follow it to its end."""
+        kills_before = task_limits.oom_kills()
+        pumps = (self._output, self._records, self._control)
+        order = {"kind": "rank", "folder": str(self._paths.folder), "local_rank": local_rank}
+        name = f"{self._paths.folder.name}-rank-{self.rank}"
+        self._child = child = parent.fork(name, order, [pump.write_fd for pump in pumps])
+        for pump in pumps:
+            pump.start()
+        await child.made.wait()
+        if self._early:
+            self.send(self._early, self._because)
+        self._changed()
+        await child.ended.wait()
+        self.drain()
+        self._conclude(child, task_limits.oom_kills() - kills_before)
+
+    def send(self, number: signal.Signals, because: str) -> None:
+        """Signal the rank and what it started, unless it is gone."""
+        if self._child and self._child.ended.is_set():
+            return
+        self._because = self._because or because
+        if number is signal.SIGTERM and self._asked_to_end_at is None:
+            self._asked_to_end_at = stacks.size(self._paths.stacks(self.rank))
+        if self._child and self._child.pid:
+            processes.signal_group(self._child.pid, number)
+        else:
+            self._early = number
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the rank is on its own way out."""
+        return self._finished or self.failing.is_set()
+
+    def drain(self) -> None:
+        for pump in (self._output, self._records, self._control):
+            pump.drain()
+        self.displays.grown()
+
+    def close(self) -> None:
+        for pump in (self._output, self._records, self._control):
+            pump.close()
+
+    def refuse(self, message: str, hint: str = "") -> None:
+        """Say why the rank was never started."""
+        self.failure = JobError(
+            kind=ErrorKind.START, message=message, hint=hint, rank=self.rank, node=self._node, at=time.time()
+        )
+
+    def fail(self, error: JobError) -> None:
+        """Say why the rank is ended, unless it has come to its end already."""
+        if self.end is None and self.failure is None:
+            self.failure = error.model_copy(update={"rank": self.rank})
+
+    def report(self, *, hold_success: bool) -> RankReport:
+        """Say how the rank stands. A success can be held until its output and result are delivered."""
+        if self.failure or (self.end and not hold_success):
+            code = self.end.exit_code if self.end else None
+            code = 0 if self.end and not self.failure else code
+            return RankReport(rank=self.rank, state=RankState.EXITED, exit_code=code, error=self.failure)
+        started = self._child is not None and self._child.pid is not None
+        return RankReport(rank=self.rank, state=RankState.STARTED if started else RankState.PENDING)
+
+    def _keep(self, spool: Spool, data: bytes) -> None:
+        self.heard_bytes += len(data)
+        spool.write(data)
+        # A mark in the output tells that the rank displayed something.
+        self.displays.grown()
+        self._output_came()
+
+    def _hear(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            self._take(json.loads(line))
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if said["event"] == "waiting":
+            self.waits_for = str(said["what"])[:200]
+            self._changed()
+            return
+        if said["event"] == "finished":
+            self._finished = True
+            wait_s = EXIT_WAIT_S
+        else:
+            self.failing.set()
+            wait_s = FAILED_EXIT_WAIT_S
+        because = f"it was still there {wait_s:.0f} s after the cell's end"
+        asyncio.get_running_loop().call_later(wait_s, self.send, signal.SIGKILL, because)
+
+    def _last_stack(self, account: dict[str, Any] | None) -> RankStack | None:
+        """Return where the rank was when it failed, or was asked to end."""
+        cell = stacks.CellText.read(self._paths.cell)
+        frames = stacks.of_account(account, cell)
+        if not frames and self._asked_to_end_at is not None:
+            frames = stacks.answer(self._paths.stacks(self.rank), self._asked_to_end_at, cell)
+        if not frames and not self.waits_for:
+            return None
+        seen = RankSight.SEEN
+        return RankStack(
+            rank=self.rank, sight=seen, quiet_s=self.quiet_s, ending=self.waits_for, frames=frames
+        )
+
+    def _conclude(self, child: Child, memory_kills: int) -> None:
+        if child.status is None:
+            self.refuse(f"Rank {self.rank} could not be started on {self._node}: {child.refusal}.")
+        else:
+            account = _read_account(self._paths.error_file(self.rank))
+            self.end = RankEnd(
+                rank=self.rank,
+                node=self._node,
+                status=child.status,
+                at=time.time(),
+                finished=self._finished,
+                account=account,
+                ended_because=self._because,
+                memory_kills=memory_kills,
+                memory_limit_bytes=task_limits.limit_bytes(),
+            )
+            failure = self.failure or failure_of(self.end)
+            self.failure = failure and failure.model_copy(update={"stack": self._last_stack(account)})
+        if self.failure:
+            self.failing.set()
+        self._changed()
+
+
+def _read_account(path: Path) -> dict[str, Any] | None:
+    """Return torch elastic's error file, None when there is none that can be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

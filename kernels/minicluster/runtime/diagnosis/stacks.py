@@ -1,0 +1,163 @@
+"""Where a rank is, seen from outside, whatever it does: in an all-reduce, in a loop, frozen.
+
+The rank has faulthandler answer a real-time signal: it is C code that needs no lock of Python's, so
+that it also answers where Python itself is stuck. The answer goes into a file, which the agent reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import json
+import os
+import re
+import signal
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minicluster.wire import StackFrame
+
+from minicluster.runtime.paths import write_whole
+
+LOOK_SIGNAL = int(signal.SIGRTMAX) - 2
+"""Hardly anybody else's: the C library takes the first ones, tools take SIGUSR1 and SIGUSR2."""
+FRAMES = "frames"
+"""Of an error file: where the exception was raised."""
+_FD_FROM = 210
+_OWN_FOLDER = str(Path(__file__).parent)
+_MOST_FRAMES = 60
+_THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+# --- in the rank ------------------------------------------------------------------------------
+
+
+def listen(path: Path) -> None:
+    """Have this process and those that it forks answer the signal into a file. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_FROM)
+    os.close(fd)
+    os.write(high, f"{threading.get_ident():#x}\n".encode())
+    faulthandler.register(LOOK_SIGNAL, file=high, all_threads=True, chain=False)
+    # Where it was when it was ended tells who waited for whom.
+    faulthandler.register(signal.SIGTERM, file=high, all_threads=True, chain=True)
+    os.register_at_fork(after_in_child=_say_nothing_when_ended)
+
+
+def _say_nothing_when_ended() -> None:
+    """Have a forked child end without a word. What the cell itself put in the signal's way stays there."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        faulthandler.unregister(signal.SIGTERM)
+
+
+def tell_cell(path: Path, filename: str, source: str) -> None:
+    """Keep the cell's text for the agent, which opens no payload."""
+    with contextlib.suppress(OSError):
+        write_whole(path, json.dumps({"filename": filename, "source": source}).encode())
+
+
+# --- in the agent -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CellText:
+    """What tracebacks call the cell, and its lines."""
+
+    filename: str = ""
+    lines: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path) -> CellText:
+        """Read what `tell_cell` wrote, nothing while it is not there."""
+        try:
+            told = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            return cls()
+        return cls(_as_written(told["filename"]), tuple(told["source"].splitlines()))
+
+    def line(self, number: int) -> str:
+        return self.lines[number - 1].strip()[:200] if 0 < number <= len(self.lines) else ""
+
+
+def answers(pid: int) -> bool:
+    """Tell whether a process has a handler for the signal: it would end one that has none."""
+    return bool(_mask(pid, "SigCgt") >> (LOOK_SIGNAL - 1) & 1)
+
+
+def is_asked(pid: int) -> bool:
+    """Tell whether the signal waits already for the process to take it."""
+    return bool(_mask(pid, "ShdPnd") >> (LOOK_SIGNAL - 1) & 1)
+
+
+def answer(path: Path, offset: int, cell: CellText) -> tuple[StackFrame, ...]:
+    """Return the main thread's frames of what a rank wrote from there on."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return ()
+    main = text.partition(b"\n")[0].decode("ascii", "replace").strip()
+    return parse(text[offset:].decode("utf-8", "replace"), main, cell)
+
+
+def of_account(account: Mapping[str, Any] | None, cell: CellText) -> tuple[StackFrame, ...]:
+    """Return the frames of an exception, from a rank's error file."""
+    told = (account or {}).get("message")
+    extra = told.get("extraInfo") if isinstance(told, dict) else None
+    frames = extra.get(FRAMES, ()) if isinstance(extra, dict) else ()
+    return tuple(_frame(_as_written(file), line, function, cell) for file, line, function in frames)
+
+
+def frames_of(error: BaseException) -> list[tuple[str, int, str]]:
+    """Return file, line and function of an exception's calls, the innermost first."""
+    calls = traceback.extract_tb(error.__traceback__)[::-1]
+    own = [call for call in calls if not call.filename.startswith(_OWN_FOLDER)]
+    return [(call.filename, call.lineno or 0, call.name) for call in own[:_MOST_FRAMES]]
+
+
+def size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def parse(text: str, main: str, cell: CellText) -> tuple[StackFrame, ...]:
+    """Return the main thread's frames of faulthandler's text, the innermost first."""
+    threads: dict[str, list[StackFrame]] = {}
+    here: list[StackFrame] = []
+    for line in text.splitlines():
+        if thread := _THREAD.match(line):
+            here = threads[_number(thread[1])] = []
+        elif frame := _FRAME.match(line):
+            here.append(_frame(frame[1], int(frame[2]), frame[3], cell))
+    # The main thread is the first of a process, and faulthandler begins with the newest.
+    frames = threads.get(_number(main)) or next(reversed(threads.values()), [])
+    return tuple(frame for frame in frames if not frame.file.startswith(_OWN_FOLDER))[:_MOST_FRAMES]
+
+
+def _frame(file: str, line: int, function: str, cell: CellText) -> StackFrame:
+    own = bool(cell.filename) and file == cell.filename
+    text = cell.line(line) if own else ""
+    return StackFrame(file=file[-512:], line=line, function=function[-512:], cell=own, text=text)
+
+
+def _number(address: str) -> str:
+    return f"{int(address, 16):#x}" if address else ""
+
+
+def _as_written(name: str) -> str:
+    """Return a file's name as faulthandler writes it: other characters than ASCII by their numbers."""
+    return name.encode("ascii", "backslashreplace").decode()
+
+
+def _mask(pid: int, name: str) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1], 16)
+    return 0

@@ -1,0 +1,216 @@
+"""A node's cache of data sets: folders that nobody can guess, what is kept of each, and which have to go.
+
+Ranks run as the same user as the keeper, so modes alone hide nothing from them: the folder above may be
+searched, and not be listed, and the names in it are secrets. Tasks have it without the right to write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import os
+import re
+import shutil
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster.errors import MiniclusterError
+from minicluster.wire import FILE_BYTES, DataManifest, DataOrder
+
+from minicluster.runtime.node.stream import DataTree, Stat
+from minicluster.runtime.paths import write_whole
+
+SETS = "sets"
+_HIDDEN = 0o311
+_NAME = re.compile("[A-Za-z0-9]+")
+_RESERVE = 0.05
+"""The part of the disk, and of its inodes, that the cache leaves free, whatever its limit."""
+
+
+class NoRoom(MiniclusterError):
+    """A data set does not fit into the cache. passing: it may, once other jobs have ended."""
+
+    def __init__(self, message: str, hint: str, passing: bool) -> None:
+        super().__init__(message, hint)
+        self.passing = passing
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set of the cache, complete or not."""
+
+    folder: str
+    size_bytes: int
+    files: int
+    used_at: float
+    complete: bool
+
+    @property
+    def room_bytes(self) -> int:
+        """What it takes, each file with 4 KB at least."""
+        return _room_bytes(self.size_bytes, self.files)
+
+
+class Cache:
+    """limit_bytes: 0 for as much as the disk has, but for a reserve. Methods block.
+
+    former_index: the name of the index that a release before made, whose nodes all had one token. Raises
+    ValueError if it leads out of the cache: the job service made it.
+    """
+
+    def __init__(self, root: Path, token: str, limit_bytes: int = 0, former_index: str = "") -> None:
+        if former_index and not _NAME.fullmatch(former_index):
+            raise ValueError(f"{former_index[:80]!r} is no name of an index of the cache")
+        self._sets = root / SETS
+        self._former_index = former_index
+        name = hmac.new(token.encode(), b"index", hashlib.sha256).hexdigest()[:40]
+        self._index = self._sets / name
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Make what is missing, and remove what a kill left over."""
+        self._sets.mkdir(parents=True, exist_ok=True)
+        self._sets.chmod(_HIDDEN)
+        former = self._sets / self._former_index
+        if self._former_index and former.is_dir() and not self._index.exists():
+            former.rename(self._index)
+        self._index.mkdir(mode=0o700, exist_ok=True)
+
+    def folder(self, name: str) -> Path:
+        return self._sets / name
+
+    def part(self, name: str) -> Path:
+        """Return where a data set is brought together."""
+        return self._sets / f"{name}.part"
+
+    # --- room ---------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """Return all data sets, those first that were not used for the longest time."""
+        found = [self._entry(path) for path in self._index.glob("*.size")]
+        return sorted(found, key=lambda entry: entry.used_at)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(entry.room_bytes for entry in self.entries())
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the cache may hold now."""
+        disk = shutil.disk_usage(self._sets)
+        room = self.used_bytes + disk.free - int(disk.total * _RESERVE)
+        return min(self._limit_bytes or room, max(0, room))
+
+    def spare_files(self) -> float:
+        """Return how many files the disk takes now."""
+        disk = os.statvfs(self._sets)
+        # Some file systems have as many inodes as they like, and tell 0.
+        return disk.f_favail - disk.f_files * _RESERVE if disk.f_files else math.inf
+
+    def make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
+        """Remove what was not used for the longest time, and take the room. Raises NoRoom."""
+        with self._lock:
+            if not self._size(order.folder).exists():
+                self._make_room(order, in_use)
+
+    def _make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
+        limit, needed = self.limit_bytes, _room_bytes(order.size_bytes, order.files)
+        others = self.entries()
+        held = sum(entry.room_bytes for entry in others if entry.folder in in_use)
+        if held + needed > limit:
+            raise _no_room(order, needed, held, limit)
+        if order.files > self.spare_files() + sum(one.files for one in others if one.folder not in in_use):
+            raise _too_many_files(order, passing=held > 0)
+        used = sum(entry.room_bytes for entry in others)
+        for entry in others:
+            too_much = used + needed > limit or order.files > self.spare_files()
+            if too_much and entry.folder not in in_use:
+                self.remove(entry.folder)
+                used -= entry.room_bytes
+        write_whole(self._size(order.folder), f"{order.size_bytes} {order.files}".encode())
+
+    def remove(self, folder: str) -> None:
+        """Remove a data set; what says that it is there goes last."""
+        self._file(folder, "stats").unlink(missing_ok=True)
+        for root in (self.folder(folder), self.part(folder)):
+            for path, _, _ in os.walk(root):
+                Path(path).chmod(0o700)
+            shutil.rmtree(root, ignore_errors=True)
+        self._file(folder, "manifest").unlink(missing_ok=True)
+        self._size(folder).unlink(missing_ok=True)
+
+    def touch(self, folder: str) -> None:
+        """Note that a data set is used now."""
+        os.utime(self._size(folder))
+
+    # --- one data set -------------------------------------------------------------------------
+
+    def manifest(self, order: DataOrder) -> DataManifest | None:
+        """Return a data set's manifest if it is here, as its hash says."""
+        path = self._file(order.folder, "manifest")
+        data = path.read_bytes() if path.exists() else b""
+        sound = hashlib.sha256(data).hexdigest() == order.manifest_sha256
+        return DataManifest.model_validate_json(data) if sound else None
+
+    def keep_manifest(self, order: DataOrder, data: bytes) -> DataManifest:
+        write_whole(self._file(order.folder, "manifest"), data)
+        return DataManifest.model_validate_json(data)
+
+    def touched(self, order: DataOrder, tree: DataTree) -> list[int] | None:
+        """Return the files that are not as they were left; None where the data set was never complete."""
+        try:
+            known: list[Stat] = [
+                tuple(one) for one in json.loads(self._file(order.folder, "stats").read_bytes())
+            ]
+        except (OSError, ValueError, TypeError):
+            return None
+        if not tree.root.is_dir():
+            return None
+        return [number for number, now in enumerate(tree.stats()) if now is None or now != known[number]]
+
+    def complete(self, order: DataOrder, stats: Sequence[Stat | None]) -> None:
+        """Keep how the files are, and give the data set its name."""
+        write_whole(self._file(order.folder, "stats"), json.dumps(stats).encode())
+        if not self.folder(order.folder).is_dir():
+            self.part(order.folder).rename(self.folder(order.folder))
+
+    def _entry(self, path: Path) -> Entry:
+        folder, stat = path.stem, path.stat()
+        size_bytes, files, *_ = *map(int, path.read_text().split()), 0  # before, there was no second number
+        return Entry(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
+
+    def _size(self, folder: str) -> Path:
+        return self._file(folder, "size")
+
+    def _file(self, folder: str, kind: str) -> Path:
+        return self._index / f"{folder}.{kind}"
+
+
+def _room_bytes(size_bytes: int, files: int) -> int:
+    return max(size_bytes, files * FILE_BYTES)
+
+
+def _too_many_files(order: DataOrder, passing: bool) -> NoRoom:
+    message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
+    return NoRoom(message, "Pack them: many samples in one file are read faster, too.", passing)
+
+
+def _no_room(order: DataOrder, needed_bytes: int, held_bytes: int, limit_bytes: int) -> NoRoom:
+    many = f" in {order.files:,} files, 4 KB for each at least" if needed_bytes > order.size_bytes else ""
+    needs = f"{order.name} has {megabytes(needed_bytes)}{many}"
+    holds = f"the node's cache holds at most {megabytes(limit_bytes)}"
+    hint = "An admin can give the cache more: `up --data-cache`, or LocalEngine.data_cache_bytes."
+    if needed_bytes > limit_bytes:
+        return NoRoom(f"{needs}, and {holds}", hint, passing=False)
+    return NoRoom(
+        f"{needs}, {holds}, and {megabytes(held_bytes)} are in use by other jobs", hint, passing=True
+    )
+
+
+def megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB" if size_bytes >= 1e6 else f"{size_bytes:,} bytes"

@@ -1,0 +1,192 @@
+"""The keeper of a node: has the data sets there that the node's jobs read, each once for all of them.
+
+A process of the platform, not of a job: it follows the service's orders, and says how far it is. It
+also says since when the node's GPUs are idle, and which addresses the node has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster.wire import DataStanding, KeeperOrders, KeeperReport, Standing
+
+from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
+from minicluster.runtime.node.cache import Cache
+from minicluster.runtime.node.link import KeeperLink
+from minicluster.runtime.node.work import DataWork
+from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
+from minicluster.runtime.node.addresses import own_addresses
+from minicluster.runtime.program import log_to_stderr, until_told
+from minicluster.runtime.settings import TOKEN_FILE, SettingsIncomplete, need, read_token
+from minicluster.runtime.trust import trust
+
+log = logging.getLogger("minicluster.keeper")
+_SPEAK_S, _PAUSE_S = 10.0, 0.5
+"""It speaks at least each 10 s, and at most twice a second."""
+
+
+@dataclass(frozen=True)
+class KeeperSettings:
+    """nodes: for which it keeps data: its own, or all those that this machine is seen as.
+
+    idle_s: time without a wish after which it ends; 0: never.
+    """
+
+    service_url: str
+    token: str
+    nodes: tuple[str, ...]
+    cache: Path
+    limit_bytes: int = 0
+    idle_s: float = 0.0
+    former_index: str = ""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> KeeperSettings:
+        """Raises SettingsIncomplete."""
+        urls = (url.strip().rstrip("/") + "/" for url in need(environ, "MINICLUSTER_SERVICE_URL").split(","))
+        token, _, former_index = read_token(Path(need(environ, TOKEN_FILE))).partition("\n")
+        return cls(
+            service_url=",".join(urls),
+            token=token,
+            nodes=tuple(need(environ, "MINICLUSTER_KEEPER_NODES").split(",")),
+            former_index=former_index,
+            cache=Path(need(environ, "MINICLUSTER_DATA_CACHE")),
+            limit_bytes=int(environ.get("MINICLUSTER_DATA_CACHE_BYTES") or 0),
+            idle_s=float(environ.get("MINICLUSTER_KEEPER_IDLE_S") or 0),
+        )
+
+
+class Keeper:
+    """One node's keeper. `run` returns when nothing was wanted for `idle_s`."""
+
+    def __init__(self, settings: KeeperSettings, link: KeeperLink, gpus: GpuMeter | None = None) -> None:
+        self._settings = settings
+        self._link = link
+        self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
+        self._gpus = gpus
+        self._works: dict[str, DataWork] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._checked: dict[str, int] = {}
+        self._changed = asyncio.Event()
+        self._changed.set()
+
+    async def run(self) -> None:
+        await asyncio.to_thread(self._cache.open)
+        beside = asyncio.create_task(self._tell()), asyncio.create_task(self._watch_gpus())
+        try:
+            await self._follow()
+        finally:
+            for task in (*beside, *self._running.values()):
+                task.cancel()
+            await asyncio.gather(*beside, *self._running.values(), return_exceptions=True)
+            await self._link.close()
+
+    async def _follow(self) -> None:
+        have, backoff, loop = "", Backoff(), asyncio.get_running_loop()
+        busy_at = loop.time()
+        while True:
+            if self._settings.idle_s and loop.time() - busy_at > self._settings.idle_s:
+                return log.info("nothing was wanted for %s s", self._settings.idle_s)
+            try:
+                orders = await self._link.wanted(self._settings.nodes, have)
+            except (ServiceAway, ServiceRefused) as error:
+                log.warning("%s", error.message)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            if orders.version != have:
+                self._obey(orders)
+                have = orders.version
+            if self._works:
+                busy_at = loop.time()
+
+    def _obey(self, orders: KeeperOrders) -> None:
+        wanted = {order.folder: order for order in orders.wanted}
+        for folder in self._works.keys() - wanted.keys():
+            self._leave(folder)
+        for folder, order in wanted.items():
+            work = self._works.get(folder)
+            if work is None or (self._is_done(folder) and work.standing.attempt < order.attempt):
+                log.info("%s for attempt %s", order.name, order.attempt)
+                work = DataWork(order, self._cache, self._link, self._works.keys, self._changed.set)
+                self._works[folder] = work
+                self._running[folder] = asyncio.create_task(work.run())
+            work.order = order
+
+    def _is_done(self, folder: str) -> bool:
+        return self._running[folder].done()
+
+    def _leave(self, folder: str) -> None:
+        """Nobody wants it now; what is here of it stays while there is room."""
+        self._running.pop(folder).cancel()
+        work = self._works.pop(folder)
+        if work.standing.standing is Standing.READY:
+            self._checked[folder] = work.standing.attempt
+            self._cache.touch(folder)
+
+    async def _watch_gpus(self) -> None:
+        while self._gpus is not None:
+            await asyncio.to_thread(self._gpus.look)
+            await asyncio.sleep(LOOK_S)
+
+    # --- what it says -------------------------------------------------------------------------
+
+    async def _tell(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SPEAK_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._link.tell(await asyncio.to_thread(self._report))
+            except (ServiceAway, ServiceRefused):
+                self._changed.set()
+            await asyncio.sleep(_PAUSE_S)
+
+    def _report(self) -> KeeperReport:
+        sets = {
+            entry.folder: DataStanding(
+                folder=entry.folder,
+                standing=Standing.READY,
+                done_bytes=entry.size_bytes,
+                attempt=self._checked.get(entry.folder, 0),
+            )
+            for entry in self._cache.entries()
+            if entry.complete
+        }
+        sets |= {folder: work.standing for folder, work in list(self._works.items())}
+        gpus = self._gpus.readings() if self._gpus else ()
+        return KeeperReport(
+            nodes=self._settings.nodes, sets=tuple(sets.values()), gpus=gpus, addresses=own_addresses()
+        )
+
+
+async def serve(settings: KeeperSettings) -> None:
+    """Run a keeper until it is told to end, or has nothing to do."""
+    keeper = Keeper(
+        settings, KeeperLink(settings.service_url, settings.token, trust(os.environ)), gpu_meter()
+    )
+    await until_told(keeper.run())
+
+
+def main() -> int:
+    log_to_stderr()
+    try:
+        settings = KeeperSettings.from_environ()
+    except SettingsIncomplete as error:
+        log.error("%s", error)
+        return 2
+    os.umask(0o022)
+    asyncio.run(serve(settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

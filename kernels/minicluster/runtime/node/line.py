@@ -1,0 +1,129 @@
+"""A connection over which a keeper takes pieces, as fast as a gigabit link gives them.
+
+httpx has its event loop run for each 32 KB that come, which for 1 GB is more of a core's time than all else
+that a keeper does with it. Here a thread waits for the socket, and hashes what came while it is in the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import select
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from socket import SHUT_RDWR, socket
+
+import httpx
+
+from minicluster.runtime.agent.link import ServiceAway, check
+
+_STEP_BYTES = 1 << 20
+
+
+class PieceLine:
+    """One connection, and the memory of the piece that came over it last, of at most `piece_bytes`."""
+
+    def __init__(self, piece_bytes: int) -> None:
+        self._piece_bytes = piece_bytes
+        self._connection: _Connection | None = None
+
+    async def get(
+        self, service: httpx.AsyncClient, url: str, trust: ssl.SSLContext | None = None
+    ) -> tuple[memoryview, str]:
+        """Return a piece, good until the next one, and its SHA-256. Raises as link.py says."""
+        if self._connection is None or self._connection.service is not service:
+            self.close()
+            self._connection = _Connection(service, self._piece_bytes, trust)
+        try:
+            return await self._connection.get(url)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End what is on its way. Its thread may be in its memory for a moment yet, so that goes, too."""
+        if self._connection is not None:
+            self._connection.cut()
+        self._connection = None
+
+
+@contextmanager
+def a_line(piece_bytes: int) -> Iterator[PieceLine]:
+    line = PieceLine(piece_bytes)
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+class _Connection:
+    """To one service, in a thread of its own: those that all share would wait for the slowest network."""
+
+    def __init__(self, service: httpx.AsyncClient, piece_bytes: int, trust: ssl.SSLContext | None) -> None:
+        self.service = service
+        self._http = _http(service, trust)
+        self._http.auto_open = 0  # or one that was cut would connect once more
+        self._memory = memoryview(bytearray(piece_bytes))
+        self._thread = ThreadPoolExecutor(1, "piece")
+        self._is_cut = False
+        self._socket: socket | None = None
+        """The newest: `_http` forgets it when an answer is to be the last one."""
+
+    async def get(self, url: str) -> tuple[memoryview, str]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._get, url)
+
+    def cut(self) -> None:
+        """End the thread, and what it does."""
+        self._is_cut = True
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(SHUT_RDWR)
+        self._http.close()
+
+    def _get(self, url: str) -> tuple[memoryview, str]:
+        request = self.service.build_request("GET", url, headers={"Accept-Encoding": "identity"})
+        try:
+            self._open()
+            self._http.request("GET", request.url.raw_path.decode(), headers=dict(request.headers))
+            with self._http.getresponse() as answer:
+                if answer.status != httpx.codes.OK:
+                    check(httpx.Response(answer.status, content=answer.read()))
+                return self._receive(answer)
+        except (OSError, HTTPException) as error:
+            raise ServiceAway(f"The job service does not answer: {error!r}.") from error
+
+    def _open(self) -> None:
+        """Connect, where the connection is new or the other end has closed it."""
+        http = self._http
+        if http.sock is not None and select.select([http.sock], [], [], 0)[0]:
+            http.close()
+        if http.sock is None:
+            http.connect()
+            self._socket = http.sock
+        if self._is_cut or http.sock is None:
+            http.close()
+            raise ConnectionAbortedError("cut while it connected")
+        http.sock.settimeout(self.service.timeout.read)
+
+    def _receive(self, answer: HTTPResponse) -> tuple[memoryview, str]:
+        digest, end = hashlib.sha256(), 0
+        while count := answer.readinto(self._memory[end : end + _STEP_BYTES]):
+            digest.update(self._memory[end : end + count])
+            end += count
+        if not answer.isclosed():  # longer than any piece: its hash tells
+            self._http.close()
+        elif answer.length != 0 and not answer.chunked:  # of a cut head there is no length
+            raise IncompleteRead(b"", answer.length)
+        return self._memory[:end], digest.hexdigest()
+
+
+def _http(service: httpx.AsyncClient, trust: ssl.SSLContext | None) -> HTTPConnection:
+    url, timeout_s = service.base_url, service.timeout.connect
+    if url.scheme == "https":
+        trust = trust or httpx.create_ssl_context(trust_env=False)  # as the service's own client
+        return HTTPSConnection(url.host, url.port or 443, timeout=timeout_s, context=trust)
+    return HTTPConnection(url.host, url.port or 80, timeout=timeout_s)

@@ -1,0 +1,64 @@
+"""A keeper's calls to the job service; see link.py for what they raise."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import httpx
+
+from minicluster.wire import KeeperOrders, KeeperReport
+
+from minicluster.runtime.node.line import PieceLine
+from minicluster.runtime.agent.link import Link, ServiceAway
+
+_HOLD_S = 25.0
+_LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
+_JSON = {"Content-Type": "application/json"}
+_Data = TypeVar("_Data")
+
+
+class KeeperLink(Link):
+    """Connections to the service, with the token of a node."""
+
+    def __init__(self, service_url: str, token: str, trust: ssl.SSLContext | None = None) -> None:
+        super().__init__(service_url, token, "keeper", trust)
+        self._trust = trust
+
+    async def wanted(self, nodes: Sequence[str], have: str) -> KeeperOrders:
+        """Return what the nodes are to have when it differs from `have`, or after some time the same."""
+        told = {"have": have, "node": list(nodes)}
+        answer = await self._ask("GET", "api/keepers/orders", params=told, timeout=_LONG_TIMEOUT)
+        return KeeperOrders.model_validate_json(answer.content)
+
+    async def tell(self, report: KeeperReport) -> None:
+        await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=_JSON)
+
+    async def manifest(self, sha256: str) -> bytes:
+        """Return a manifest, its hash checked, as that of a piece."""
+
+        async def get(url: str) -> tuple[bytes, str]:
+            data = (await self._ask("GET", url)).content
+            return data, hashlib.sha256(data).hexdigest()
+
+        return await _sound(sha256, get)
+
+    async def piece(self, sha256: str, line: PieceLine) -> memoryview:
+        """Return a piece, its hash checked: in the line's memory, so until the next one."""
+
+        async def get(url: str) -> tuple[memoryview, str]:
+            return await self._of_any(lambda service: line.get(service, url, self._trust))
+
+        return await _sound(sha256, get)
+
+
+async def _sound(sha256: str, get: Callable[[str], Awaitable[tuple[_Data, str]]]) -> _Data:
+    """Return what has this hash. What is damaged at the service is refused (404)."""
+    url = f"api/keepers/pieces/{sha256}"
+    for asked in (url, f"{url}?doubted=1"):
+        data, found = await get(asked)
+        if found == sha256:
+            return data
+    raise ServiceAway(f"The piece {sha256[:12]} arrived damaged.")

@@ -1,0 +1,40 @@
+"""What a forked child does before anything else: it lets go of what it inherited."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+
+from minicluster.runtime import system
+
+
+def leave_parent(zygote_pid: int) -> None:
+    """Take a session of its own, tie the child's life to the zygote, undo the zygote's signals."""
+    os.setsid()
+    system.die_with_parent(zygote_pid)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def take_streams(output_fd: int) -> None:
+    """Put stdout and stderr on one pipe, so that their order is kept, and stdin on nothing.
+
+    Nothing is buffered in Python: what was printed is in the pipe even if the process is killed.
+    """
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output_fd, 1), (output_fd, 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(output_fd)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, open as long as the process
+    sys.stdout = sys.__stdout__ = _text(1, "replace")
+    sys.stderr = sys.__stderr__ = _text(2, "backslashreplace")
+
+
+def _text(fd: int, errors: str) -> io.TextIOWrapper:
+    raw = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115 - as above
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""Where a cell finds its files and modules: among what came along, or beside its notebook."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from minicluster.capture.payload import CellPayload
+from minicluster.wire import RunOrder
+
+from minicluster.runtime.agent import packages
+from minicluster.runtime.paths import AttemptPaths
+
+
+def at_home(order: RunOrder, payload: CellPayload) -> bool:
+    """Return whether the cell runs in the notebook's own folder."""
+    return not order.bundle_sha256 and payload.home.seen
+
+
+def enter(order: RunOrder, payload: CellPayload, paths: AttemptPaths, rank: int) -> None:
+    """Go to the cell's folder, and have its modules and packages found."""
+    if order.bundle_sha256:
+        os.chdir(paths.work)
+    elif payload.home.seen:
+        os.chdir(payload.home.folder)
+    modules = paths.modules(rank)
+    _write_modules(modules, payload.modules)
+    sys.argv = [payload.script or payload.filename, *payload.arguments]
+    sys.path[:0] = [str(modules), ""]
+    if payload.packages:
+        site.addsitedir(str(packages.folder_of(paths.folder.parent, payload.packages)))
+
+
+def enter_script(order: RunOrder, payload: CellPayload, paths: AttemptPaths, rank: int) -> str:
+    """Have a script's folder searched as `python` does; return its `__file__`. Call it after `enter`."""
+    modules = paths.modules(rank)
+    file = Path(payload.script).absolute()
+    known = at_home(order, payload) or order.bundle_sha256
+    file = file if known and file.is_file() else modules / file.name
+    sys.path[:2] = [str(file.parent), str(modules)]
+    return str(file)
+
+
+def _write_modules(folder: Path, modules: Mapping[str, bytes]) -> None:
+    for name, source in modules.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source)

@@ -1,0 +1,179 @@
+"""The process group that is there before the cell runs, and scripts that make their own.
+
+A script written for torchrun calls init_process_group() itself. With the same wishes it gets the
+group that is there; with others it gets a new one, over keys of the store that nobody has used.
+A meeting point that it names (tcp://, file://) is not needed: all ranks have the job's store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import distributed_c10d
+
+from minicluster.errors import MiniclusterError
+from minicluster.train.live.settings import ADDRESS
+
+from minicluster.runtime.rank.environment import AGENT_STORE
+from minicluster.runtime.network import interface_to, source_address
+
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def choose_interface(master: str) -> None:
+    """Have Gloo and NCCL use the interface that leads to the gang; what the user set stays."""
+    name = interface_to(master)
+    for variable in _INTERFACE_VARIABLES:
+        if name and variable not in os.environ:
+            os.environ[variable] = name
+
+
+def choose_device(local_rank: int, local_world_size: int) -> str:
+    """Make the rank's GPU the current one, where there is one, and return the backend to use."""
+    if not torch.cuda.is_available():
+        return "gloo"
+    count = torch.cuda.device_count()
+    torch.cuda.set_device(local_rank % count)
+    # NCCL refuses two ranks on one GPU.
+    return "cpu:gloo,cuda:nccl" if local_world_size <= count and dist.is_nccl_available() else "gloo"
+
+
+class NoFixedGroup(MiniclusterError):
+    """A cell of a fault-tolerant job asked for a process group."""
+
+
+def have_none(master: str) -> None:
+    """Do without a process group, in a fault-tolerant job: one that is fixed dies with its first rank."""
+    os.environ[ADDRESS] = source_address(master)
+    os.environ.setdefault("RUST_LOG", "error")  # torchft's servers tell each step otherwise.
+    for module in (dist, distributed_c10d):
+        vars(module).update(init_process_group=_refuse)
+
+
+def _refuse(*_args: Any, **_kwargs: Any) -> None:
+    raise NoFixedGroup(
+        "A fault-tolerant job has no fixed process group: its ranks come and go.",
+        "Use mc.prepare(), or leave --fault-tolerant out.",
+    )
+
+
+_MADE, _ALL_MADE = "minicluster-groups-made", "minicluster-all-groups-made"
+_LEAVE_WITHIN = timedelta(seconds=30)
+
+
+class GivenGroup:
+    """Makes the first group and stands in for torch's init and destroy functions."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._rank = int(os.environ["RANK"])
+        self._world_size = int(os.environ["WORLD_SIZE"])
+        address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self._pid = os.getpid()
+        self._address = address
+        self._store = TCPStore(*address, is_master=False)
+        self._made = 0
+        self._untouched = False
+        self._kept: list[Any] = []
+        self._torch_init = dist.init_process_group
+        self._torch_destroy = dist.destroy_process_group
+
+    def make(self) -> None:
+        """Make the group and take the place of torch's functions."""
+        self._init({"backend": self._backend})
+        if self._store.add(_MADE, 1) == self._world_size:
+            self._store.set(_ALL_MADE, "yes")
+        self._untouched = True
+        for module in (dist, distributed_c10d):
+            vars(module).update(
+                init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
+            )
+
+    def wait_for_all(self) -> None:
+        """Return once all ranks have the group: who left before would break the links they still make."""
+        with contextlib.suppress(RuntimeError):  # The store or a rank is gone: nobody is to be waited for.
+            self._store.wait([_ALL_MADE], _LEAVE_WITHIN)
+
+    def init_process_group(self, *args: Any, **kwargs: Any) -> None:
+        """Stand in for torch.distributed.init_process_group."""
+        wishes = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
+        if self._untouched and os.getpid() == self._pid:
+            self._untouched = False
+            if self._is_met(wishes):
+                return
+            self.destroy_process_group()
+        self._init(wishes)
+
+    def destroy_process_group(self, group: Any = None) -> None:
+        """Stand in for torch.distributed.destroy_process_group.
+
+        The groups' objects are kept: collecting one that a DistributedDataParallel still holds
+        joins a Gloo thread that waits for the lock of the thread that joins it.
+        """
+        self._kept.extend(distributed_c10d._world.pg_map)
+        self._untouched = False
+        self._torch_destroy(group)
+
+    def _init(self, wishes: dict[str, Any]) -> None:
+        hosted = contextlib.nullcontext()
+        if self._is_of_all(wishes):
+            # Keys of an earlier group would lead to addresses where nobody listens any more.
+            fresh = PrefixStore(f"group-{self._made}", self._store)
+            self._made += 1
+            wishes = {**wishes, "init_method": None, "store": fresh}
+            wishes.update(rank=self._rank, world_size=self._world_size)
+        elif wishes.get("store") is None and _meeting_point(wishes) != self._address:
+            hosted = _hosted_by_rank_0()
+        with hosted:
+            self._torch_init(**wishes)
+
+    def _is_of_all(self, wishes: dict[str, Any]) -> bool:
+        """Tell whether a script means all ranks of the job, whatever meeting point it names."""
+        if wishes.get("store") is not None or os.getpid() != self._pid:
+            return False
+        address = urlsplit(wishes.get("init_method") or "env://")
+        asked = dict(parse_qsl(address.query))
+        wanted = [asked.get(name) or wishes.get(name, -1) for name in ("rank", "world_size")]
+        same = all(int(a) in (-1, b) for a, b in zip(wanted, (self._rank, self._world_size), strict=True))
+        return address.scheme == "env" or (same and address.scheme in ("tcp", "file"))
+
+    def _is_met(self, wishes: dict[str, Any]) -> bool:
+        if not self._is_of_all(wishes):
+            return False
+        there = {
+            "backend": (None, self._backend),
+            "init_method": (wishes.get("init_method"),),
+            "timeout": (None, distributed_c10d.default_pg_timeout),
+            "world_size": (-1, self._world_size),
+            "rank": (-1, self._rank),
+            "group_name": ("",),
+        }
+        return all(value in there.get(name, (None,)) for name, value in wishes.items())
+
+
+def _meeting_point(wishes: dict[str, Any]) -> tuple[str, int]:
+    """Return where a script's ranks are to find each other."""
+    address = urlsplit(wishes.get("init_method") or "env://")
+    if address.scheme == "env":
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return address.hostname or "", address.port or 0
+
+
+@contextlib.contextmanager
+def _hosted_by_rank_0() -> Iterator[None]:
+    """Have rank 0 of a group host its store, where the job has none."""
+    told = os.environ.pop(AGENT_STORE, None)
+    try:
+        yield
+    finally:
+        if told is not None:
+            os.environ[AGENT_STORE] = told

@@ -1,0 +1,102 @@
+"""Training libraries in a rank: each takes the ranks that are there, and none trains alone or starts more.
+
+They know torchrun's environment, but some look at a GPU or at their own arguments first: without either they
+take each rank for a process of its own. None of them is imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from minicluster.errors import MiniclusterError
+
+from minicluster.runtime.rank.imports import after_import
+
+_USE_CPU = "ACCELERATE_USE_CPU"
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_ACCELERATE_LAUNCHERS = ("notebook_launcher", "debug_launcher")
+_LIGHTNING_LAUNCHERS = (
+    "lightning.fabric.strategies.launchers.multiprocessing",
+    "lightning.pytorch.strategies.launchers.multiprocessing",
+    "lightning_fabric.strategies.launchers.multiprocessing",
+    "pytorch_lightning.strategies.launchers.multiprocessing",
+)
+
+
+class RanksAreThere(MiniclusterError):
+    """A library was asked to start the processes that it trains on, in a rank."""
+
+
+def prepare() -> None:
+    """Tell the libraries about the ranks; call it when torchrun's environment is set."""
+    for name, value in _defaults().items():
+        os.environ.setdefault(name, value)
+    after_import("accelerate.state", _join_on_cpu)
+    after_import("accelerate.launchers", _refuse_accelerate_launchers)
+    for name in _LIGHTNING_LAUNCHERS:
+        after_import(name, _refuse_lightning_launcher)
+
+
+def _defaults() -> dict[str, str]:
+    """Return what the libraries take for an argument that the cell leaves out."""
+    nodes, devices = os.environ["GROUP_WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"]
+    lightning = {"PL_TRAINER_NUM_NODES": nodes, "PL_TRAINER_DEVICES": devices}
+    fabric = {"LT_NUM_NODES": nodes, "LT_DEVICES": devices}
+    accelerate = {} if torch.cuda.is_available() else {_USE_CPU: "true"}
+    return {**lightning, **fabric, **accelerate}
+
+
+def _join_on_cpu(state: ModuleType) -> None:
+    """Have PartialState() heed the variable that Accelerator() heeds."""
+    make = state.PartialState.__init__
+
+    @wraps(make)
+    def made(self: Any, cpu: bool = False, **more: Any) -> None:
+        make(self, cpu or os.environ.get(_USE_CPU, "").lower() in _TRUE, **more)
+
+    state.PartialState.__init__ = made
+
+
+def _refuse_accelerate_launchers(launchers: ModuleType) -> None:
+    for name in _ACCELERATE_LAUNCHERS:
+        setattr(launchers, name, _refusing(getattr(launchers, name)))
+
+
+def _refusing(launch: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a launcher: with one process, and with no other number, it calls the function as it is."""
+
+    @wraps(launch)
+    def refuse(*args: Any, **named: Any) -> None:
+        asked = inspect.signature(launch).bind(*args, **named).arguments
+        if asked.get("num_processes") == 1:
+            return launch(*args, **named)
+        raise RanksAreThere(
+            f"{launch.__name__}() starts processes to train on: in a distributed cell they are there.",
+            f"Call {_name_of(asked['function'])} itself, or launch it with num_processes=1: "
+            "then each rank calls it.",
+        )
+
+    return refuse
+
+
+def _name_of(function: object) -> str:
+    return f"{getattr(function, '__name__', 'the function')}()"
+
+
+def _refuse_lightning_launcher(launchers: ModuleType) -> None:
+    launchers._MultiProcessingLauncher.__init__ = _no_launcher
+
+
+def _no_launcher(*_args: Any, **_named: Any) -> None:
+    raise RanksAreThere(
+        "Lightning's strategies ddp_notebook, ddp_fork and ddp_spawn start processes to train on: "
+        "in a distributed cell they are there.",
+        'Leave strategy= out, or say strategy="ddp".',
+    )

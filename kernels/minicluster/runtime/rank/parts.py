@@ -1,0 +1,81 @@
+"""What is large of a cell, kept on its task: the next cell of the same owner on the same gang has it already.
+
+It is in the task's own scratch folder, which belongs to one owner's gang and goes with it: nobody else's
+cell reads it, and nobody else puts anything there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from minicluster.runtime.agent.link import Link
+from minicluster.runtime.rank.mapped import memory_of
+
+KEPT_BYTES = 2 << 30
+"""Of cells before: more than this is removed, the longest unused first."""
+_AT_ONCE = 4
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class PartStore:
+    """A task's parts by their SHA-256; one is there only with all its bytes, their hash checked."""
+
+    def __init__(self, scratch: Path, kept_bytes: int = KEPT_BYTES) -> None:
+        self._folder = scratch / "parts"
+        self._kept_bytes = kept_bytes
+
+    def path(self, sha256: str) -> Path:
+        return self._folder / sha256
+
+    async def bring(self, parts: Collection[str], link: Link) -> None:
+        """Fetch those that are missing. Raises ServiceRefused, OSError.
+
+        Where the disk is full, parts of cells before give way.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._make_room, parts, self._kept_bytes)
+        try:
+            await self._fetch(parts, link)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            await asyncio.to_thread(self._make_room, parts, 0)
+            await self._fetch(parts, link)
+
+    async def _fetch(self, parts: Collection[str], link: Link) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def fetch(sha256: str) -> None:
+            async with gate:
+                fresh = self.path(sha256).with_suffix(".new")
+                await link.fetch_in_time(sha256, fresh)
+                fresh.replace(self.path(sha256))
+
+        missing = [one for one in parts if not self.path(one).exists()]
+        try:
+            # When one fails, none goes on into a file that the next attempt writes.
+            async with asyncio.TaskGroup() as group:
+                for one in missing:
+                    group.create_task(fetch(one))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def memory(self, sha256: str) -> memoryview:
+        """Return a part without reading it yet. What is written to it stays in this process."""
+        return memory_of(self.path(sha256))
+
+    def _make_room(self, used: Collection[str], kept_bytes: int) -> None:
+        """Remove what was kept of cells before, as far as it is more than this."""
+        for one in used:
+            if self.path(one).exists():
+                os.utime(self.path(one))
+        others = [path for path in self._folder.iterdir() if path.name not in used]
+        room = kept_bytes
+        for path in sorted(others, key=lambda path: -path.stat().st_mtime):
+            room -= path.stat().st_size
+            if room < 0 or path.suffix:
+                path.unlink()

@@ -1,0 +1,264 @@
+"""The life of one rank: a cell, run in a `__main__` of its own, in a process forked for it."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import faulthandler
+import fcntl
+import json
+import os
+import platform
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from minicluster.pickling import pickling
+from minicluster.capture import versions
+from minicluster.capture.cell import CellMistyped, CellSource
+from minicluster.changes.known import Known
+from minicluster.changes.returning import NOTHING, Return, Wish
+from minicluster.errors import MiniclusterError
+from minicluster.capture.home import Home
+from minicluster.capture.payload import CellPayload, LeftBehind
+from minicluster.results.result_file import write_result_file
+from minicluster.capture.sources import Source, remember
+from minicluster.train.outputs import OUTPUT
+from minicluster.train.snapshots.store import FOLDERS
+from minicluster.wire import RunOrder, Versions
+
+from minicluster.runtime.rank import birth, children, ending, environment, folders, group, libraries, memory, tracebacks, values
+from minicluster.runtime.agent import output
+from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime import system
+from minicluster.runtime.displays.install import Displays
+from minicluster.runtime.displays.limits import rank_bytes
+from minicluster.runtime.displays.publisher import Publisher
+from minicluster.runtime.rank.hints import hint_for_rank
+from minicluster.runtime.rank.parts import PartStore
+from minicluster.runtime.paths import AttemptPaths
+from minicluster.runtime.rank.randomness import seed_anew
+from minicluster.runtime.settings import TOKEN_FILE
+
+_RECORDS_FD_FROM = 200
+"""A number so high that a program started by the cell hardly has a file of its own there."""
+
+
+class NotebookDiffers(MiniclusterError):
+    """The cell was pickled by a Python whose functions this one cannot run."""
+
+
+@dataclass(frozen=True)
+class RankPipes:
+    """Descriptors to write to. control: one JSON line about how the cell ended."""
+
+    output: int
+    records: int
+    control: int
+
+
+class Rank:
+    """One rank from its birth to its last word."""
+
+    def __init__(self, folder: Path, local_rank: int, pipes: RankPipes) -> None:
+        self.paths = AttemptPaths(folder)
+        self.order = RunOrder.model_validate_json(self.paths.order.read_bytes())
+        self.local_rank = local_rank
+        self.rank = self.order.first_rank + local_rank
+        self.pipes = pipes
+        self.pid = os.getpid()
+        self.namespace: dict[str, Any] = _new_main().__dict__
+        self.given: frozenset[str] = frozenset()
+        self.sources: dict[str, Source] = {}
+        self.versions = Versions(python=platform.python_version())
+        self.reader = pickling.ANY_READER
+        self.group: group.GivenGroup | None = None
+        self.home = Home()
+        self.at_home = False
+        shown = self.paths.spool(f"display-{self.rank}")
+        self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
+        self.back = Return(Known({}), self.namespace, self.reader)
+
+    def run(self) -> int:
+        """Run the cell and return the process's exit code."""
+        try:
+            self._prepare()
+            payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
+            self._load(payload)
+            cell, value = self._execute(payload)
+            if os.getpid() != self.pid:
+                return 0  # A child that the cell forked, and that came through to its end.
+            ending.wait_for_the_rest(lambda name: self._say("waiting", what=f"its {name}"))
+            wish = self._wish(payload, cell, value)
+            shared = values.share(self._among, payload, self.back, wish, self.namespace)
+            if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
+                self._keep_result(payload, shared)
+            if self.group:
+                self.group.wait_for_all()
+        except BaseException as error:
+            return self._failed(error)
+        self._say("finished")
+        return 0
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(OSError):  # A full disk: then nobody learns where the rank is.
+            stacks.listen(self.paths.stacks(self.rank))
+        records_fd = fcntl.fcntl(self.pipes.records, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
+        os.close(self.pipes.records)
+        error_file = str(self.paths.error_file(self.rank))
+        os.environ.pop(TOKEN_FILE, None)
+        os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
+        os.environ[environment.RECORDS_FD] = str(records_fd)
+        os.environ[FOLDERS] = os.pathsep.join(map(str, memory.job_folders(self.order.job_id)))
+        scratch = self.paths.folder.parent
+        os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
+        threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
+        torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
+        seed_anew()
+        group.choose_interface(self.order.master_addr)
+        backend = group.choose_device(self.local_rank, self.order.local_world_size)
+        libraries.prepare()
+        if self.order.fault_tolerant:
+            group.have_none(self.order.master_addr)
+        else:
+            self.group = group.GivenGroup(backend)
+            self.group.make()
+
+    def _load(self, payload: CellPayload) -> None:
+        self.displays.install()
+        self._take_place(payload)
+        notebook = Versions.model_validate(payload.versions)
+        self.reader = versions.reader(self.versions, notebook)
+        try:
+            foreign = bool(self.reader.against_code)
+            names = payload.open_names(PartStore(self.paths.folder.parent).memory)
+            given, known = pickling.load_known(names, payload.shared, self.namespace, foreign)
+        except pickling.ForeignCode:
+            raise NotebookDiffers(
+                f"A function or class of the notebook came along, which is code of Python {notebook.python}; "
+                f"rank {self.rank} runs {self.versions.python} and cannot take it.",
+                "Define it inside this cell, or in a .py file beside the notebook, and import it.",
+            ) from None
+        self.namespace.update(given)
+        self.given = frozenset(given)
+        self.back = Return(known, self.namespace, self.reader)
+
+    def _take_place(self, payload: CellPayload) -> None:
+        self.home, self.at_home = payload.home, folders.at_home(self.order, payload)
+        folders.enter(self.order, payload, self.paths, self.rank)
+        if payload.script:
+            self.namespace["__file__"] = folders.enter_script(self.order, payload, self.paths, self.rank)
+        children.prepare(self.namespace)
+
+    def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
+        self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
+        remember(self.sources)
+        stacks.tell_cell(self.paths.cell, payload.filename, payload.source)
+        cell = _parsed(payload)
+        value = None
+        try:
+            exec(cell.body, self.namespace)  # noqa: S102 - running the user's cell is the purpose
+            if cell.value is not None:
+                value = eval(cell.value, self.namespace)  # noqa: S307 - as above
+        except SystemExit as ended:
+            if ended.code not in (None, 0):
+                raise
+        finally:
+            if payload.script:
+                cell, value = replace(cell, value=None), None
+            if os.getpid() == self.pid:
+                # Whoever brings the result brings the value, too: the notebook shows it.
+                brings = self.order.brings_result and self.local_rank == 0
+                self.displays.finish(value if brings else None)
+        return cell, value
+
+    def _wish(self, payload: CellPayload, cell: CellSource, value: Any) -> Wish:
+        return Wish(
+            names=cell.assigned if payload.pull is None else payload.pull,
+            value=value if cell.value is not None else NOTHING,
+            only=payload.pull is not None,
+            at_home=self.given,
+            limit_bytes=payload.result_limit_bytes,
+        )
+
+    def _keep_result(self, payload: CellPayload, shared: values.Shared) -> None:
+        absent = [name for name in payload.pull or () if name not in self.namespace]
+        left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
+        write_result_file(self.paths.result, self.back, shared.wish, left, shared.sentences)
+
+    def _failed(self, error: BaseException) -> int:
+        if isinstance(error, SystemExit):
+            code, message = _exit_of(error)
+            account = tracebacks.exit_account(message, code)
+        else:
+            code, text = 1, tracebacks.render(error, self.sources)
+            hint = hint_for_rank(error, self.home, at_home=self.at_home)
+            account = tracebacks.account_of(error, text, code, hint)
+            print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
+        if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
+            tracebacks.write_account(self.paths.error_file(self.rank), account)
+            self._say("failed", exit_code=code)
+        return code
+
+    @property
+    def _among(self) -> values.Among:
+        order = self.order
+        size = 1 if order.fault_tolerant else order.world_size
+        store = order.master_addr, order.master_port
+        return values.Among(self.rank, size, store, lambda what: self._say("waiting", what=what))
+
+    def _say(self, event: str, **more: Any) -> None:
+        os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
+
+
+def live(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> NoReturn:
+    """Be a rank, from the fork to the exit."""
+    code = 1
+    try:
+        birth.leave_parent(zygote_pid)
+        birth.take_streams(pipes.output)
+        faulthandler.enable(sys.stderr)
+        code = Rank(folder, local_rank, pipes).run()
+        _leave()
+    finally:
+        system.flush_c_streams()
+        # Tearing down process groups can deadlock, and takes seconds when it does not.
+        os._exit(code)
+
+
+def _leave() -> None:
+    """Do what Python does at exit for the user's code: wait for threads, call atexit functions."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        print(tracebacks.render(error), end="", file=sys.stderr)  # noqa: T201 - as Python does
+
+
+def _parsed(payload: CellPayload) -> CellSource:
+    """Parse the cell; another Python than the notebook's may not take what that one took."""
+    try:
+        return CellSource.parse(payload.source, payload.filename)
+    except CellMistyped as mistake:
+        raise mistake.error from None
+
+
+def _new_main() -> ModuleType:
+    """Make a `__main__` for the cell, so that what it defines pickles as in a notebook."""
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module
+
+
+def _exit_of(error: SystemExit) -> tuple[int, str]:
+    if isinstance(error.code, int):
+        return error.code & 0xFF or 1, f"sys.exit({error.code})"
+    print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
+    return 1, str(error.code)

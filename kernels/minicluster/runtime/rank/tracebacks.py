@@ -1,0 +1,113 @@
+"""An exception in a rank, told for the person who wrote the cell.
+
+The account is written in the format of torch elastic's error files, so that scripts under torch's
+own `@record` and cells are read alike.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from minicluster.errors import MiniclusterError
+from minicluster.capture.sources import Source
+from minicluster.wire import TRACEBACK_CHARS, shortened
+
+from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.paths import write_whole
+
+_OWN_FOLDER = str(Path(__file__).parent)
+_MESSAGE_CHARS = 4000
+
+_CUDA_MEMORY = "The GPU's memory is full. Use a smaller batch, accumulate gradients, or train in bf16."
+_MEMORY = "The node's memory is full. Use a smaller batch, fewer loader processes, or load the data in parts."
+_SECONDARY = "The link to another rank broke, mostly because that rank ended first: look at its error."
+_SHARED_MEMORY = "Shared memory (/dev/shm) is too small for the loader's processes: use num_workers=0."
+
+
+def render(error: BaseException, sources: Mapping[str, Source] | None = None) -> str:
+    """Return the traceback without the frames of this package's runtime.
+
+    sources: texts of other cells by the name of their file, with what a notebook calls them.
+    """
+    summary = traceback.TracebackException.from_exception(error)
+    _trim(summary)
+    text = "".join(summary.format())
+    for name, source in (sources or {}).items():
+        text = text.replace(f'  File "{name}", line', f'  File "{source.shown_as}", line')
+    return shortened(text, TRACEBACK_CHARS)
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exception says; its own `__str__` may raise."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"its __str__ raised {type(failed).__name__}"
+
+
+def account_of(error: BaseException, text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
+    """Return what the error file holds. `text` is the rendered traceback; hint: what is known better here."""
+    said = error.message if isinstance(error, MiniclusterError) else words_of(error)
+    kind = type(error).__name__
+    now = time.time()
+    return {
+        "message": {
+            "message": (f"{kind}: {said}" if said else kind)[:_MESSAGE_CHARS],
+            "errorCode": exit_code,
+            "extraInfo": {
+                "py_callstack": text,
+                "timestamp": str(int(now)),
+                "at": now,
+                "hint": error.hint if isinstance(error, MiniclusterError) else hint or hint_for(error),
+                "interrupted": isinstance(error, KeyboardInterrupt),
+                stacks.FRAMES: stacks.frames_of(error),
+            },
+        }
+    }
+
+
+def exit_account(message: str, exit_code: int) -> dict[str, Any]:
+    """Return what the error file holds after sys.exit() with something other than success."""
+    now = time.time()
+    extra = {"py_callstack": "", "timestamp": str(int(now)), "at": now, "exit": True}
+    return {"message": {"message": message[:_MESSAGE_CHARS], "errorCode": exit_code, "extraInfo": extra}}
+
+
+def write_account(path: Path, account: dict[str, Any]) -> None:
+    write_whole(path, json.dumps(account).encode())
+
+
+def hint_for(error: BaseException) -> str:
+    """Return what to do about the usual errors, empty for others."""
+    kind, text = type(error).__name__, words_of(error)
+    return next((hint for fits, hint in _HINTS if fits(kind, text)), "")
+
+
+def _lost_link(kind: str, text: str) -> bool:
+    parts = ("Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted")
+    return kind == "DistNetworkError" or any(part in text for part in parts) or "[gloo" in text
+
+
+_HINTS: tuple[tuple[Callable[[str, str], bool], str], ...] = (
+    (lambda kind, text: kind == "OutOfMemoryError" or "CUDA out of memory" in text, _CUDA_MEMORY),
+    (lambda kind, text: kind == "MemoryError" or "can't allocate memory" in text, _MEMORY),
+    (lambda kind, text: "bus error" in text.lower() and "shared memory" in text.lower(), _SHARED_MEMORY),
+    (_lost_link, _SECONDARY),
+)
+
+
+def _trim(summary: traceback.TracebackException | None) -> None:
+    if summary is None:
+        return
+    kept = [frame for frame in summary.stack if not frame.filename.startswith(_OWN_FOLDER)]
+    # Without any, the line that announces them goes, too.
+    summary.stack = traceback.StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
+    _trim(summary.__cause__)
+    _trim(summary.__context__)
+    for inner in summary.exceptions or ():
+        _trim(inner)

@@ -1,0 +1,202 @@
+"""The values of all ranks at a cell's end: rank 0 learns which differ, and gathers those of --gather.
+
+Ranks speak through the attempt's store, over a connection of their own: no process group is needed, and a
+rank that ended or hangs keeps nobody for long. What goes wrong here is told beside the result, which comes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from minicluster.pickling import pickling
+from minicluster.changes.likeness import likeness
+from minicluster.changes.returning import Return, Wish
+from minicluster.capture.payload import CellPayload
+
+from minicluster.runtime.rank.differences import Differences, late_sentence
+
+_COMPARE_WAIT_S, _GATHER_WAIT_S = 3.0, 120.0
+"""How long rank 0 waits for the others after its own end. Not for ever: they may wait for rank 0."""
+_TELL_AFTER_S, _LOOK_S, _STORE_S = 2.0, 0.02, 10.0
+_PIECE_BYTES = 4 << 20
+"""The store refuses more than 8 MB at once."""
+_GATHER_BYTES = 256 << 20
+"""What all ranks together may put into the store's memory."""
+
+
+@dataclass(frozen=True)
+class Among:
+    """A rank's place among the others.
+
+    store: its host and port. tell_waiting: called with what is waited for, when it takes some time.
+    """
+
+    rank: int
+    size: int
+    store: tuple[str, int]
+    tell_waiting: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a rank says at its end.
+
+    likenesses: by name a digest of each value that would come back; empty where there is none.
+    missing: gathered names that the rank cannot give, and why. sizes: bytes of those that it gives, in order.
+    """
+
+    likenesses: Mapping[str, str]
+    missing: Mapping[str, str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What is to come back after the ranks have spoken, and what there is to say."""
+
+    wish: Wish
+    differences: Differences = field(default_factory=Differences)
+    said: tuple[str, ...] = ()
+
+    def sentences(self, stayed: Collection[str]) -> Sequence[str]:
+        return (*self.differences.sentences(stayed), *self.said)
+
+
+def share(among: Among, payload: CellPayload, back: Return, wish: Wish, namespace: dict[str, Any]) -> Shared:
+    """Say what this rank has; on rank 0, hear the others, and put lists in the place of gathered names."""
+    nothing = not wish.names and (wish.only or not payload.names)
+    if not payload.gather and (nothing or among.size == 1):
+        return Shared(wish)
+    try:
+        return _Sharing(among, payload, namespace).share(back, wish)
+    except Exception as error:
+        # Any object's own methods may raise anything; the store may be gone.
+        return Shared(wish, said=(f"The ranks' values could not be compared or gathered: {error}",))
+
+
+class _Sharing:
+    def __init__(self, among: Among, payload: CellPayload, namespace: dict[str, Any]) -> None:
+        self._among, self._gather, self._namespace = among, payload.gather, namespace
+        self._limit_bytes = min(payload.result_limit_bytes, _GATHER_BYTES) // among.size
+        self._wait_s = _GATHER_WAIT_S if payload.gather else _COMPARE_WAIT_S
+
+    def share(self, back: Return, wish: Wish) -> Shared:
+        coming = back.coming(wish)
+        looks = {name: likeness(it) or "" for name, it in coming.items() if name not in self._gather}
+        pickles, missing = self._pickled()
+        word = Word(looks, missing, {name: len(data) for name, data in pickles.items()})
+        if self._among.rank:
+            self._tell(word, b"".join(pickles.values()))
+            return Shared(wish)
+        words = self._heard()
+        late = [rank for rank in range(1, self._among.size) if rank not in words]
+        said = [late_sentence(late, self._wait_s, gathering=bool(self._gather))] if late else []
+        gathered, more = self._gathered(word, words)
+        self._namespace.update(gathered)
+        differences = Differences(looks, {rank: it.likenesses for rank, (it, _) in words.items()})
+        wish = replace(wish, names=tuple(dict.fromkeys([*wish.names, *gathered])))
+        return Shared(wish, differences, (*said, *more))
+
+    def _pickled(self) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Pickle each gathered name; say why of those that cannot be."""
+        pickles: dict[str, bytes] = {}
+        missing: dict[str, str] = {}
+        left_bytes = self._limit_bytes
+        for name in dict.fromkeys(self._gather):
+            if name not in self._namespace:
+                missing[name] = "the rank has no such name"
+                continue
+            try:
+                one = {name: self._namespace[name]}
+                pickles[name] = pickling.dumps(one, self._namespace, "A gathered name", left_bytes)
+                left_bytes -= len(pickles[name])
+            except pickling.NotPicklable as refused:
+                missing[name] = "; ".join(map(str, refused.culprits))
+        return pickles, missing
+
+    # Between ranks.
+
+    def _connect(self) -> TCPStore:
+        return TCPStore(*self._among.store, is_master=False, timeout=timedelta(seconds=_STORE_S))
+
+    def _tell(self, word: Word, data: bytes) -> None:
+        store, rank = self._connect(), self._among.rank
+        for place in range(0, len(data), _PIECE_BYTES):
+            store.set(f"values-{rank}-{place}", data[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
+        text = json.dumps(asdict(word)).encode()
+        for place in range(0, len(text), _PIECE_BYTES):
+            store.set(f"values-{rank}-word-{place}", text[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
+        store.set(f"values-{rank}", str(len(text)))
+
+    def _heard(self) -> dict[int, tuple[Word, bytes]]:
+        """Return what each other rank said, and the bytes of what it gives; of those that spoke in time."""
+        if self._among.size == 1:
+            return {}
+        store, began, told = self._connect(), time.monotonic(), False
+        silent = set(range(1, self._among.size))
+        heard: dict[int, tuple[Word, bytes]] = {}
+        while True:
+            for rank in sorted(silent):
+                if store.check([f"values-{rank}"]):
+                    silent.discard(rank)
+                    heard[rank] = _read(store, rank)
+            waited_s = time.monotonic() - began
+            if not silent or waited_s > self._wait_s:
+                return dict(sorted(heard.items()))
+            if waited_s > _TELL_AFTER_S and not told:
+                told = True
+                self._among.tell_waiting(f"the values of rank {min(silent)}")
+            time.sleep(_LOOK_S)
+
+    # On rank 0.
+
+    def _gathered(
+        self, mine: Word, words: Mapping[int, tuple[Word, bytes]]
+    ) -> tuple[dict[str, list[Any]], list[str]]:
+        """Return a list for each name that any rank has, and a sentence for each value that is missing."""
+        values: dict[str, list[Any]] = {name: [None] * self._among.size for name in self._gather}
+        missing = {0: dict(mine.missing)}
+        for name in mine.sizes:
+            values[name][0] = self._namespace[name]
+        for rank, (word, data) in words.items():
+            missing[rank] = dict(word.missing)
+            start = 0
+            for name, size in word.sizes.items():
+                try:
+                    piece = data[start : start + size]
+                    values[name][rank] = pickling.loads(piece, self._namespace, False)[name]
+                except Exception as error:  # A pickle may import and run anything that the cell used.
+                    missing[rank][name] = f"it cannot be opened on rank 0: {type(error).__name__}: {error}"
+                start += size
+        nobody = [name for name in values if all(name in of_rank for of_rank in missing.values())]
+        said = [
+            f"--gather: rank {rank}'s `{name}` is missing, None stands in its place: {reason}"
+            for rank, reasons in missing.items()
+            for name, reason in reasons.items()
+            if name not in nobody
+        ]
+        said += [f"--gather: no rank gives `{name}`: {missing[0][name]}" for name in nobody]
+        return {name: them for name, them in values.items() if name not in nobody}, said
+
+
+def _read(store: TCPStore, rank: int) -> tuple[Word, bytes]:
+    text = _pieces(store, f"values-{rank}-word", int(store.get(f"values-{rank}")))
+    word = Word(**json.loads(text))
+    return word, _pieces(store, f"values-{rank}", sum(word.sizes.values()))
+
+
+def _pieces(store: TCPStore, key: str, size: int) -> bytes:
+    data = bytearray()
+    for place in range(0, size, _PIECE_BYTES):
+        data += store.get(f"{key}-{place}")
+        with suppress(RuntimeError):  # It only frees memory.
+            store.delete_key(f"{key}-{place}")
+    return bytes(data)

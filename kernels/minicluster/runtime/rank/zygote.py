@@ -1,0 +1,166 @@
+"""The parent of the ranks: imports torch once, then forks a rank in milliseconds.
+
+It must stay single-threaded and must never touch CUDA: a child forked from a process that ran
+threads hangs in OpenMP, and CUDA does not survive a fork. It speaks with the agent over one
+SOCK_SEQPACKET socket: JSON messages, with descriptors beside them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from minicluster.runtime import system
+
+MESSAGE_BYTES = 64 * 1024
+_MOST_FDS = 8
+NICENESS = 5
+"""Of the ranks, so that the agent beside them is heard however busy the machine is."""
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+Birth = Callable[[], NoReturn]
+"""What a forked child goes on with."""
+
+
+class Zygote:
+    """The loop that forks on order and reports the exits of its children."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._pid = os.getpid()
+        self._children: set[int] = set()
+        self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def serve(self) -> Birth | None:
+        """Return in a child with what it is to do, in the zygote None when the agent is gone."""
+        while True:
+            readable, _, _ = select.select([self._channel, self._woken], [], [])
+            if self._woken in readable:
+                os.read(self._woken, 4096)
+                self._reap()
+            if self._channel in readable:
+                message, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, _MOST_FDS)
+                if not message:
+                    return None
+                birth = self._fork(json.loads(message), fds)
+                if birth:
+                    return birth
+
+    def _fork(self, order: dict[str, Any], fds: list[int]) -> Birth | None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._say(event="refused", name=order["name"], reason=error.strerror)
+            pid = -1
+        if pid == 0:
+            return self._birth(order, fds)
+        for fd in fds:
+            os.close(fd)
+        if pid > 0:
+            self._children.add(pid)
+            self._say(event="forked", name=order["name"], pid=pid)
+        return None
+
+    def _birth(self, order: dict[str, Any], fds: list[int]) -> Birth:
+        from minicluster.runtime.rank import rank, store
+
+        signal.set_wakeup_fd(-1)
+        self._channel.close()
+        os.close(self._woken)
+        os.close(self._waker)
+        if order["kind"] == "store":
+            return lambda: store.serve(self._pid, *fds)
+        return lambda: rank.live(self._pid, Path(order["folder"]), order["local_rank"], rank.RankPipes(*fds))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._children:  # Others are orphans that were adopted.
+                self._children.discard(pid)
+                self._say(event="exited", pid=pid, status=status)
+
+    def _say(self, **message: Any) -> None:
+        self._channel.send(json.dumps(message).encode())
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def preload() -> None:
+    """Import what every rank needs, while a thread pool cannot start."""
+    with _single_threaded():
+        import numpy  # noqa: F401
+        import torch
+        import torch._dynamo
+        import torch.distributed
+        import torch.distributed.checkpoint
+        import torch.nn.parallel
+        import torch.utils.data  # noqa: F401
+
+        from minicluster.runtime.rank import rank, store  # noqa: F401
+    _keep_finalizers_here()
+    gc.collect()
+    gc.freeze()  # Keeps the collector from writing to pages shared with the children.
+
+
+def _keep_finalizers_here() -> None:
+    """Have no child finalize at its exit what it only inherited.
+
+    torch's libraries would take 50-200 ms of each exit to be unregistered.
+    """
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+
+
+def main() -> int:
+    channel, agent_pid = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    system.die_with_parent(agent_pid)
+    system.adopt_orphans()
+    os.nice(NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        preload()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"[:2000]
+        channel.send(json.dumps({"event": "broken", "reason": text}).encode())
+        traceback.print_exc()
+        return 1
+    zygote = Zygote(channel)
+    channel.send(b'{"event": "ready"}')
+    birth = zygote.serve()
+    if birth:
+        birth()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
