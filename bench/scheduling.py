@@ -18,14 +18,14 @@ from statistics import fmean
 
 from targets import Target, close
 
-from minicluster_hub.scheduling.policies import POLICIES
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S
-from minicluster_hub.simulator.compare import Row, Setting, compare, replay
-from minicluster_hub.simulator.work import Shape, TracedJob
-from minicluster_hub.simulator.traces import read
-from minicluster_hub.simulator.traces.synthetic import Lab, draw
+from minicluster_hub.scheduling.policies import POLICIES
 from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.command.table import legend, table
+from minicluster_hub.simulator.compare import Row, Setting, compare, replay
+from minicluster_hub.simulator.traces import read
+from minicluster_hub.simulator.traces.synthetic import Lab, draw
+from minicluster_hub.simulator.work import Shape, TracedJob
 
 LAB = Setting(Shape(3, 4))
 POLLUX = Setting(Shape(16, 4))

@@ -16,17 +16,17 @@ from statistics import median, quantiles
 
 from targets import Target, close
 
-from minicluster_hub.scheduling.base import JobView, Snapshot
-from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
+from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.compare import Setting
-from minicluster_hub.simulator.work import Shape, TracedJob, works
+from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
 from minicluster_hub.simulator.replay import Rules, Simulation, Start
 from minicluster_hub.simulator.traces import read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
-from minicluster_hub.simulator.command.files import TraceFile
+from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 LAB = Setting(Shape(3, 4))
 KNOWN: dict[str, Callable[[JobView], JobView]] = {

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from minicluster_hub.scheduling.base import JobView, Policy
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
+from minicluster_hub.scheduling.base import JobView, Policy
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.policies.time_slice import TimeSlice
 from minicluster_hub.simulator.compare import Setting
 from minicluster_hub.simulator.model import PowerLaw
-from minicluster_hub.simulator.work import Shape, TracedJob, works
 from minicluster_hub.simulator.replay import Rules, Simulation, Start
+from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 LAB = Setting(Shape(3, 4))
 HOUR_S = 3600.0

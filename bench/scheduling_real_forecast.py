@@ -14,8 +14,8 @@ from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.work import Work
 from minicluster_hub.simulator.replay import Rules, simulate
+from minicluster_hub.simulator.work import Work
 
 
 @dataclass(frozen=True)

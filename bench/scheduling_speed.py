@@ -22,8 +22,8 @@ from pathlib import Path
 from targets import Target, close
 
 from minicluster_hub.scheduling.allocation.assign import assign
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 

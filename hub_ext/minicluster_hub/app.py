@@ -17,15 +17,15 @@ from traitlets.config import Application
 
 from minicluster.wire import OutputLimits
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.servers.idle_options import IdleOptions
+from minicluster_hub.hub.quick_import import import_quickly
+from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
 from minicluster_hub.notices.options import NoticeOptions
-from minicluster_hub.usage.options import PeopleOptions
-from minicluster_hub.hub.quick_import import import_quickly
-from minicluster_hub.web.request_options import RequestOptions
 from minicluster_hub.policy.options import PolicyOptions
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.servers.idle_options import IdleOptions
 from minicluster_hub.storage.options import StorageOptions
+from minicluster_hub.support.rates import RequestOptions
+from minicluster_hub.usage.options import PeopleOptions
 
 ENGINES = {
     "local": "minicluster_hub.engines.local.engine:LocalEngine",

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from minicluster_hub.hub import swarm_config, addresses
-from minicluster_hub.hub.request_limits import limit_requests
+from tornado.httpserver import HTTPServer
+
+from minicluster_hub.hub import swarm_config
 from minicluster_hub.login.accounts_file import ADMIN_GROUP
-from minicluster_hub.support.processes import DATA_LABEL
 from minicluster_hub.settings import Settings
+from minicluster_hub.support.processes import DATA_LABEL
 
 SERVICE = "minicluster"
 SPAWNER = "minicluster-spawner"
 READ, SUBMIT, ADMIN, PLACE = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place"))
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
+
+MOST_BYTES = 1 << 18
+"""All that pages and programs send the hub is short; names of 3000 people at once are the longest."""
+_BODY_S = 60.0
 
 
 def configure(
@@ -65,8 +72,8 @@ def configure(
     direct_url = service_url or f"http://127.0.0.1:{settings.ports.service}"
     if settings.domain:
         hub_url = swarm.public_url if swarm else settings.browsers_url
-        addresses.use_subdomains(c, hub_url, direct_url)
-    c.Spawner.environment = addresses.environment(SERVICE, settings.url, direct_url)
+        use_subdomains(c, hub_url, direct_url)
+    c.Spawner.environment = environment(SERVICE, settings.url, direct_url)
     external = {"url": service_url, "api_token": service_token}
     c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
     if spawner_token:
@@ -152,3 +159,58 @@ def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any
         ],
         "environment": {DATA_LABEL: str(settings.data_dir)},
     }
+
+
+# Where notebook servers find the job service, and where their users' browsers do.
+# With per-user subdomains (JupyterHub.subdomain_host) the service has a domain of its own; the proxy knows it
+# by no other. A server then speaks to the service itself, and is told the domain for the links that it shows.
+
+
+def use_subdomains(c: Any, hub_url: str, direct_url: str) -> None:
+    """Give users' servers and services names below the hub's: then they share no origin.
+
+    hub_url: as browsers type it, without a path. direct_url: of the job service, as the proxy reaches it.
+    Notebooks outside of the hub know the hub's name alone: the service is there, too, for who shows a token.
+    """
+    c.JupyterHub.subdomain_host = hub_url
+    # A page below a name can set cookies for that name, and so put its own login in another's place. Browsers
+    # refuse that for names that begin with `__Host-`, which TLS alone may have.
+    c.JupyterHub.cookie_host_prefix_enabled = hub_url.startswith("https:")
+    c.Proxy.extra_routes = {f"{urlsplit(hub_url).hostname}/services/minicluster/": direct_url}
+
+
+def environment(service: str, proxy_url: str, direct_url: str) -> dict[str, Callable[[Any], str]]:
+    """Return variables as Spawner.environment takes them: functions of a spawner, called at each start.
+
+    proxy_url, direct_url: of the public port and of the service, as this machine reaches them.
+    """
+
+    def path(settings: dict[str, Any]) -> str:
+        return f"{settings['base_url']}services/{service}/"
+
+    def url(spawner: Any) -> str:
+        settings = spawner.user.settings
+        return (direct_url if settings.get("subdomain_host") else proxy_url) + path(settings)
+
+    def pages(spawner: Any) -> str:
+        settings = spawner.user.settings
+        if not settings.get("subdomain_host"):
+            return ""
+        hub = urlsplit(settings["subdomain_host"])
+        domain = settings["subdomain_hook"](service, hub.hostname, kind="service")
+        port = f":{hub.port}" if hub.port else ""
+        return f"{hub.scheme}://{domain}{port}{path(settings)}"
+
+    return {"MINICLUSTER_URL": url, "MINICLUSTER_PAGES": pages}
+
+
+# What a single request may bring to the hub, and how long it may take.
+
+
+def limit_requests() -> None:
+    """Have servers made from now on refuse longer bodies. JupyterHub has no setting for it.
+
+    Tornado's own limit is 100 MB, kept in memory until the whole body came: strangers, who send a login form
+    that never ends, and some dozen times, would have all of the machine's.
+    """
+    HTTPServer.configure(None, max_body_size=MOST_BYTES, body_timeout=_BODY_S)

@@ -11,8 +11,8 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 
 from minicluster_hub.control.status_cache import Board
-from minicluster_hub.listeners import ServiceBroken, bind
 from minicluster_hub.jobs.records import TaskState
+from minicluster_hub.listeners import ServiceBroken, bind
 
 
 class FormerAgents:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from socket import socket
 from typing import Any
 
@@ -28,18 +29,33 @@ from tornado.httputil import (
 )
 from tornado.iostream import IOStream
 from tornado.routing import Router, URLSpec
-from tornado.web import Application, RequestHandler
+from tornado.web import Application, RedirectHandler, RequestHandler
 
+from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.control.leader_election import Duty
-from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.web.router import Door
-from minicluster_hub.leader_proxy import as_it_came
-from minicluster_hub.web.routes import agent_specs, url_specs
+from minicluster_hub.leader_proxy import Door, as_it_came
+from minicluster_hub.pages import handlers
 from minicluster_hub.support.tls import ServiceTls
+from minicluster_hub.web.auth import LoginCallback
+from minicluster_hub.web.base import NotFoundHandler
+from minicluster_hub.web.context import ApiLimits, Context
+from minicluster_hub.web.route import Route, Scope, Who, path_pattern
 
 _ANY_BODY_BYTES = 2**50
 """Tornado's own limit, which would cut the connection without a word; each handler has its own."""
 _LIMITS = {"max_body_size": _ANY_BODY_BYTES, "max_buffer_size": 8 * 1024 * 1024}
+
+_PAGE: dict[str, Any] = {"scope": Scope.READ, "answer": "text/html"}
+PAGE_ROUTES: tuple[Route, ...] = (
+    Route("GET", "", handlers.JobsPage, "Jobs", **_PAGE),
+    Route("GET", "jobs/{job_id}", handlers.JobPage, "One job", **_PAGE),
+    Route("GET", "nodes", handlers.NodesPage, "Nodes", **_PAGE),
+    Route("GET", "images", handlers.ImagesPage, "Images", **_PAGE),
+    Route("GET", "storage", handlers.StoragePage, "Storage", **_PAGE),
+    Route("GET", "queue", handlers.QueuePage, "Queue", **_PAGE),
+)
+_AGENTS = (Who.TASK, Who.KEEPER, Who.MACHINE)
+_NO_PAGE = {"GET": Route("GET", "other", handlers.NoPage, "No page", **_PAGE)}
 
 
 @dataclass(frozen=True)
@@ -274,3 +290,48 @@ def _access_log(log: logging.Logger) -> Callable[[RequestHandler], None]:
         log.log(level, "%s %s %s from %s", status, request.method, request.path, request.remote_ip)
 
     return access
+
+
+# What tornado serves: the API, the pages, the login, static files, and 404 for the rest.
+
+
+def url_specs(context: Context, *, agents: bool = True) -> list[URLSpec]:
+    """Return what tornado serves: the tables, the login, static files, and 404 for the rest.
+
+    agents: also what agents of tasks and of nodes ask.
+    """
+    routes = [route for route in API_ROUTES if agents or route.who not in _AGENTS]
+    static = Path(__file__).parent.parent / "static"
+    prefix = context.prefix
+    return [
+        *_specs((*routes, *PAGE_ROUTES), context),
+        URLSpec(f"{prefix}oauth_callback", LoginCallback, {"context": context}),
+        URLSpec(f"{prefix}static/(.*)", handlers.StaticFiles, {"path": str(static)}),
+        URLSpec(prefix.rstrip("/"), RedirectHandler, {"url": prefix, "permanent": False}),
+        URLSpec(f"{prefix}jobs/?", RedirectHandler, {"url": prefix, "permanent": False}),
+        URLSpec(f"{prefix}(?!api/).*", handlers.NoPage, {"context": context, "routes": _NO_PAGE}),
+        URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
+    ]
+
+
+def agent_specs(context: Context) -> list[URLSpec]:
+    """Return what agents ask, and 404 for the rest."""
+    routes = [route for route in API_ROUTES if route.who in _AGENTS or route.path == "health"]
+    return [
+        *_specs(routes, context),
+        URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
+    ]
+
+
+def _specs(routes: Iterable[Route], context: Context) -> list[URLSpec]:
+    """Return one rule for each path; its handler gets the routes by their methods."""
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [_spec(path, methods, context) for path, methods in by_path.items()]
+
+
+def _spec(path: str, methods: dict[str, Route], context: Context) -> URLSpec:
+    arguments: dict[str, Any] = {"context": context, "routes": methods}
+    handler = next(iter(methods.values())).handler
+    return URLSpec(f"{context.prefix}{path_pattern(path)}", handler, arguments)

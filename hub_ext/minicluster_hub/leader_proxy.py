@@ -16,8 +16,11 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 from tornado.iostream import StreamClosedError
+from tornado.routing import Router
 from tornado.tcpclient import TCPClient
+from tornado.web import Application
 
+from minicluster_hub.control.leader_election import Duty
 from minicluster_hub.web.errors import ApiError, answer
 
 PASSED_ON = "Minicluster-Passed-On"
@@ -28,6 +31,9 @@ _ANY_BODY_BYTES = 2**50
 _WHO, _HOW = "X-Real-Ip", "X-Scheme"
 """Whom and by what the proxy saw: a server that believes a proxy reads these first of all."""
 _OF_ONE_HOP = ("Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Expect")
+
+_OWN = "health"
+_TASKS = ("api/tasks/", "api/keepers/")
 
 
 class Refusal(HTTPMessageDelegate):
@@ -178,3 +184,55 @@ def _onward(headers: HTTPHeaders) -> HTTPHeaders:
         if name not in _OF_ONE_HOP:
             onward.add(name, value)
     return onward
+
+
+# Who answers a request: this service or, while it stands by, the one that leads.
+# A service that stands by knows only whether it is well itself. All else is passed on, body and answer piece by
+# piece: the policy, the queue, who may read what is in the leader's memory. Agents are told to go to the leader
+# themselves: they know all services, and the way is shorter.
+
+
+class Door(Router):
+    """Takes each request to who answers it. tls: what one job service shows another.
+
+    of_users: users come in here, too; else what is not for agents is not passed on, but unknown.
+    """
+
+    def __init__(
+        self,
+        inside: Application,
+        duty: Duty,
+        prefix: str,
+        tls: ssl.SSLContext | None = None,
+        *,
+        of_users: bool = True,
+    ) -> None:
+        self._inside = inside
+        self._duty = duty
+        self._prefix = prefix
+        self._tls = tls
+        self._of_users = of_users
+
+    def find_handler(self, request: HTTPServerRequest, **_kwargs: object) -> HTTPMessageDelegate:
+        path = request.path.removeprefix(self._prefix)
+        of_agents = path.startswith(_TASKS)
+        if self._duty.leads or path == _OWN or not (of_agents or self._of_users):
+            return self._inside.find_handler(request)
+        if of_agents:
+            return Refusal(request, not_leading(self._duty.leader_url))
+        if not self._duty.leader_url or PASSED_ON in request.headers:
+            return Refusal(request, nobody_leads())
+        return PassOn(request, self._duty.leader_url, self._duty.moved, nobody_leads(), self._tls)
+
+
+def not_leading(leader_url: str) -> ApiError:
+    told = f"the one at {leader_url} does" if leader_url else "which one does is not known yet"
+    return ApiError(
+        503, "not_leading", f"this job service stands by; {told}", "ask the next one of your list"
+    )
+
+
+def nobody_leads() -> ApiError:
+    return ApiError(
+        503, "no_leader", "no job service leads at this moment; one takes over within seconds", "try again"
+    )

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster_hub.storage.artifacts import Retention
 from minicluster_hub.control.leader_election import Duty
-from minicluster_hub.web.context import Context
 from minicluster_hub.servers.idle_watch import IdleWatch
+from minicluster_hub.storage.artifacts import Retention
 from minicluster_hub.storage.retention import OldJobsRemoval
+from minicluster_hub.web.context import Context
 
 
 @dataclass(frozen=True)

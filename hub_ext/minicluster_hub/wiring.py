@@ -11,33 +11,32 @@ from typing import TYPE_CHECKING, Any, Self
 from jupyterhub.httpclient import JupyterHubHTTPClient
 
 from minicluster.wire import PolicyChoice
-from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.control.leader_election import Duty
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.datasets.manager import DataSetFiles
+from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.former_agents import FormerAgents
+from minicluster_hub.http_server import Servers, make_servers
+from minicluster_hub.hub.dns_client import client_options
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
-from minicluster_hub.datasets.manager import DataSetFiles
-from minicluster_hub.control.leader_election import Duty
-from minicluster_hub.former_agents import FormerAgents
-from minicluster_hub.hub.dns_client import client_options
-from minicluster_hub.web.auth import ServiceAuth
-from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.metrics import Metrics
-from minicluster_hub.http_server import Servers, make_servers
-from minicluster_hub.control.job_metrics import JobWatch
-from minicluster_hub.datasets.node_tracker import Keepers
 from minicluster_hub.listeners import Sockets
-from minicluster_hub.storage.logs import JobLogs
-from minicluster_hub.control.reconciler import Reconciler
-from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.policy.what_if_worker import Shadowing
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.simulator.model import Model
-from minicluster_hub.policy.what_if_worker import Shadowing
 from minicluster_hub.service_lifecycle import Shift
-from minicluster_hub.control.stall_watch import StallWatch
-from minicluster_hub.support.clock import SteadyClock
+from minicluster_hub.simulator.model import Model
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
+from minicluster_hub.support.clock import SteadyClock
+from minicluster_hub.web.auth import ServiceAuth
+from minicluster_hub.web.context import ApiLimits, Context
 
 if TYPE_CHECKING:
     from minicluster_hub.app import MiniclusterHub

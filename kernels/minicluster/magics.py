@@ -181,8 +181,8 @@ class Distribute(Magics):
             from minicluster.display.plain import PlainScreen
 
             return lambda ask_stop: PlainScreen()
-        from minicluster.origin import page_draws_panels
         from minicluster.display.panel import PanelScreen
+        from minicluster.origin import page_draws_panels
 
         address, by_page = self.service().browser_path(), page_draws_panels(self._kernel)
         return lambda ask_stop: PanelScreen(ask_stop, address, by_page)

@@ -14,21 +14,29 @@ from minicluster.capture import versions
 from minicluster.capture.bundle import pack_bundle
 from minicluster.capture.capture import Captured, Limits, Surroundings, capture
 from minicluster.capture.cell import CellSource
+from minicluster.capture.sources import Source, remember
 from minicluster.changes.applying import Sent
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
+from minicluster.client.sending import send
 from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
+from minicluster.display.tables import JobHandle
+from minicluster.display.view import RunView
 from minicluster.interrupts import Kernel, StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
 from minicluster.publishing import installed
 from minicluster.publishing.site import user_site
 from minicluster.results.result_file import ResultFile
-from minicluster.results.results import Result, check_owner, chosen, copies_of, not_written, opened, read_result
-from minicluster.client.sending import send
-from minicluster.capture.sources import Source, remember
-from minicluster.display.tables import JobHandle
-from minicluster.display.view import RunView
+from minicluster.results.results import (
+    Result,
+    check_owner,
+    chosen,
+    copies_of,
+    not_written,
+    opened,
+    read_result,
+)
 from minicluster.wire import DataUse, Job, JobSpec, JobState, NodeRange, NotebookCell
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"

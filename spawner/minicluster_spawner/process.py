@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import secrets
 import socket
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import IO, Any
@@ -22,10 +26,14 @@ from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.support.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
 from minicluster_spawner.arguments import SERVER_ARGUMENTS
 from minicluster_spawner.homes import examples_dir, make_home
-from minicluster_spawner.pinned import for_pip, write_constraints
 
 _LOG_KEPT_BYTES = 2**22
 _LOOK_AGAIN_S = 0.05
+
+PACKAGE = "minicluster"
+EXTRAS = ("hub", "notebook", "train", "fault-tolerant")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"extra == ['\"]([^'\"]+)['\"]")
 
 
 class ProcessSpawner(LocalProcessSpawner):
@@ -157,3 +165,33 @@ class ProcessSpawner(LocalProcessSpawner):
 def _listens(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         return probe.connect_ex((host, port)) == 0
+
+
+# What `%pip install` must not replace where notebooks and the hub share one Python: what they all run on.
+# `pip install torchvision` brings the torch that it was built for: everybody on this cluster would then have
+# another torch. pip reads the file as constraints: it takes what fits, or says what does not.
+
+
+def pins() -> Iterator[str]:
+    """Yield the installed version of each package that Minicluster itself asks for."""
+    for requirement in metadata.requires(PACKAGE) or ():
+        extra, name = _EXTRA.search(requirement), _NAME.match(requirement)
+        if name is None or (extra is not None and extra[1] not in EXTRAS):
+            continue
+        try:
+            yield f"{name[0]}=={metadata.version(name[0])}"
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def write_constraints(file: Path) -> None:
+    """Write them for pip. The file is replaced at once: a pip that reads it meanwhile sees a whole one."""
+    # Of this call alone: a whole class starts its servers in the same second.
+    new = file.with_suffix(f".{secrets.token_hex(8)}")
+    new.write_text("\n".join(["# What the cluster itself runs on.", *sorted(set(pins())), ""]))
+    new.replace(file)
+
+
+def for_pip(file: Path, others: str = "") -> str:
+    """Return PIP_CONSTRAINT: pip splits it at spaces, so that a path with one has to be a URL."""
+    return f"{others} {file.absolute().as_uri()}".strip()

@@ -5,32 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from jupyterhub.spawner import SpawnException
+
 from minicluster.wire import DISK_FULL_EXIT
+from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
 from minicluster_hub.engines.swarm.last_words import readable
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
+from minicluster_spawner.ledger import LedgerAway, LedgerError
 
 DOCTOR = "If it happens again, whoever runs the cluster should run `doctor`: it looks for the cause."
 _LINES, _LONGEST = 6, 700
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """reason: the metric's label. message: plain text for the user. log: more, for the hub's log."""
-
-    reason: str
-    message: str
-    log: str = ""
-
-
-class Refused(Exception):
-    """The server does not start, and why."""
-
-    def __init__(self, why: Refusal) -> None:
-        super().__init__(why.message)
-        self.why = why
-
-
 _BY_WORDS: tuple[tuple[str, str, str], ...] = (
     (
         r"no space left on device",
@@ -64,7 +49,6 @@ _BY_WORDS: tuple[tuple[str, str, str], ...] = (
         "{node} could not reach the cluster's network.",
     ),
 )
-
 _BY_CODE = {
     HOME_LOST: (
         "home_lost",
@@ -81,6 +65,23 @@ _BY_CODE = {
         "The server on {node} was killed at its start, most likely for want of memory. Choose more memory.",
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """reason: the metric's label. message: plain text for the user. log: more, for the hub's log."""
+
+    reason: str
+    message: str
+    log: str = ""
+
+
+class Refused(Exception):
+    """The server does not start, and why."""
+
+    def __init__(self, why: Refusal) -> None:
+        super().__init__(why.message)
+        self.why = why
 
 
 def over(task: SwarmTask) -> bool:
@@ -128,3 +129,21 @@ def silent(node: str, host: str, port: int, log: str) -> Refusal:
         f"2377/tcp, 7946/tcp, 7946/udp and 4789/udp open between the nodes? {DOCTOR}"
     )
     return Refusal("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
+
+
+# A start's error, as what its user, the hub's log and the metrics are told.
+
+
+def spawn_exception(error: DockerError | LedgerError | Refused) -> SpawnException:
+    """Return what JupyterHub shows as plain text, without a traceback."""
+    if isinstance(error, Refused):
+        why = error.why
+        return SpawnException(why.message, reason=why.reason, log_message=why.log or why.message)
+    if isinstance(error, LedgerError):
+        status = 503 if isinstance(error, LedgerAway) else 409
+        return SpawnException(str(error), reason=error.code or "ledger", status_code=status)
+    if isinstance(error, DockerAway):
+        message = f"The cluster's manager does not answer; try again in a minute. {DOCTOR}"
+        return SpawnException(message, reason="docker_away", log_message=str(error), status_code=503)
+    message = f"Docker refused the server: {error}. {DOCTOR}"
+    return SpawnException(message, reason="docker_refused", status_code=500)

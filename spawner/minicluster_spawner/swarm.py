@@ -19,12 +19,11 @@ from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
 from minicluster_spawner.ledger import Ledger, LedgerAway, LedgerError
 from minicluster_spawner.options import Choice, OptionRefused
-from minicluster_spawner.refusals import DOCTOR, Refused, ended_because, filled_disk, over
+from minicluster_spawner.refusals import DOCTOR, Refused, ended_because, filled_disk, over, spawn_exception
 from minicluster_spawner.server_spec import ServerLaunch
 from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
 from minicluster_spawner.starting import Patience, ServerStart
 from minicluster_spawner.swarm_config import SwarmConfig
-from minicluster_spawner.telling import spawn_exception
 
 _END_PATIENCE_S = 15.0
 _CERTIFICATE_FILES = {

@@ -7,10 +7,10 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
-from minicluster_hub.jobs.records import GangTarget
-from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.records import GangTarget
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
 

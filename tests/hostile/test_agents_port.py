@@ -15,14 +15,13 @@ from tornado.netutil import bind_sockets
 from minicluster.runtime.agent.link import Link, ServiceAway
 from minicluster.runtime.trust import CA_ENV, trust
 from minicluster.wire import DataManifest, TaskReport
+from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.cluster.plan import secrets
 from minicluster_hub.control.leader_election import Duty
 from minicluster_hub.former_agents import FormerAgents
-from minicluster_hub.api.table import API_ROUTES
-from minicluster_hub.web.route import Who
-from minicluster_hub.web.routes import PAGE_ROUTES
-from minicluster_hub.http_server import make_servers
+from minicluster_hub.http_server import PAGE_ROUTES, make_servers
 from minicluster_hub.support.tls import ServiceTls
+from minicluster_hub.web.route import Who
 
 from ..patience import WITHIN_S, eventually
 from ..service.api.client import PREFIX

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from minicluster_hub.cluster import entry
+from minicluster_hub.cluster.commands.options import parse
 from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
-from minicluster_hub.cluster.commands.options import parse
 
 from ..patience import WITHIN_S
 from ..service.api.test_app import answers, free_port, hub, process

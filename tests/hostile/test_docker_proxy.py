@@ -465,7 +465,9 @@ PLANTED: dict[str, dict[str, Any]] = {
     "its folder in the home": {"Env": [f"{CACHE_ENV}=/home/mini/.local"]},
     "its folder twice": {"Env": [f"{CACHE_ENV}=/cluster-data", f"{CACHE_ENV}=/home/mini"]},
     "no folder": {"Env": [f"{CACHE_ENV}="]},
-    "what lies in a home is loaded": {"Command": ["python", "-P", "-m", "minicluster.runtime.node.data_agent"]},
+    "what lies in a home is loaded": {
+        "Command": ["python", "-P", "-m", "minicluster.runtime.node.data_agent"]
+    },
 }
 
 

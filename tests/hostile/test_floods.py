@@ -13,9 +13,9 @@ import pytest
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import Ended, follow
+from minicluster_hub.support.rates import Buckets, Rate
 from minicluster_hub.web.context import ApiLimits
 from minicluster_hub.web.open_streams import OpenStreams
-from minicluster_hub.support.rates import Buckets, Rate
 
 from ..patience import WITHIN_S, eventually
 from ..service.api.hub import READ, user_model

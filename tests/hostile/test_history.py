@@ -7,10 +7,10 @@ from sqlalchemy import event, func, select
 
 from minicluster.wire import JobError
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.support.rates import Rate
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store.jobs.reports import ERRORS_CHARS
 from minicluster_hub.store.tables.main import RANKS
+from minicluster_hub.support.rates import Rate
 
 TRACEBACK = "t" * 60_000
 

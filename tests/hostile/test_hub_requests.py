@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from minicluster_hub.hub.request_limits import MOST_BYTES
+from minicluster_hub.configure import MOST_BYTES
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.tokens import LONGEST_NOTE, MOST_TOKENS
 

@@ -12,13 +12,13 @@ import httpx
 import psutil
 import pytest
 
-from minicluster_hub.hub.request_limits import MOST_BYTES
+from minicluster_hub.configure import MOST_BYTES
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.login.password_check import LoginGate
-from minicluster_hub.login.origin import Origin
-from minicluster_hub.login.throttle import LoginThrottle
 from minicluster_hub.login.accounts_file import PasswordFile
+from minicluster_hub.login.origin import Origin
+from minicluster_hub.login.password_check import LoginGate
+from minicluster_hub.login.throttle import LoginThrottle
 
 from ..hub.clusters import RunningCluster, run
 from ..patience import WITHIN_S, eventually

@@ -10,8 +10,7 @@ from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.mail_rates import MailRates
 from minicluster_hub.notices.post import Post
 from minicluster_hub.notices.webhooks import Webhooks
-from minicluster_hub.store.users.notice_emails import MOST_TRIES
-from minicluster_hub.store.users.notices import MOST_WAITING
+from minicluster_hub.store.users.notices import MOST_TRIES, MOST_WAITING
 
 from ..patience import eventually
 from ..service.api.receivers import MailServer

@@ -21,8 +21,8 @@ from minicluster.wire import (
 )
 from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.control.progress_rates import Paces
-from minicluster_hub.support.rates import Rate
 from minicluster_hub.store.jobs.reports import NOTES_OF_JOB
+from minicluster_hub.support.rates import Rate
 
 BODIES = {route.body.__name__: route.body for route in API_ROUTES if isinstance(route.body, type)}
 MIB = 1 << 20

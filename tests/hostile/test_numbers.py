@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from minicluster.wire import ArtifactReport, BlobInfo, TaskReport
 from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.http_server import PAGE_ROUTES
 from minicluster_hub.web.route import Scope, Who, path_parts
-from minicluster_hub.web.routes import PAGE_ROUTES
 
 from ..service.api.test_api_access import name, path_of
 

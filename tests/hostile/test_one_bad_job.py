@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.scheduling.policies.fifo import Fifo
 
 from ..service.machines import Machines, MemoryEngine, play, say, service, submit, until
 
@@ -141,7 +141,7 @@ def is_mallorys(one):
     [
         ("minicluster_hub.jobs.gang_state", "_scene"),
         ("minicluster_hub.jobs.lifecycle", "_job_actions"),
-        ("minicluster_hub.jobs.deadlines", "_job_waits"),
+        ("minicluster_hub.jobs.lifecycle", "_job_waits"),
         ("minicluster_hub.control.status_cache", "orders_for"),
     ],
 )
@@ -200,7 +200,7 @@ async def test_jobs_at_which_planning_raises_leave_the_policy_in_force(sqlite, m
             assert reconciler.rules.report().in_force.choice.policy == choice.policy
 
 
-def _break(patch, scheduler_view):
+def _break(patch, scheduler_input):
     whole = scheduler_input._job
 
     def defective(job, *given, **named):

@@ -9,9 +9,9 @@ import pytest
 
 from minicluster.wire import JobState, PolicyChoice, RankReport, RankState
 from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import BUILT_IN
 from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxAway
-from minicluster_hub.jobs.states import JobEvent
 
 from ..patience import WITHIN_S
 from ..service.machines import Machines, play, play_one, say, service, submit, until

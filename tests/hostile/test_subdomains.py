@@ -22,7 +22,7 @@ from ..hub.clusters import RunningCluster, free_port
 
 DOMAIN = "hub.lab.test"
 CONFIG = """from minicluster_hub.configure import configure
-from minicluster_hub.hub.addresses import use_subdomains
+from minicluster_hub.configure import use_subdomains
 c = get_config()
 settings = configure(c)
 c.JupyterHub.bind_url = f"https://127.0.0.1:{settings.port}"

@@ -11,8 +11,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from minicluster_hub.cluster.plan.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT
 from minicluster_hub.cluster.firewall.rules import CHAIN
+from minicluster_hub.cluster.plan.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT
 
 from .cluster import LabCluster
 from .machines import Node

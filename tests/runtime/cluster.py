@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from minicluster.pickling import pickling
 from minicluster.capture.payload import CellPayload, LeftBehind
+from minicluster.pickling import pickling
 from minicluster.results.result_file import ResultFile
 from minicluster.runtime.rank.memory import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode

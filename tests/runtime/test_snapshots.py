@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minicluster.runtime.rank import memory
-from minicluster.train.snapshots.pace import SHARE
+from minicluster.train.snapshots.session import SHARE
 from minicluster.train.snapshots.store import Shelf
 from minicluster.wire import BlobInfo, SnapshotRef, StopMode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.client.client import Service
 from minicluster.capture.payload import CellPayload
+from minicluster.client.client import Service
 from minicluster.pickling.pickling import dumps
 from minicluster.wire import JobSpec, NodeRange
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from minicluster_hub.usage.accounting import WEEK_S, Accounts
 from minicluster_hub.jobs.records import UseRecord, World
 from minicluster_hub.scheduling.limits import PERIOD_S
+from minicluster_hub.usage.accounting import WEEK_S, Accounts
 
 HOUR_S = 3600.0
 NOW = 2 * PERIOD_S

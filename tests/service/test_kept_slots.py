@@ -2,8 +2,8 @@
 
 from minicluster_hub.policy.custom_policy import OwnPolicies
 from minicluster_hub.scheduling.allocation.assign import assign
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 from minicluster_hub.scheduling.placement.pack import Pack
 
 KEEPS_NODE_1 = """

@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import event
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
-from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.control.scheduler_input import snapshot_of
+from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import schedule
-from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
 from minicluster_hub.store.jobs import jobs
 

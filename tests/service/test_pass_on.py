@@ -9,7 +9,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from minicluster_hub.web.router import Door
+from minicluster_hub.leader_proxy import Door
 
 PREFIX = "/services/minicluster/"
 SIZE = 40_000_000

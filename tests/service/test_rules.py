@@ -6,10 +6,10 @@ import psutil
 import pytest
 
 from minicluster.wire import JobState, PolicyChoice
-from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import BUILT_IN
 from minicluster_hub.policy.custom_policy import OwnPolicies, OwnPolicy
-from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.policy.errors import ChoiceRefused
 
 from ..patience import WITHIN_S
 from ..processes import runs
@@ -107,7 +107,9 @@ def own(tmp_path):
 
 def children():
     """Return the processes of policies that are still there."""
-    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")]
+    return [
+        child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")
+    ]
 
 
 def first_of(store):

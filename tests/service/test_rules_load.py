@@ -9,8 +9,8 @@ import pytest
 from minicluster.wire import PolicyChoice
 from minicluster_hub.policy.active_policy import LAST_RESORT, Rules
 from minicluster_hub.policy.custom_policy import OwnPolicies
-from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import Snapshot, Topology
 
 from ..patience import WITHIN_S
 from .machines import Machines, service, until

@@ -4,9 +4,9 @@ import pytest
 
 from minicluster.wire import JobState
 from minicluster_hub.policy import active_policy
-from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.active_policy import BUILT_IN
 from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.sandbox import ContainerSandbox
 
 from .machines import Machines, play, service, submit, until

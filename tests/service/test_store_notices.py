@@ -4,8 +4,7 @@ import pytest
 
 from minicluster.wire import JobState, NoticeEvent, NoticeWishes
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
-from minicluster_hub.store.users.notice_emails import CODE_S
-from minicluster_hub.store.users.notices import EMAIL, MOST_WAITING, WEBHOOK
+from minicluster_hub.store.users.notices import CODE_S, EMAIL, MOST_WAITING, WEBHOOK
 
 ALL = NoticeWishes(events=tuple(NoticeEvent), webhook="https://hooks.example.org/x", email="ada@lab.org")
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from math import inf
 
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
 
 NOW = 100_000.0
 DAY_S = 86_400.0

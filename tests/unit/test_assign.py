@@ -6,8 +6,8 @@ from typing import ClassVar
 import pytest
 
 from minicluster_hub.scheduling.allocation.assign import assign
-from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot, Topology, WarmGang
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot, Topology, WarmGang
 from minicluster_hub.scheduling.placement.locality import Locality
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.placement.spread import Spread

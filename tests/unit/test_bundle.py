@@ -7,7 +7,7 @@ import pytest
 from minicluster.capture.bundle import BundleNotSendable, pack_bundle
 from minicluster.capture.ignore import Ignored
 from minicluster.capture.payload import PayloadDamaged, pack
-from minicluster.runtime.agent.bundles import unpack_bundle
+from minicluster.runtime.agent.preparation import unpack_bundle
 
 
 def write(folder, files):

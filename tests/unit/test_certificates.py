@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from minicluster_hub.cluster.plan.certificates import Certificates, CertificateUnusable, check_pair, days_left, make_ca_and_cert
+from minicluster_hub.cluster.plan.certificates import (
+    Certificates,
+    CertificateUnusable,
+    check_pair,
+    days_left,
+    make_ca_and_cert,
+)
 
 
 @pytest.fixture(scope="module")

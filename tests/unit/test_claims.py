@@ -10,15 +10,22 @@ from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.assign import assign
-from minicluster_hub.scheduling.base import WarmGang
-from minicluster_hub.scheduling.reservations.claims import LAPSE_S, Claim, ClaimKind, attended, belongs, runs_past
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
-from minicluster_hub.scheduling.reservations.held_slots import as_slots
-from minicluster_hub.scheduling.reservations.keeping import first, keep
+from minicluster_hub.scheduling.base import WarmGang
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.reasons import explain
+from minicluster_hub.scheduling.reservations.claims import (
+    LAPSE_S,
+    Claim,
+    ClaimKind,
+    attended,
+    belongs,
+    runs_past,
+)
+from minicluster_hub.scheduling.reservations.held_slots import as_slots
+from minicluster_hub.scheduling.reservations.keeping import first, keep
 from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Resize, schedule
 
 from .small_lab import LAB, NOW, runs, snapshot, waits

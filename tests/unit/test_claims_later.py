@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from minicluster_hub.control.forecast_worker import Foretelling
 from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.base import WarmGang
-from minicluster_hub.scheduling.reservations.claims import runs_past
-from minicluster_hub.scheduling.reservations.held_slots import as_slots
-from minicluster_hub.scheduling.reservations.keeping import keep, meanwhile
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import POLICIES, policy
+from minicluster_hub.scheduling.reservations.claims import runs_past
+from minicluster_hub.scheduling.reservations.held_slots import as_slots
+from minicluster_hub.scheduling.reservations.keeping import keep, meanwhile
 from minicluster_hub.scheduling.scheduler import Admit, Resize, schedule
 
 from .small_lab import DAY_S, LAB, NOW, runs, waits

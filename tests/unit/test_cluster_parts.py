@@ -10,19 +10,19 @@ import pytest
 from traitlets.config import Config
 
 from minicluster_hub.cluster.commands import accounts
-from minicluster_hub.cluster.registry import image_references
+from minicluster_hub.cluster.commands.options import parse
+from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
+from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.cluster.plan import secrets
 from minicluster_hub.cluster.plan.certificates import check_pair, make_ca_and_cert
 from minicluster_hub.cluster.plan.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
 from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
-from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
-from minicluster_hub.cluster.errors import OptionUnusable
-from minicluster_hub.cluster.commands.options import parse
+from minicluster_hub.cluster.registry import image_references
 from minicluster_hub.cluster.registry.published import notebook_of_this_release
 from minicluster_hub.configure import configure
-from minicluster_hub.hub.swarm_config import SwarmPlace
 from minicluster_hub.engines.swarm.docker import DockerMissing
 from minicluster_hub.engines.swarm.shared_homes import volume_options
+from minicluster_hub.hub.swarm_config import SwarmPlace
 from minicluster_hub.login.accounts_file import PasswordFile
 
 DIGEST = "sha256:" + "a" * 64

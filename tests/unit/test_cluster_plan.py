@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from jupyterhub.utils import subdomain_hook_idna
 
+from minicluster_hub.cluster.entry import service_urls
 from minicluster_hub.cluster.plan import plan
-from minicluster_hub.cluster.policy_sandbox import container
 from minicluster_hub.cluster.plan.choices import TLS_NONE, Choices
 from minicluster_hub.cluster.plan.drafts import Facts, Kept
-from minicluster_hub.cluster.entry import service_urls
 from minicluster_hub.cluster.plan.record import Images, Record
+from minicluster_hub.cluster.policy_sandbox import container as policy_container
 from minicluster_hub.policy.policy_files import ENTRY_POINTS
 
 DIGEST = "sha256:" + "1" * 64
@@ -200,13 +200,13 @@ def test_policies_of_the_hub_images_packages_have_their_container_without_any_fi
 def test_up_looks_for_packages_where_the_job_service_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not container.are_installed()
+    assert not policy_container.are_installed()
     about = tmp_path / "our_policies-1.2.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: our-policies\nVersion: 1.2\n")
     (about / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nlatest = our_policies:Latest\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert container.are_installed()
+    assert policy_container.are_installed()
 
 
 def test_the_job_service_publishes_with_the_registrys_password_as_a_file() -> None:

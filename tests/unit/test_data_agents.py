@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.engines.swarm.data_agents import data_agent_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings
-from minicluster_hub.engines.node_tokens import NodeTokens
 
 from .swarm_nodes import node
 

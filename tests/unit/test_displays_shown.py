@@ -7,11 +7,10 @@ import pytest
 
 from minicluster.display.ansi import as_html, without_colours
 from minicluster.display.panel import PanelScreen
-from minicluster.display.render import picture, text_form
-from minicluster.display.safe_html import sanitized
+from minicluster.display.render import picture, sanitized, text_form
 from minicluster.display.terminal import Shown, TerminalTail
 from minicluster.wire import Display, Displays, JobState
-from minicluster.wire.displays import changed, shown_here
+from minicluster.wire.streams import changed, shown_here
 
 from .test_render import job, said, view_of
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from minicluster_hub.cluster.doctor.examine import examine
+from minicluster_hub.cluster.doctor.command import examine
 from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, SwarmFacts
 from minicluster_hub.cluster.doctor.findings import Finding
 from minicluster_hub.cluster.doctor.report import Answer, Door, Gpus, Link, OverlayReport, Report

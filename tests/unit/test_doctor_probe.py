@@ -9,9 +9,9 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
+from minicluster_hub.api.messages import Health
 from minicluster_hub.cluster.doctor import probe, specs
 from minicluster_hub.cluster.doctor.report import Door
-from minicluster_hub.api.messages import Health
 
 from .swarm_nodes import node
 

@@ -12,9 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster.wire import DISK_FULL_SIGNAL
-from minicluster_hub.cluster.eviction.program import fullest
 from minicluster_hub.cluster.eviction.guard import Guard
-from minicluster_hub.cluster.eviction.rules import KILL_AFTER_S, MUCH, REMOVE_AFTER_S, SETTLE_S, WINDOW_S, Disk, Eviction, History, Room, Step, Tenant, Unit, Use, choose, reserve_bytes, tenant_of, use_of
+from minicluster_hub.cluster.eviction.program import fullest
+from minicluster_hub.cluster.eviction.rules import (
+    KILL_AFTER_S,
+    MUCH,
+    REMOVE_AFTER_S,
+    SETTLE_S,
+    WINDOW_S,
+    Disk,
+    Eviction,
+    History,
+    Room,
+    Step,
+    Tenant,
+    Unit,
+    Use,
+    choose,
+    reserve_bytes,
+    tenant_of,
+    use_of,
+)
 from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from minicluster.train import place
-from minicluster.train.live.loader import LiveLoader
+from minicluster.train.live.loader import LiveLoader, next_take
 from minicluster.train.live.model import ClosureNotTaken, LiveOptimizer
 from minicluster.train.live.session import words
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE, LiveSettings
-from minicluster.train.live.shares import next_take
 from minicluster.train.loaders import _options
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub.cluster.firewall.program import Nodes
-from minicluster_hub.cluster.firewall.rules import ALLOWED_ENV, CHAIN, DENIED_ENV, Access, Endpoint, name_servers, restore_input
+from minicluster_hub.cluster.firewall.rules import (
+    ALLOWED_ENV,
+    CHAIN,
+    DENIED_ENV,
+    Access,
+    Endpoint,
+    name_servers,
+    restore_input,
+)
 
 ACCESS = Access(
     (Endpoint("10.0.0.1", 443), Endpoint("fd00::1", 443)),

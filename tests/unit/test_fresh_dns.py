@@ -20,7 +20,10 @@ async def test_an_answer_that_never_comes_is_not_waited_for(monkeypatch: pytest.
     ended = asyncio.Event()
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(30), ClientSession(**dns_client.client_options()["session_options"]) as session:
+    async with (
+        asyncio.timeout(30),
+        ClientSession(**dns_client.client_options()["session_options"]) as session,
+    ):
         with pytest.raises(TimeoutError):
             await session.get(f"http://127.0.0.1:{port}/api/routes")
     ended.set()

@@ -6,7 +6,7 @@ import pytest
 
 from minicluster.wire import JobSpec, JobState, NodeRange
 from minicluster_hub.jobs.records import UseRecord
-from minicluster_hub.simulator.history import past_jobs
+from minicluster_hub.simulator.what_if import past_jobs
 
 from .worlds import job
 

@@ -18,9 +18,9 @@ import certifi
 import httpx
 import pytest
 
+from minicluster.runtime.agent.link import ServiceAway, ServiceRefused
 from minicluster.runtime.node.line import a_line
 from minicluster.runtime.node.link import KeeperLink
-from minicluster.runtime.agent.link import ServiceAway, ServiceRefused
 from minicluster.wire import VERSION_HEADER
 from minicluster_hub.cluster.plan.certificates import Certificates
 

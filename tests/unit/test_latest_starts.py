@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage
-from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast, latest_starts
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.standing import why_before
+from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast, latest_starts
 
 NOW = 1000.0
 NODES = Topology({"node-1": 1, "node-2": 1})

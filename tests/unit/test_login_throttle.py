@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 from tornado.httputil import HTTPHeaders
 
+from minicluster_hub.login.hash_pool import FairWorkers, WorkersBusy
 from minicluster_hub.login.origin import OriginFinder, block_of, client_address
 from minicluster_hub.login.throttle import LoginThrottle, TooManyTries
-from minicluster_hub.login.hash_pool import FairWorkers, WorkersBusy
 
 
 def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[float]:

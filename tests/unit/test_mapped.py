@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from minicluster.pickling.parts import Reference, beside, digests
 from minicluster.capture.payload import CellPayload, PayloadDamaged
+from minicluster.pickling.parts import Reference, beside, digests
 from minicluster.pickling.pickling import load_known, pack_names
 from minicluster.runtime.rank.parts import PartStore
 

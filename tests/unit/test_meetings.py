@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from minicluster.wire import JobState, NodeRange, RankState
 from minicluster_hub.jobs.actions import DropTasks
-from minicluster_hub.jobs.deadlines import next_deadline
 from minicluster_hub.jobs.connectivity import apart, sentence, store_address
+from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.states import JobEvent
 

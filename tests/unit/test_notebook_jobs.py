@@ -9,7 +9,7 @@ from minicluster.client.connection import ServiceError
 from minicluster.client.credentials import Credentials, Kept
 from minicluster.origin import page_draws_panels, running_cell
 from minicluster.server_extension.clusters import Clusters
-from minicluster.server_extension.notebooks import Place, jobs_to_show, kernels_paths
+from minicluster.server_extension.handlers import Place, jobs_to_show, kernels_paths
 from minicluster.wire import Job, JobState, NotebookCell
 
 HUB = "/services/minicluster/"

@@ -3,8 +3,8 @@
 import pytest
 
 from minicluster.wire import JobState, Progress, Record
-from minicluster_hub.jobs.records import World
 from minicluster_hub.control.progress_rates import Paces
+from minicluster_hub.jobs.records import World
 from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.progress_rate import WINDOW_S, Pace, with_pace
 from minicluster_hub.scheduling.speedups import gain, remaining_s

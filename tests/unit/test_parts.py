@@ -8,12 +8,12 @@ import os
 
 import pytest
 
+from minicluster.capture.payload import CellPayload, PayloadDamaged
 from minicluster.pickling.hashes import PartHashes
 from minicluster.pickling.parts import PART_BYTES, Part, PartsFile, digests, whole
-from minicluster.capture.payload import CellPayload, PayloadDamaged
 from minicluster.pickling.pickling import dumps, loads, pack_names
-from minicluster.runtime.rank.parts import PartStore
 from minicluster.pickling.sizes import MOST_PARTS
+from minicluster.runtime.rank.parts import PartStore
 
 
 def test_all_is_there_again_in_its_order():

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub.login import accounts_file
-from minicluster_hub.login.accounts_file import LastAdmin, PasswordFile, PasswordFileBroken, PasswordRefused, UserNameRefused, UserUnknown, make_password
+from minicluster_hub.login.accounts_file import (
+    LastAdmin,
+    PasswordFile,
+    PasswordFileBroken,
+    PasswordRefused,
+    UserNameRefused,
+    UserUnknown,
+    make_password,
+)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from minicluster_spawner.pinned import write_constraints
+from minicluster_spawner.process import write_constraints
 
 
 def test_many_servers_that_start_at_once_all_have_the_whole_file(tmp_path):

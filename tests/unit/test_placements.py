@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, count_slots
+from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.placement.dltap import Dltap, score
 from minicluster_hub.scheduling.placement.locality import Locality, fewest_nodes

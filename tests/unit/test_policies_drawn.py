@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.planning.moments import movable
+from minicluster_hub.scheduling.policies import POLICIES, policy
 
 from .snapshots_drawn import snapshots
 

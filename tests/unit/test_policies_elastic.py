@@ -6,8 +6,8 @@ from math import inf
 import pytest
 
 from minicluster_hub.scheduling.allocation.assign import assign
-from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies.backfill import Backfill
 from minicluster_hub.scheduling.policies.elastic_fifo import ElasticFifo

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from minicluster_hub.cluster.commands.options import parse
 from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.plan.choosing import chosen
-from minicluster_hub.cluster.commands.options import parse
 from minicluster_hub.launch.options import parse as parse_run
 
 TEXT = "def plan(snapshot): ...\n"

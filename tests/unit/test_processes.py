@@ -14,7 +14,17 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, die_with_parent, end_all, end_one, find, labelled, of_data_folder, signal_all
+from minicluster_hub.support.processes import (
+    DATA_LABEL,
+    SCRATCH_LABEL,
+    die_with_parent,
+    end_all,
+    end_one,
+    find,
+    labelled,
+    of_data_folder,
+    signal_all,
+)
 
 from ..patience import WITHIN_S, until
 

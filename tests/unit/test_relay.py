@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from minicluster_hub.cluster.registry import config as settings
 from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
+from minicluster_hub.cluster.registry import config as settings
 from minicluster_hub.cluster.registry.relay import command, doors
 from tests.conftest import Needs
 from tests.patience import WITHIN_S, until

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minicluster.client.sse import Connection, Ended, parse_lines
 from minicluster.display.curves import Metrics
 from minicluster.display.plain import PlainScreen
 from minicluster.display.plot import plot_html
 from minicluster.display.render import picture, text_form
-from minicluster.client.sse import Connection, Ended, parse_lines
 from minicluster.display.terminal import TerminalTail
 from minicluster.display.view import RunView, duration
 from minicluster.wire import ErrorKind, Job, JobError, JobState, LogChunk, Record, Records
-from minicluster.wire.displays import CLEAR, CLEAR_NEXT, shown_here
+from minicluster.wire.streams import CLEAR, CLEAR_NEXT, shown_here
 
 
 def job(state=JobState.RUNNING, **more):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from minicluster.runtime.agent.disk_space import trouble
+from minicluster.runtime.agent.task_limits import trouble
 
 
 def test_a_disk_with_less_than_wanted_is_told_also_for_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

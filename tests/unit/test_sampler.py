@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from minicluster.train.loaders import SharedLoader, share
+from minicluster.train.loaders import ElasticSampler, SharedLoader, share
 from minicluster.train.orders import EpochOrder
-from minicluster.train.sampler import ElasticSampler
 
 
 def loaders(

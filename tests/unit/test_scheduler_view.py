@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 
 from minicluster.wire import JobState, NodeRange
-from minicluster_hub.jobs.records import NodeView, SnapshotRecord
 from minicluster_hub.control.scheduler_input import snapshot_of
+from minicluster_hub.jobs.records import NodeView, SnapshotRecord
 from minicluster_hub.scheduling.base import Grant, Plan
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.scheduler import Resize, schedule

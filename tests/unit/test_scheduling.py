@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, WarmGang
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, WarmGang
 from minicluster_hub.scheduling.placement import UnknownPlacement, placement
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.policies import UnknownPolicy, policy

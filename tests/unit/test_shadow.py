@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage
-from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
-from minicluster_hub.simulator.what_if import PastJob, comparable, really, shadow
+from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.work import Shape, TracedJob, works
 from minicluster_hub.simulator.replay import Rules, Simulation, Start
+from minicluster_hub.simulator.what_if import PastJob, comparable, really, shadow
+from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 THREE = Topology({"node-1": 1, "node-2": 1, "node-3": 1})
 NOW = 1000.0

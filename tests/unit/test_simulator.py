@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicluster_hub.scheduling.base import Grant, Plan, Topology, Usage
+from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.simulator.compare import Setting, compare, replay_under, too_large
 from minicluster_hub.simulator.metrics import jain, measure, over_runs
 from minicluster_hub.simulator.model import Model, power_law
-from minicluster_hub.scheduling.decayed_usage import Meter
-from minicluster_hub.simulator.work import Shape, TracedJob, works
 from minicluster_hub.simulator.replay import Rules, SimulationStuck, simulate
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
+from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 ONE_NODE = Setting(Shape(1, 2))
 TWO_NODES = Setting(Shape(2, 2))

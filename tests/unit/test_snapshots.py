@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minicluster as mc
-from minicluster.train.snapshots import files, pace, state
+from minicluster.train.snapshots import files, session, state
 from minicluster.train.snapshots.archive import Archive
-from minicluster.train.snapshots.pace import Pace
-from minicluster.train.snapshots.store import Shelf, SnapshotNotKept
+from minicluster.train.snapshots.session import Pace
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
+from minicluster.train.snapshots.store import Shelf, SnapshotNotKept
 
 
 @pytest.fixture
@@ -255,14 +255,14 @@ def run(step_s: float, steps: int, cost_s: float) -> list[float]:
 def test_snapshots_stay_below_their_share_of_the_time(step_s: float, cost_s: float, steps: int) -> None:
     taken = run(step_s, steps, cost_s)
     waits = [later - earlier for earlier, later in pairwise(taken)]
-    assert all(wait >= cost_s / pace.SHARE - step_s for wait in waits)
+    assert all(wait >= cost_s / session.SHARE - step_s for wait in waits)
 
 
 def test_a_long_run_has_a_snapshot_each_interval() -> None:
     taken = run(step_s=0.01, steps=20_000, cost_s=0.05)
     waits = [later - earlier for earlier, later in pairwise(taken[1:])]
     assert waits
-    assert max(waits) < 1.2 * 0.05 / pace.SHARE
+    assert max(waits) < 1.2 * 0.05 / session.SHARE
 
 
 def test_where_a_step_is_an_epoch_each_is_kept() -> None:

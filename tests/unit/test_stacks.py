@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime.diagnosis.quiet import QuietWatch
+from minicluster.runtime.diagnosis.watchdog import QuietWatch
 
 CELL = stacks.CellText("Cell In[5]", ("# %%distribute", "def train():", "    dist.barrier()", "train()"))
 OWN = str(stacks._OWN_FOLDER)

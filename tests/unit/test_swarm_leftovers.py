@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.engines.swarm.data_agents import DataAgents, agent_name
 from minicluster_hub.engines.swarm.docker import Docker, DockerMissing, DockerRefused
 from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.spec import TaskSettings
-from minicluster_hub.engines.node_tokens import NodeTokens
 
 from ..patience import eventually
 from .swarm_nodes import node

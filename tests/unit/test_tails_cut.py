@@ -4,7 +4,7 @@ import pytest
 
 from minicluster.display.ansi import without_colours
 from minicluster.display.terminal import TerminalTail
-from minicluster.wire.displays import shown_here
+from minicluster.wire.streams import shown_here
 
 from .test_render import said, view_of
 

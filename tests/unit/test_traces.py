@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from minicluster_hub.cluster.__main__ import main
+from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.work import GRADIENT_BYTES, Shape, works
 from minicluster_hub.simulator.traces import TraceUnknown, read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
-from minicluster_hub.simulator.command.files import TraceFile
+from minicluster_hub.simulator.work import GRADIENT_BYTES, Shape, works
 
 LAB12 = "job_id,user,submit_s,duration_s,num_gpus,walltime_s\n0,u4,7.5,100.0,4,150.0\n1,u2,8.0,10.0,1,20\n"
 

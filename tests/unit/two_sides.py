@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from minicluster.capture.cell import CellSource
+from minicluster.capture.payload import LeftBehind
 from minicluster.changes.applying import Sent
-from minicluster.changes.known import Known
 from minicluster.changes.continued_pickle import read_body
+from minicluster.changes.known import Known
 from minicluster.changes.returning import Return, Wish
 from minicluster.pickling.parts import beside, whole
-from minicluster.capture.payload import LeftBehind
 from minicluster.pickling.pickling import ANY_READER, load_known, pack_names
 from minicluster.results.result_file import ResultFile, write_result_file
 from minicluster.results.results import Result, read_result

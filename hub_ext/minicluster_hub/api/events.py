@@ -11,11 +11,10 @@ from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer
+from minicluster_hub.api.feed import Cursor, Event, JobFeed
 from minicluster_hub.support.notifier import NODES, Listener
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.api.cursor import Cursor
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.api.feed import Event, JobFeed
 from minicluster_hub.web.open_streams import PendingTooMuch
 
 NODES_INTERVAL_S = 0.5

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from minicluster.wire import Display, Displays, Job, LogChunk, Record, Records
-from minicluster_hub.web.context import Context
-from minicluster_hub.api.cursor import Cursor
-from minicluster_hub.api.pieces import line_start, whole_lines, whole_text
 from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.web.context import Context
+from minicluster_hub.web.errors import ApiError
+
+M = TypeVar("M", bound=BaseModel)
+_LINE_SEARCH_BYTES = 8192
+
+_PART = re.compile(r"((?:rank|display|agent)-\d{1,5}|records)=(\d{1,15})")
+_HEAD = re.compile(r"E(\d{1,15});A(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +153,79 @@ def _order(stream: str) -> tuple[int, int]:
     kind, _, number = stream.partition("-")
     # What was displayed is there before the output that says where.
     return ("display", "rank", "records", "agent").index(kind), int(number or 0)
+
+
+# Cutting bytes of a stream where text and records can be cut: pure.
+
+
+def whole_text(data: bytes, *, final: bool) -> tuple[str, int]:
+    """Return the text of `data` and how many bytes it took.
+
+    A character that is cut at the end waits for its rest, unless there will be none (`final`).
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final=final)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+def line_start(data: bytes) -> int:
+    """Return how many bytes to leave out so that `data` starts at a line, else at a character."""
+    found = data.find(b"\n", 0, _LINE_SEARCH_BYTES)
+    if 0 <= found < len(data) - 1:
+        return found + 1
+    return next((at for at in range(min(4, len(data))) if not 0x80 <= data[at] < 0xC0), 0)
+
+
+def whole_lines(kind: type[M], data: bytes, *, final: bool) -> tuple[tuple[M, ...], int]:
+    """Return the messages of the whole lines of `data` and how many bytes these took.
+
+    A line that is no such message (a newer agent's, say) is left out. Of data without any end of a line,
+    `final` takes all, else nothing is taken.
+    """
+    end = data.rfind(b"\n") + 1 or (len(data) if final else 0)
+    messages = (_message(kind, line) for line in data[:end].splitlines() if line)
+    return tuple(message for message in messages if message is not None), end
+
+
+def _message(kind: type[M], line: bytes) -> M | None:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+# How far a reader of a job's events has come: the id of each server-sent event.
+
+
+@dataclass
+class Cursor:
+    """event: the newest line of the job's story that was seen. attempt: whose streams `offsets`
+    speak of (its number; 0: none yet). offsets: the next byte of each stream."""
+
+    event: int = 0
+    attempt: int = 0
+    offsets: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Read an id that the service gave out; "" is the beginning. Raises ApiError (400)."""
+        if not text:
+            return cls()
+        head, *parts = text.split(";")
+        first, found = _HEAD.fullmatch(head + ";" + parts[0] if parts else ""), []
+        if first is not None:
+            found = [_PART.fullmatch(part) for part in parts[1:]]
+        if first is None or not all(found):
+            raise ApiError(
+                400, "bad_cursor", f"{text[:80]!r} is no event id of a job", "leave it out to start anew"
+            )
+        offsets = {match[1]: int(match[2]) for match in found if match}
+        return cls(int(first[1]), int(first[2]), offsets)
+
+    def __str__(self) -> str:
+        parts = (f"{stream}={offset}" for stream, offset in sorted(self.offsets.items()))
+        return ";".join([f"E{self.event}", f"A{self.attempt}", *parts])
+
+    def next_attempt(self, attempt: int) -> None:
+        """Go over to the streams of a newer attempt."""
+        self.attempt, self.offsets = attempt, {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import ceil
 
 from minicluster.wire import EmailCode, NoticeReport, NoticeWishes
+from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError, too_many
 from minicluster_hub.web.route import Route, Scope
-from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
 
 
 class NoticesHandler(UserHandler):

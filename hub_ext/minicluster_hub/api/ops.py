@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
-from minicluster.wire import WIRE_VERSION
-from minicluster_hub.web.auth import HubHandler
+from minicluster.wire import WIRE_VERSION, About
+from minicluster_hub.api.messages import Health, NodeAddresses
+from minicluster_hub.images.catalogue import ImageNotAllowed
+from minicluster_hub.web.auth import HubHandler, UserHandler
 from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.api.messages import Health
 from minicluster_hub.web.openapi import document
 from minicluster_hub.web.route import Scope
 
@@ -53,3 +55,41 @@ class OpenApiHandler(OpenHandler):
 
         self.set_header("Content-Type", "application/json")
         self.finish(document(API_ROUTES, self.context.prefix))
+
+
+# Whom a token is for, and which versions are on this side.
+
+
+class AboutHandler(UserHandler):
+    def get(self) -> None:
+        try:
+            image = self.context.catalogue.resolve(self.get_query_argument("image", None))
+        except ImageNotAllowed as refused:
+            raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
+        self.reply(
+            About(
+                user=self.user.name,
+                scopes=tuple(self.user.model.get("scopes", ())),
+                wire_version=WIRE_VERSION,
+                release=version("minicluster"),
+                ranks=self.context.store.environments.of(image) or self.context.board.environment(),
+            )
+        )
+
+
+# The cluster's nodes and who holds their slots.
+
+
+class NodesHandler(UserHandler):
+    def get(self) -> None:
+        self.reply(self.context.board.nodes())
+
+
+class NodeAddressesHandler(OpenHandler):
+    """For the nodes' firewalls, on the agents' port. Whoever is on the machines' network sees them anyway."""
+
+    def get(self) -> None:
+        nodes = self.context.board.node_views()
+        addresses = {node.address for node in nodes if node.address}
+        addresses |= self.context.board.keepers.addresses(node.name for node in nodes)
+        self.reply(NodeAddresses(addresses=tuple(sorted(addresses))))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from minicluster.wire import PolicyChoice, PolicyReport, ShadowReport
+from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Route, Scope
-from minicluster_hub.policy.errors import ChoiceRefused
 
 
 class PolicyHandler(UserHandler):

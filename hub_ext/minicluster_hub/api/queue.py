@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from minicluster.wire import MyQueue
+from minicluster_hub.usage.queue_view import Known, my_queue
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.route import Route, Scope
-from minicluster_hub.usage.queue_view import Known, my_queue
 
 
 class MyQueueHandler(UserHandler):

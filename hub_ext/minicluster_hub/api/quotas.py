@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from minicluster.wire import Allowances, AllowancesReport, QuotaKind
+from minicluster_hub.scheduling.limits import KINDS, QuotaWrong
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Route, Scope
-from minicluster_hub.scheduling.limits import KINDS, QuotaWrong
 
 
 class QuotasHandler(UserHandler):

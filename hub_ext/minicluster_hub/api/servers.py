@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from minicluster.wire import PlaceServer, ServerList
+from minicluster_hub.scheduling.servers import ServerRefused
+from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.web.auth import HubHandler, UserHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, scope_missing
 from minicluster_hub.web.route import Scope
-from minicluster_hub.scheduling.servers import ServerRefused
-from minicluster_hub.servers.placement import ServerPlaces
 
 UNNAMED = "-"
 """How a path writes the server without a name."""

@@ -18,10 +18,22 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
-from minicluster_hub.api import about, reservations, events, jobs, nodes, notices, ops, policy, queue, quotas, servers, tasks, usage, why
-from minicluster_hub.api.storage import artifacts, blobs, datasets, snapshots, report
-from minicluster_hub.api.storage.images import ROUTES as IMAGE_ROUTES
+from minicluster_hub.api import (
+    events,
+    jobs,
+    notices,
+    ops,
+    policy,
+    queue,
+    quotas,
+    reservations,
+    servers,
+    tasks,
+    usage,
+)
 from minicluster_hub.api.messages import Health, JobStory, NodeAddresses
+from minicluster_hub.api.storage import artifacts, blobs, datasets, report, snapshots
+from minicluster_hub.api.storage.images import ROUTES as IMAGE_ROUTES
 from minicluster_hub.web.route import Query, Route, Scope, Who
 
 BYTES, TEXT, STREAM = "application/octet-stream", "text/plain", "text/event-stream"
@@ -89,7 +101,7 @@ API_ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/jobs/{job_id}/why",
-        why.WhyHandler,
+        jobs.WhyHandler,
         "Why a job does not get on: one sentence, and where its ranks are",
         scope=_READ,
         answer=JobWhy,
@@ -136,7 +148,7 @@ API_ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/about",
-        about.AboutHandler,
+        ops.AboutHandler,
         "Whom the token is for, and the versions of this side",
         scope=_READ,
         answer=About,
@@ -145,7 +157,7 @@ API_ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/nodes",
-        nodes.NodesHandler,
+        ops.NodesHandler,
         "Nodes and who holds their slots",
         scope=_READ,
         answer=NodeList,
@@ -259,7 +271,7 @@ API_ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/nodes/addresses",
-        nodes.NodeAddressesHandler,
+        ops.NodeAddressesHandler,
         "The nodes' addresses, for their firewalls",
         who=Who.MACHINE,
         answer=NodeAddresses,

@@ -10,22 +10,24 @@ from pydantic import BaseModel
 from minicluster.wire import (
     FILE_BYTES,
     VERSION_HEADER,
+    BlobInfo,
     ReportAnswer,
     RunOrder,
     StreamChunk,
     TaskOrders,
     TaskReport,
 )
-from minicluster_hub.support.disk_errors import NotKept
-from minicluster_hub.api import snapshot_files
-from minicluster_hub.web.base import ServiceHandler
-from minicluster_hub.web.errors import ApiError
-from minicluster_hub.web.long_polling import HeldHandler
-from minicluster_hub.jobs.records import JobRecord, TaskRecord
 from minicluster_hub.jobs.orders import TaskOver
-from minicluster_hub.support.rates import Rate
+from minicluster_hub.jobs.records import JobRecord, TaskRecord
+from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import StoreUnavailable
+from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.support.rates import Rate
+from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.context import Context
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.long_polling import HeldHandler
 
 _OUTPUT = "output"
 _WAITS = "The job service could not write the job's output: it waits on the nodes."
@@ -127,16 +129,16 @@ class ReportHandler(TaskHandler):
             own = range(on_it.first_rank, on_it.first_rank + on_it.local_world_size)
             self.context.board.looks.hear(self.task.id, on_it.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.
-        kept = snapshot_files.only_those_here(self.context, on_it, report)
+        kept = only_those_here(self.context, on_it, report)
         if self.context.store.report(self.task, kept, self.context.clock()):
             if run is not None and kept.artifacts:
                 self.context.storage.forget(self.job().owner)
             if run is not None and kept.snapshots:
-                snapshot_files.drop_surplus(self.context, run, kept)
+                drop_surplus(self.context, run, kept)
             self.context.reconciler.wake()
             if run is not None and report.notes:
                 self.context.board.changes.ring(run.job_id)
-        self.reply(ReportAnswer(sizes=sizes, missing=snapshot_files.missing(report, kept)))
+        self.reply(ReportAnswer(sizes=sizes, missing=missing(report, kept)))
 
     def _check_result(self, run: RunOrder | None, report: TaskReport) -> None:
         """Raise ApiError (409) for a result that nobody brought for the job's owner: a hash opens nothing."""
@@ -249,3 +251,36 @@ def _no_room(streams: Sequence[str]) -> str:
 
 def _over(message: str) -> ApiError:
     return ApiError(410, "task_over", message, "end everything of this task and exit")
+
+
+# What a report says of snapshots and of files of the output folder, held against the files that came.
+
+
+def only_those_here(context: Context, run: RunOrder | None, report: TaskReport) -> TaskReport:
+    """Leave out of a report what did not come, so that what is stored can be fetched."""
+    if run is None or not (report.snapshots or report.artifacts):
+        return report
+    own, output = context.blobs.of_job(run.job_id), context.blobs.output_of(run.job_id)
+    snapshots = tuple(one for one in report.snapshots if _is_here(own, one.blob))
+    here = [one for one in report.artifacts if _is_here(output, one.blob)]
+    most = run.output.files * max(1, run.group_world_size)
+    artifacts = context.store.artifacts.fitting(run.job_id, here, most) if here else ()
+    return report.model_copy(update={"snapshots": snapshots, "artifacts": artifacts})
+
+
+def missing(told: TaskReport, kept: TaskReport) -> tuple[str, ...]:
+    """Return the files of the output folder that were left out of a report: the agent has them still."""
+    here = {one.blob.sha256 for one in kept.artifacts}
+    return tuple({one.blob.sha256 for one in told.artifacts} - here)
+
+
+def _is_here(files: BlobFiles, blob: BlobInfo) -> bool:
+    return files.size(blob.sha256) == blob.size_bytes
+
+
+def drop_surplus(context: Context, run: RunOrder, report: TaskReport) -> None:
+    """Keep as many snapshots as the job wants; the files go after their rows."""
+    surplus = context.store.snapshots.prune(run.job_id, report.snapshots[-1].keep)
+    files = context.blobs.of_job(run.job_id)
+    for sha256 in surplus:
+        files.remove(sha256)

@@ -8,10 +8,10 @@ import io
 from datetime import UTC, datetime
 
 from minicluster.wire import UsageReport
+from minicluster_hub.usage.report import BY, PERIODS, Question, begin, report
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Query, Route, Scope
-from minicluster_hub.usage.report import BY, PERIODS, Question, begin, report
 
 _DAY_S = 86_400
 _HOURS = ("gpu_hours", "slot_hours", "server_gpu_hours", "jobs")

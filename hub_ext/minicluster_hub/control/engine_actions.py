@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
-from minicluster_hub.jobs.records import TaskRecord
-from minicluster_hub.jobs.gang_state import Scene
 from minicluster_hub.control.steps import ENDING, STARTING, Key, Step, lighthouse_key, task_key
+from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
+from minicluster_hub.jobs.gang_state import Scene
+from minicluster_hub.jobs.records import TaskRecord
 from minicluster_hub.store import Store, StoreError
 
 RETRY_S = 1.0

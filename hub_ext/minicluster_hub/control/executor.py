@@ -7,12 +7,25 @@ from collections.abc import Callable
 from typing import Protocol
 
 from minicluster.wire import ErrorKind, JobError
-from minicluster_hub.jobs.actions import Action, DataReady, DropTasks, EndGang, EndLighthouse, EndStray, EndTask, Happened, MarkEnded, MarkStarted, StartLighthouse, StartTask
-from minicluster_hub.control.status_cache import Board
 from minicluster_hub.control.engine_actions import EngineWork
+from minicluster_hub.control.status_cache import Board
 from minicluster_hub.engines.base import Engine, EngineError
-from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.jobs.actions import (
+    Action,
+    DataReady,
+    DropTasks,
+    EndGang,
+    EndLighthouse,
+    EndStray,
+    EndTask,
+    Happened,
+    MarkEnded,
+    MarkStarted,
+    StartLighthouse,
+    StartTask,
+)
 from minicluster_hub.jobs.gang_state import Scene
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from math import ceil
 
-from minicluster_hub.support.computing import Rests
 from minicluster_hub.policy.active_policy import Rules
 from minicluster_hub.policy.custom_policy import OwnPolicy
 from minicluster_hub.scheduling.base import Placement, Policy
-from minicluster_hub.scheduling.reservations.keeping import Kept
 from minicluster_hub.scheduling.placement.outside import kept_off
+from minicluster_hub.scheduling.reservations.keeping import Kept
+from minicluster_hub.support.computing import Rests
 
 PAUSE_S = 5.0
 """Between two forecasts, at least: the queue may change a hundred times a second."""

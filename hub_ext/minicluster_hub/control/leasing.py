@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from minicluster_hub.control.status_cache import Board
 from minicluster_hub.control.quarantine import Quarantine
+from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.steps import PLACING, Step
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.scheduler import (
     Admit,
@@ -18,8 +20,6 @@ from minicluster_hub.scheduling.scheduler import (
     Reuse,
     Trim,
 )
-from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.control.steps import PLACING, Step
 from minicluster_hub.store import GangTaken, SlotTaken, Store
 
 

@@ -8,40 +8,39 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from minicluster.wire import JobSpec, JobState
-from minicluster_hub.usage.accounting import Accounts
-from minicluster_hub.control.status_cache import Board
-from minicluster_hub.usage.reservations import Bookings
-from minicluster_hub.engines.base import Engine
 from minicluster_hub.control.forecast_worker import Foretelling
 from minicluster_hub.control.leasing import Leasing
-from minicluster_hub.jobs.records import GangTarget, JobRecord, World
 from minicluster_hub.control.quarantine import Quarantine
-from minicluster_hub.policy.errors import PlanFailed
+from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
+from minicluster_hub.control.status_cache import Board
+from minicluster_hub.engines.base import Engine
+from minicluster_hub.jobs.gang_state import Limits, Sight, silent_nodes
+from minicluster_hub.jobs.records import GangTarget, JobRecord, World
 from minicluster_hub.policy.active_policy import Rules
 from minicluster_hub.policy.custom_policy import OwnPolicy
-from minicluster_hub.jobs.gang_state import Limits, Sight, silent_nodes
-from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
-from minicluster_hub.scheduling.base import Snapshot, Topology
-from minicluster_hub.scheduling.blame import at_fault
+from minicluster_hub.policy.errors import PlanFailed
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
-from minicluster_hub.scheduling.reservations.held_slots import Against
-from minicluster_hub.scheduling.reservations.keeping import Kept, first, keep, meanwhile
+from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.quotas import Within
 from minicluster_hub.scheduling.reasons import explain
+from minicluster_hub.scheduling.reservations.held_slots import Against
+from minicluster_hub.scheduling.reservations.keeping import Kept, first, keep, meanwhile
 from minicluster_hub.scheduling.scheduler import (
     Decision,
     Schedule,
 )
 from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store, StoreError
+from minicluster_hub.usage.accounting import Accounts
+from minicluster_hub.usage.reservations import Bookings
 
 GROWTH_PAUSE_S = 5.0
 """How long a job that lost a node, or a node that was to join it, gets no other one."""
 REFUSED_GROWTH_PAUSE_S = 60.0
 """The same after one that could not join: it would be tried again, with the same end."""
-
 _PLAIN = JobRecord(
     0,
     "",
@@ -60,6 +59,11 @@ _PLAIN = JobRecord(
     None,
 )
 """A job at which no policy can take offence."""
+
+MOST = 100
+"""If so many were at fault, it would rather be the planning itself."""
+_Job = TypeVar("_Job")
+_Raises = Callable[[Sequence[_Job]], bool]
 
 
 class JobsAtFault(Exception):
@@ -258,3 +262,31 @@ def _settling(world: World, since: float) -> frozenset[int]:
     """Return the jobs that lost a node after that moment, and wait for others."""
     lost = (job for job in world.jobs if job.state is JobState.QUEUED and job.gang_id is not None)
     return frozenset(job.id for job in lost if job.state_since > since)
+
+
+# Which jobs make planning raise: found by leaving jobs out, the newest suspected first. Pure.
+
+
+def at_fault(jobs: Sequence[_Job], plain: _Job, raises: _Raises[_Job]) -> tuple[_Job, ...]:
+    """Return the jobs without which `raises` is false; none if it is not because of them.
+
+    plain: a job that cannot be to blame.
+    """
+    found: list[_Job] = []
+    if raises([plain]):
+        return ()
+    left = list(jobs)
+    while raises(left):
+        if not left or len(found) == MOST:
+            return ()
+        found.append(left.pop(_last_of_shortest(left, raises)))
+    return tuple(found)
+
+
+def _last_of_shortest(jobs: Sequence[_Job], raises: _Raises[_Job]) -> int:
+    """Return the index of the last one of the fewest jobs, from the first on, that raise together."""
+    low, high = 1, len(jobs)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if raises(jobs[:middle]) else (middle + 1, high)
+    return low - 1

@@ -14,24 +14,23 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from minicluster.wire import JobState, PolicyChoice
-from minicluster_hub.usage.accounting import WEEK_S, Accounts
-from minicluster_hub.jobs.actions import Action, MarkStarted
-from minicluster_hub.control.liveness import LOOK_S, Attention
-from minicluster_hub.control.status_cache import Board
-from minicluster_hub.jobs.deadlines import next_deadline
 from minicluster_hub.control.engine_actions import RETRY_S, EngineWork
-from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.control.executor import Executor
-from minicluster_hub.datasets.node_tracker import Keepers
-from minicluster_hub.jobs.lifecycle import decide
-from minicluster_hub.jobs.records import GangRecord, World
+from minicluster_hub.control.liveness import LOOK_S, Attention
 from minicluster_hub.control.planner import JobsAtFault, Planner
 from minicluster_hub.control.quarantine import Failure, Quarantine
-from minicluster_hub.policy.active_policy import BUILT_IN, Rules
-from minicluster_hub.jobs.gang_state import Limits, Sight, scenes
-from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.control.status_cache import Board
 from minicluster_hub.control.steps import ENDING, PLACING, STARTING, Step, all_keys, key_of, step_of
+from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.jobs.actions import Action, MarkStarted
+from minicluster_hub.jobs.gang_state import Limits, Sight, scenes
+from minicluster_hub.jobs.lifecycle import decide, next_deadline
+from minicluster_hub.jobs.records import GangRecord, World
+from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.policy.active_policy import BUILT_IN, Rules
 from minicluster_hub.store import NotLeading, Store
+from minicluster_hub.usage.accounting import WEEK_S, Accounts
 
 IDLE_LOOK_S = 5.0
 LONGEST_REST_S = 0.2

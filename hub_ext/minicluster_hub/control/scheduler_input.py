@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 from math import inf
 
 from minicluster.wire import JobState
-from minicluster_hub.jobs.records import GangTarget, JobRecord, NodeView, ServerRecord, TaskRecord, TaskState, World
 from minicluster_hub.jobs.gang_state import ENDING
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
+from minicluster_hub.jobs.records import (
+    GangTarget,
+    JobRecord,
+    NodeView,
+    ServerRecord,
+    TaskRecord,
+    TaskState,
+    World,
+)
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
 from minicluster_hub.scheduling.progress_rate import MOVE_S
 
 COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from minicluster.wire import JobState
 from minicluster.wire.bounds import shortened
 from minicluster_hub.control.status_cache import Board
-from minicluster_hub.store import Store, StoreError
 from minicluster_hub.diagnosis.why import Explanation, explain
+from minicluster_hub.store import Store, StoreError
 
 STALLED = "stalled"
 STALLS_OF_JOB = 64

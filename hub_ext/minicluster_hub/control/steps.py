@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from minicluster_hub.jobs.actions import Action, DataReady, DropTasks, EndGang, EndLighthouse, EndStray, EndTask, Happened, MarkEnded, MarkStarted, StartLighthouse, StartTask
+from minicluster_hub.jobs.actions import (
+    Action,
+    DataReady,
+    DropTasks,
+    EndGang,
+    EndLighthouse,
+    EndStray,
+    EndTask,
+    Happened,
+    MarkEnded,
+    MarkStarted,
+    StartLighthouse,
+    StartTask,
+)
 from minicluster_hub.jobs.records import World
 
 Key = tuple[str, int]

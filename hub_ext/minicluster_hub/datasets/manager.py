@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
 from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST
-from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import Storage, cost
 from minicluster_hub.store import Store, StoreError
 

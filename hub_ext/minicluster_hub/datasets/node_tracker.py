@@ -25,16 +25,19 @@ from minicluster.wire import (
     KeeperReport,
     Standing,
 )
-from minicluster_hub.support.notifier import Bell
-from minicluster_hub.servers.gpu_readings import GpuReadings
-from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
 from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
+from minicluster_hub.scheduling.idle import GpuUse
+from minicluster_hub.support.notifier import Bell
 
 DATA = "data"
 """The bell's key: what some node is to have changed."""
 GPUS = "gpus"
 """The bell's key: a keeper has told how its GPUs are used."""
 SILENT_S = 30.0
+"""A keeper speaks each 10 s, whatever happens."""
+
+FRESH_S = 60.0
 """A keeper speaks each 10 s, whatever happens."""
 
 
@@ -211,3 +214,35 @@ def _with_data(world: World) -> Iterator[tuple[GangRecord, JobRecord]]:
 def _nodes_of(world: World, gang: GangRecord) -> tuple[str, ...]:
     tasks = (task for task in world.tasks if task.gang_id == gang.id and task.state is not TaskState.ENDED)
     return tuple(dict.fromkeys(task.node for task in tasks))
+
+
+# What the keepers say of the use of GPUs: kept in memory, said again by itself, worth nothing when old.
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    use: GpuUse
+    heard_at: float
+
+
+class GpuReadings:
+    """The newest reading of each GPU, by its node and its id."""
+
+    def __init__(self) -> None:
+        self._readings: dict[tuple[str, str], _Reading] = {}
+
+    def hear(self, report: KeeperReport, now: float) -> bool:
+        """Take what a keeper says; return whether it spoke of GPUs."""
+        for node in report.nodes:
+            for reading in report.gpus:
+                use = GpuUse(now - reading.idle_s, reading.held_bytes)
+                self._readings[node, reading.gpu] = _Reading(use, now)
+        return bool(report.gpus)
+
+    def use(self, node: str, gpus: Collection[str], now: float) -> GpuUse | None:
+        """Return the use of these GPUs of a node together, None unless there is news of each."""
+        found = [self._readings.get((node, gpu)) for gpu in gpus]
+        fresh = [one.use for one in found if one is not None and now - one.heard_at <= FRESH_S]
+        if not gpus or len(fresh) < len(gpus):
+            return None
+        return GpuUse(max(one.used_at for one in fresh), max(one.held_bytes for one in fresh))

@@ -13,8 +13,8 @@ from traitlets import Float
 from traitlets.config import LoggingConfigurable
 
 from minicluster.wire import Versions
-from minicluster_hub.jobs.records import NodeView, ServerRecord
 from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.jobs.records import NodeView, ServerRecord
 
 
 @dataclass(frozen=True, slots=True)

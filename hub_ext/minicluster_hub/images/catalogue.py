@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from minicluster.wire import Image, ImageList, ImageState, Publishing
+from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.images.references import Reference
 from minicluster_hub.images.registry import Registries, RegistryError
-from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store import Store, StoreUnavailable
 from minicluster_hub.store.storage.images import ListedImage

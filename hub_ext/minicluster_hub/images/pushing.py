@@ -15,7 +15,17 @@ from typing import Any
 
 from minicluster.wire import Recipe
 from minicluster_hub.images.references import Reference
-from minicluster_hub.images.registry import DOCKER, OCI, PIECE_BYTES, Manifest, Registries, Registry, RegistryError, Told, digest_of
+from minicluster_hub.images.registry import (
+    DOCKER,
+    OCI,
+    PIECE_BYTES,
+    Manifest,
+    Registries,
+    Registry,
+    RegistryError,
+    Told,
+    digest_of,
+)
 
 RECIPE_LABEL, BASE_LABEL = "org.minicluster.recipe", "org.minicluster.base"
 _BASES = "minicluster/bases"

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from minicluster.wire import JobState, OutputLimits, RankState
 from minicluster_hub.engines.base import LighthouseView, TaskView
 from minicluster_hub.jobs.connectivity import Unreached, apart
-from minicluster_hub.jobs.records import DataView, GangRecord, JobRecord, RankRecord, SnapshotRecord, TaskRecord, TaskState, World
+from minicluster_hub.jobs.records import (
+    DataView,
+    GangRecord,
+    JobRecord,
+    RankRecord,
+    SnapshotRecord,
+    TaskRecord,
+    TaskState,
+    World,
+)
 from minicluster_hub.jobs.root_cause import is_consequence, root_cause
 
 ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING, JobState.YIELDING)

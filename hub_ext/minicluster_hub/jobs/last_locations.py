@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicluster.wire import ErrorKind, JobError, RankSight, RankStack, RankState
-from minicluster_hub.jobs.records import RankRecord
 from minicluster_hub.diagnosis.rank_location import Kind, place_of
-from minicluster_hub.jobs.root_cause import is_consequence, root_cause
 from minicluster_hub.diagnosis.why import BUSY_S, explain
+from minicluster_hub.jobs.records import RankRecord
+from minicluster_hub.jobs.root_cause import is_consequence, root_cause
 
 _TIMED_OUT = ("Timed out waiting", "Watchdog caught collective operation timeout", "Socket Timeout")
 

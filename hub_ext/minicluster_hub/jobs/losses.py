@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from minicluster.wire import DISK_FULL_EXIT, ErrorKind, JobError, JobState, RankState
 from minicluster_hub.jobs.actions import DropTasks, EndGang, Happened
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, TaskState, World
 from minicluster_hub.jobs.gang_state import ENDING, Limits, Scene, Sight
+from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.jobs.connectivity import store_address
-from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.jobs.gang_state import Limits, Scene
+from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 
 _LIMITS = Limits()
 _NO_FOLDERS: Mapping[str, str] = {}

@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from minicluster_hub.engines.local.task_memory import TaskMemory
 from minicluster_hub.launch.errors import HubEnded, Stopped
 from minicluster_hub.launch.hub import READY_FD
 from minicluster_hub.launch.signals import END, Signals
-from minicluster_hub.support.processes import SERVER_LABEL, TASK_LABEL, die_with_parent, end_all, of_data_folder
 from minicluster_hub.settings import Settings
-from minicluster_hub.engines.local.task_memory import TaskMemory
+from minicluster_hub.support.processes import (
+    SERVER_LABEL,
+    TASK_LABEL,
+    die_with_parent,
+    end_all,
+    of_data_folder,
+)
 
 _START_LIMIT_S = 90.0
 _HUB_GRACE_S = 10.0

@@ -11,11 +11,11 @@ from tornado.web import HTTPError
 from traitlets import Instance, Set, Unicode, default
 
 from minicluster_hub.login import sessions, tokens
-from minicluster_hub.login.password_check import LoginGate, LoginRefused
+from minicluster_hub.login.accounts_file import ADMIN_GROUP, Entry, LastAdmin, PasswordFile
 from minicluster_hub.login.origin import Origin, OriginFinder, remember_device
 from minicluster_hub.login.pages import PAGES
+from minicluster_hub.login.password_check import LoginGate, LoginRefused
 from minicluster_hub.login.server_stop import stop_servers
-from minicluster_hub.login.accounts_file import ADMIN_GROUP, Entry, LastAdmin, PasswordFile
 
 
 class PasswordAuthenticator(Authenticator):

@@ -9,9 +9,17 @@ from jupyterhub.handlers import BaseHandler
 from tornado.web import HTTPError, authenticated
 
 from minicluster_hub.login import sessions
+from minicluster_hub.login.accounts_file import (
+    LONGEST_PASSWORD,
+    SHORTEST_PASSWORD,
+    PasswordError,
+    PasswordFile,
+    PasswordRefused,
+    check_new_password,
+    check_user_name,
+)
 from minicluster_hub.login.password_check import LoginRefused
 from minicluster_hub.login.server_stop import stop_servers
-from minicluster_hub.login.accounts_file import LONGEST_PASSWORD, SHORTEST_PASSWORD, PasswordError, PasswordFile, PasswordRefused, check_new_password, check_user_name
 
 FIELDS = ("present", "new", "again")
 

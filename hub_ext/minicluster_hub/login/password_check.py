@@ -8,10 +8,16 @@ import os
 import time
 from functools import partial
 
+from minicluster_hub.login.accounts_file import (
+    LONGEST_PASSWORD,
+    Entry,
+    PasswordFile,
+    UserNameRefused,
+    check_user_name,
+)
+from minicluster_hub.login.hash_pool import FairWorkers, WorkersBusy
 from minicluster_hub.login.origin import Origin
 from minicluster_hub.login.throttle import LoginThrottle, TooManyTries
-from minicluster_hub.login.hash_pool import FairWorkers, WorkersBusy
-from minicluster_hub.login.accounts_file import LONGEST_PASSWORD, Entry, PasswordFile, UserNameRefused, check_user_name
 
 
 class LoginRefused(Exception):

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from minicluster.wire import Notice
-from minicluster_hub.support.notifier import NOTICES, Bell
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
 from minicluster_hub.notices.mail_rates import MailRates
@@ -16,6 +15,7 @@ from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.notices.words import sentence
 from minicluster_hub.store import Store, StoreError
 from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, Lane, Letter
+from minicluster_hub.support.notifier import NOTICES, Bell
 
 PAUSES_S = (10.0, 120.0)
 """Between the tries."""

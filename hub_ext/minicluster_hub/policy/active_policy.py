@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from minicluster.wire import PolicyChoice, PolicyInForce, PolicyReport
 from minicluster_hub.policy.choices import build, offered_placements, offered_policies
-from minicluster_hub.policy.errors import ChoiceRefused, PlanFailed
 from minicluster_hub.policy.custom_policy import Answer, OwnPolicies, OwnPolicy, PolicyGone, close
+from minicluster_hub.policy.errors import ChoiceRefused, PlanFailed
 from minicluster_hub.policy.sandbox import SandboxAway
 from minicluster_hub.policy.trial import in_words, try_out
-from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
 from minicluster_hub.scheduling.allocation.free_slots import Places
+from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
 from minicluster_hub.scheduling.own import PolicyFailed
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import POLICIES

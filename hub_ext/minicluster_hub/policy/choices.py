@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from minicluster.wire import OfferedOption, OfferedPolicy, OptionValue, PolicyChoice
-from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.policy_files import KINDS
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.placement import PLACEMENTS

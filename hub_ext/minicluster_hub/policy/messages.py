@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from minicluster_hub.jobs.records import ServerRecord
-from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot, Topology, Usage, WarmGang
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot, Topology, Usage, WarmGang
 
 _JOB, _GANG, _SERVER, _USAGE = (
     tuple(field.name for field in fields(kind)) for kind in (JobView, WarmGang, ServerRecord, Usage)

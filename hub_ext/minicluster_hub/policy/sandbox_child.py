@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-from minicluster_hub.support.processes import die_with_parent
 from minicluster_hub.policy.confine import confine
 from minicluster_hub.policy.link import LinkLost, receive, send
 from minicluster_hub.policy.messages import plan_to_json, snapshot_from_json
 from minicluster_hub.policy.policy_files import ENTRY_POINTS, path_of
 from minicluster_hub.scheduling.own import OwnPlan, PolicyFailed, policy_in
+from minicluster_hub.support.processes import die_with_parent
 
 PRINTED_CHARS = 4000
 """What is passed on of what a policy prints at a time."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from minicluster_hub.policy.custom_policy import OwnPolicy
-from minicluster_hub.scheduling.base import Placement, Policy, Snapshot, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import Placement, Policy, Snapshot, Topology
 from minicluster_hub.scheduling.own import PolicyFailed
 from minicluster_hub.scheduling.scheduler import schedule
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.work import Shape, Work, works
 from minicluster_hub.simulator.replay import Rules, Simulation, SimulationStuck, Start
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
+from minicluster_hub.simulator.work import Shape, Work, works
 
 JOBS = 200
 MOST_DECISIONS = 1000

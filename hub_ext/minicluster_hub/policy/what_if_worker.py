@@ -7,19 +7,18 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from minicluster.wire import PolicyChoice, ShadowFigures, ShadowReport, ShadowRow
-from minicluster_hub.support.computing import Rests
 from minicluster_hub.jobs.records import NodeView
-from minicluster_hub.policy.choices import build
 from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.policy.choices import build
 from minicluster_hub.scheduling.base import Topology
-from minicluster_hub.simulator.history import past_jobs
 from minicluster_hub.scheduling.policies import POLICIES
-from minicluster_hub.simulator.what_if import PastJob, assumed, comparable, really, shadow
 from minicluster_hub.simulator.metrics import Metrics
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.simulator.replay import Rules as SimulatedRules
 from minicluster_hub.simulator.replay import SimulationStuck
+from minicluster_hub.simulator.what_if import PastJob, assumed, comparable, past_jobs, really, shadow
 from minicluster_hub.store import Store
+from minicluster_hub.support.computing import Rests
 
 PERIOD_S = 7 * 86400.0
 MOST_JOBS = 500

@@ -8,8 +8,8 @@ from math import isfinite
 from types import ModuleType
 from typing import Any
 
-from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot
 from minicluster_hub.scheduling.allocation.free_slots import Places
+from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot
 
 AGAIN_S = 1.0
 """It is not asked more often than that if nothing happens, whatever it says."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
+from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.holders import held_by, server_holder, until
 
 _NONE: Mapping[int, float] = {}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minicluster_hub.scheduling.allocation.assign import Assignment, assign
-from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, largest_parts
+from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 
 from minicluster.wire import JobState, NoticeEvent
-from minicluster_hub.engines.base import Engine, EngineError
-from minicluster_hub.datasets.node_tracker import GPUS
-from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.datasets.node_tracker import GPUS
+from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.jobs.views import IdleGpus
 from minicluster_hub.scheduling.holders import clock_time
 from minicluster_hub.scheduling.idle import (
     GpuUse,
@@ -24,7 +25,6 @@ from minicluster_hub.scheduling.idle import (
     reclaim_at,
 )
 from minicluster_hub.store import NotLeading, Store, StoreError
-from minicluster_hub.jobs.views import IdleGpus
 
 _AGAIN_S = 5.0
 """After Docker or the database did not answer."""

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from minicluster.wire import PlaceServer, ServerPlace
-from minicluster_hub.support.notifier import NODES
+from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.engines.base import GpusRefused
 from minicluster_hub.jobs.records import ServerRecord, World
-from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.jobs.views import server_message
 from minicluster_hub.scheduling.limits import Quota
 from minicluster_hub.scheduling.servers import (
     Ledger,
@@ -28,7 +28,7 @@ from minicluster_hub.scheduling.servers import (
     place_server,
 )
 from minicluster_hub.store import HomeMoved, SlotTaken, Store
-from minicluster_hub.jobs.views import server_message
+from minicluster_hub.support.notifier import NODES
 
 AGAIN_S = 0.05
 """After a slot was taken by another service on the same database."""

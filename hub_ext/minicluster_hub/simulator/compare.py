@@ -11,8 +11,8 @@ from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.simulator.course import Outcome
 from minicluster_hub.simulator.metrics import Metrics, Spread, measure, over_runs
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.work import Shape, TracedJob, works
 from minicluster_hub.simulator.replay import Replay, Rules, simulate
+from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.allocation.free_slots import Places, count_slots
+from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.simulator.work import Work
 
 

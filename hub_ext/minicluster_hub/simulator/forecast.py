@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
 from minicluster_hub.scheduling.allocation.free_slots import count_slots
+from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
 from minicluster_hub.simulator.course import gets_on_from
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.work import Work, real_work
 from minicluster_hub.simulator.replay import Rules, Simulation, SimulationStuck, Start, go_on
+from minicluster_hub.simulator.work import Work, real_work
 
 LIMIT_SHARE = 0.5
 """Of its time limit that a job is taken to run."""

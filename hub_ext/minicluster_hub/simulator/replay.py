@@ -13,11 +13,11 @@ from math import inf
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.assign import assign
-from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot, Topology, Usage
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot, Topology, Usage
+from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.simulator.course import Course, Outcome
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.simulator.work import Work
 
 

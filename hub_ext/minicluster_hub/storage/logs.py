@@ -15,8 +15,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from minicluster.wire import FILE_BYTES
-from minicluster_hub.support.notifier import Bell, Listener
 from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.support.notifier import Bell, Listener
 
 _STREAM = re.compile(r"(?:rank|display|agent)-\d{1,5}|records")
 _SUFFIX = ".log"

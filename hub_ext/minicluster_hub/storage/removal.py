@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
-from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
 

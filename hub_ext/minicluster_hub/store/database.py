@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from minicluster_hub.support.database_url import without_password
 from minicluster_hub.store.errors import StoreBroken, StoreFull, StoreUnavailable
+from minicluster_hub.support.database_url import without_password
 
 BUSY_TIMEOUT_S = 10
 _WRITES = "minicluster_writes"

@@ -12,29 +12,27 @@ from sqlalchemy.exc import IntegrityError
 from minicluster.wire import JobError, JobSubmit, TaskReport
 from minicluster_hub.jobs.records import EventRecord, JobRecord, ServerRecord, TaskRecord, World
 from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.store.jobs import gangs, jobs, reports
-from minicluster_hub.store.users import servers
-from minicluster_hub.store.users.allowances import AllowanceRows
-from minicluster_hub.store.jobs.artifacts import Artifacts
-from minicluster_hub.store.storage.blobs import OwnedBlobs
-from minicluster_hub.store.users.reservations import Claims
 from minicluster_hub.store.database import Database, open_database
-from minicluster_hub.store.storage.datasets import DataSets
-from minicluster_hub.store.jobs.environments import Environments
 from minicluster_hub.store.errors import SlotTaken
+from minicluster_hub.store.jobs import gangs, jobs, reports
+from minicluster_hub.store.jobs.artifacts import Artifacts
+from minicluster_hub.store.jobs.environments import Environments
 from minicluster_hub.store.jobs.history import History
-from minicluster_hub.store.users.idle import IdleServers
-from minicluster_hub.store.storage.images import Images
-from minicluster_hub.store.leadership import Competing
-from minicluster_hub.store.users.notices import Notices
 from minicluster_hub.store.jobs.old_jobs import OldJobs
-from minicluster_hub.store.users.owners import Owners
-from minicluster_hub.store.users.policies import Policies
-from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.jobs.snapshots import Snapshots
-from minicluster_hub.store.storage.storage import StorageRows
-from minicluster_hub.store.users.usage import UsageRows
 from minicluster_hub.store.jobs.world import WorldReader
+from minicluster_hub.store.leadership import Competing
+from minicluster_hub.store.schema import upgrade
+from minicluster_hub.store.storage.blobs import OwnedBlobs
+from minicluster_hub.store.storage.datasets import DataSets
+from minicluster_hub.store.storage.images import Images
+from minicluster_hub.store.storage.storage import StorageRows
+from minicluster_hub.store.users import servers
+from minicluster_hub.store.users.notices import Notices
+from minicluster_hub.store.users.owners import AllowanceRows, Owners, UsageRows
+from minicluster_hub.store.users.policies import Policies
+from minicluster_hub.store.users.reservations import Claims
+from minicluster_hub.store.users.servers import IdleServers
 
 
 class Store(Competing):

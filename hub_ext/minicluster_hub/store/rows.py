@@ -9,7 +9,17 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, Row, Table, insert
 
 from minicluster.wire import BlobInfo, ErrorKind, JobError, JobSpec, JobState, RankState
-from minicluster_hub.jobs.records import EventRecord, GangRecord, GangTarget, JobRecord, Lease, RankRecord, ServerRecord, TaskRecord, TaskState
+from minicluster_hub.jobs.records import (
+    EventRecord,
+    GangRecord,
+    GangTarget,
+    JobRecord,
+    Lease,
+    RankRecord,
+    ServerRecord,
+    TaskRecord,
+    TaskState,
+)
 
 AnyRow = Row[Any]
 _NO_SPEC = JobSpec(payload_sha256="0" * 64)

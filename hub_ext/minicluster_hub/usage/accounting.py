@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from minicluster_hub.usage.entitlements import Entitlements
 from minicluster_hub.jobs.records import Lease, NodeView, UseRecord, World
 from minicluster_hub.scheduling.base import Snapshot, Usage
+from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.scheduling.limits import PERIOD_S, Quotas, SlotShare
 from minicluster_hub.scheduling.quotas import Within, within
-from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.store import Store
+from minicluster_hub.usage.entitlements import Entitlements
 
 WEEK_S = 7 * 86400.0
 _HALF_LIVES = 10

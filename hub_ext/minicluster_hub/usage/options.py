@@ -11,8 +11,8 @@ from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
 from minicluster_hub.scheduling.limits import Quotas
 
 if TYPE_CHECKING:
-    from minicluster_hub.usage.accounting import Accounts
     from minicluster_hub.store import Store
+    from minicluster_hub.usage.accounting import Accounts
 
 
 class PeopleOptions(Configurable):

@@ -13,11 +13,11 @@ from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler, HubOAuth
 from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, scope_missing, unknown_job
 from minicluster_hub.web.route import Route, Scope
-from minicluster_hub.jobs.records import JobRecord
 
 _SESSION_ID_CHARS = 64
 """JupyterHub's have 32."""

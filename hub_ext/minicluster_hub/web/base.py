@@ -13,12 +13,12 @@ from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
+from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, answer, api_error, invalid_body, too_large, too_many
 from minicluster_hub.web.route import Route
-from minicluster_hub.support.rates import Rate
-from minicluster_hub.storage.quotas import OverQuota
 
 M = TypeVar("M", bound=BaseModel)
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")

@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 
 from jupyterhub.services.auth import HubOAuth
 
-from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.control.status_cache import Board
+from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
-from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.metrics import Metrics
-from minicluster_hub.web.open_streams import OpenStreams
-from minicluster_hub.support.long_poll import Holds
-from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.notices.post import Post
-from minicluster_hub.support.rates import Buckets, Rate
-from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.policy.what_if_worker import Shadowing
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import Turns
-from minicluster_hub.policy.what_if_worker import Shadowing
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
+from minicluster_hub.support.long_poll import Holds
+from minicluster_hub.support.rates import Buckets, Rate
+from minicluster_hub.web.open_streams import OpenStreams
 
 KIB = 1024
 

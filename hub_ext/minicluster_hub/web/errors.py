@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer, ErrorDetail
-from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
+from minicluster_hub.support.disk_errors import NotKept
 
 _MOST_PROBLEMS = 20
 _PLACE_CHARS = 80

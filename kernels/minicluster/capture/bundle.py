@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from minicluster.errors import MiniclusterError
 from minicluster.capture.ignore import IGNORE_FILE, Ignored
 from minicluster.capture.payload import pack
+from minicluster.errors import MiniclusterError
 from minicluster.pickling.pickling import readable_size
 from minicluster.wire import relative_path
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from minicluster.capture.cell import CellSource
-from minicluster.changes.known import Known
-from minicluster.errors import MiniclusterError
 from minicluster.capture.home import Home
 from minicluster.capture.modules import collect, imports_of
 from minicluster.capture.payload import CellPayload
-from minicluster.pickling.pickling import ANY_READER, Reader, pack_names
 from minicluster.capture.sources import sources_of
 from minicluster.capture.versions import here
+from minicluster.changes.known import Known
+from minicluster.errors import MiniclusterError
+from minicluster.pickling.pickling import ANY_READER, Reader, pack_names
 
 
 class UnknownNames(MiniclusterError):

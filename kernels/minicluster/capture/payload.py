@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from minicluster.capture.home import Home
-from minicluster.pickling.parts import Beside, Damaged, Data, Form, Part, Reference, beside, whole
 from minicluster.capture.sources import Source
+from minicluster.pickling.parts import Beside, Damaged, Data, Form, Part, Reference, beside, whole
 
 MAGIC = b"MCL1"
 _SOURCES = "sources"

@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster.errors import MiniclusterError
 from minicluster.capture.payload import LeftBehind
-from minicluster.pickling.refusal import type_name
 from minicluster.changes.aspects import Undo
 from minicluster.changes.known import Known
 from minicluster.changes.sameness import same
 from minicluster.changes.tracking import Tracker
 from minicluster.changes.trees import leading, listed, reached, shown_at
+from minicluster.errors import MiniclusterError
+from minicluster.pickling.refusal import type_name
 
 States = list[tuple[str, Any]]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from cloudpickle import cloudpickle
 
-from minicluster.pickling.rebuilding import ArrayContent
 from minicluster.changes.aspects import Aspect, Look, Moved, Undo
 from minicluster.changes.digest import digest
+from minicluster.pickling.rebuilding import ArrayContent
 
 
 class Elements(Aspect):

@@ -6,9 +6,9 @@ import copyreg
 from collections.abc import Iterator
 from typing import Any
 
-from minicluster.pickling.optimizers import own_attributes
 from minicluster.changes.aspects import Aspect, Look, Moved, Undo
 from minicluster.changes.sameness import same
+from minicluster.pickling.optimizers import own_attributes
 
 
 class Named(Aspect):

@@ -5,13 +5,21 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, BinaryIO, ClassVar
 
+from minicluster.changes.known import Known, is_storage
+from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, Reader
+from minicluster.pickling.rebuilding import arrays_in, is_in_one_piece_there
+from minicluster.pickling.tensors import Stored
 from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
-from minicluster.changes.known import Known
 
 Body = dict[str, Any]
+_OF_PYTHON = pickle._Unpickler.dispatch  # type: ignore[attr-defined]
+_BUILD = _OF_PYTHON[pickle.BUILD[0]]
+
+_PROTO, _BININT, _BINPERSID, _MEMOIZE, _POP, _NONE_STOP = b"\x80\x05", b"J", b"Q", b"\x94", b"0", b"N."
 
 
 class UnknownObject(pickle.UnpicklingError):
@@ -116,8 +124,6 @@ def _patient_step(step: Callable[[Any], None], takes: int) -> Callable[[Any], No
     return lambda self: self._patiently(step, takes)
 
 
-_OF_PYTHON = pickle._Unpickler.dispatch  # type: ignore[attr-defined]
-_BUILD = _OF_PYTHON[pickle.BUILD[0]]
 for _code, _takes in ((pickle.REDUCE, 2), (pickle.BUILD, 2), (pickle.NEWOBJ, 2), (pickle.NEWOBJ_EX, 3)):
     _Patient.dispatch[_code[0]] = _patient_step(_OF_PYTHON[_code[0]], _takes)
 
@@ -150,3 +156,53 @@ def _broken_in(value: Any, broken: Mapping[int, tuple[Any, str]], ours: set[int]
             seen.add(id(obj))
             todo.extend(gc.get_referents(obj))
     return ""
+
+
+# A pickle that goes on where another one ended: what both sides have is written as a number.
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What forbids to write a value (None: nothing), its size, and the globals that its functions use."""
+
+    error: Exception | None
+    size_bytes: int
+    used: set[str]
+
+
+class Continued:
+    """Writes pickles whose reader has first read `prelude`."""
+
+    def __init__(self, known: Known, namespace: dict[str, Any], carry: Carry, reader: Reader) -> None:
+        self._stored = {n: Stored(obj) for n, obj in known.objects.items() if is_storage(obj)}
+        self._numbers = list(known.objects)
+        objects = [self._stored.get(number, known.objects[number]) for number in self._numbers]
+        self._memo = {id(obj): (place, obj) for place, obj in enumerate(objects)}
+        self._links = {id(it): is_in_one_piece_there(it) for it in arrays_in(known.objects.values())}
+        self._namespace, self._carry, self._reader = namespace, carry, reader
+
+    def prelude(self) -> bytes:
+        """Write opcodes that ask for each known object and keep it in the memo."""
+        steps = (
+            _BININT + number.to_bytes(4, "little") + _BINPERSID + _MEMOIZE + _POP for number in self._numbers
+        )
+        return b"".join([_PROTO, *steps, _NONE_STOP])
+
+    def pickler(self, file: Any, carry: Carry | None = None) -> NotebookPickler:
+        pickler = NotebookPickler(file, self._namespace, carry or self._carry, self._reader)
+        pickler.memo = self._memo
+        pickler.links = self._links
+        for stored in self._stored.values():
+            pickler.tensors.know(stored)
+        return pickler
+
+    def trial(self, value: Any, limit_bytes: int) -> Trial:
+        """Try to write a value, without the globals that its functions use."""
+        sink = CountingFile(limit_bytes)
+        pickler = self.pickler(sink, lambda used: False)
+        try:
+            pickler.dump(value)
+        except Exception as error:
+            # Any object's own __reduce__ may raise anything.
+            return Trial(error, sink.size, pickler.used)
+        return Trial(None, sink.size, pickler.used)

@@ -16,9 +16,9 @@ from weakref import getweakrefcount
 
 from cloudpickle import cloudpickle
 
+from minicluster.changes.sameness import ATOMS
 from minicluster.pickling.tensors import Stored
 from minicluster.pickling.unpickling import HOME_MARK
-from minicluster.changes.sameness import ATOMS
 
 _SMALL = 1000
 

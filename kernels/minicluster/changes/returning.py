@@ -7,16 +7,15 @@ from functools import cached_property
 from typing import Any, BinaryIO
 
 from minicluster.capture.payload import LeftBehind
-from minicluster.pickling.pickler import LimitedFile, Reader
-from minicluster.pickling.refusal import type_name
-from minicluster.pickling.unpickling import SoftModule
-from minicluster.changes.going import NOTHING, VALUE, Returning, Wish
+from minicluster.changes.continued_pickle import Continued
+from minicluster.changes.exclusion import NOTHING, VALUE, Leaving, Returning, Wish
 from minicluster.changes.known import Known
-from minicluster.changes.exclusion import Leaving
 from minicluster.changes.sameness import same
 from minicluster.changes.tracking import Changed, Tracker
 from minicluster.changes.trees import leading, reached, shown_at
-from minicluster.changes.writing import Continued
+from minicluster.pickling.pickler import LimitedFile, Reader
+from minicluster.pickling.refusal import type_name
+from minicluster.pickling.unpickling import SoftModule
 
 __all__ = ["NOTHING", "VALUE", "Return", "Wish", "untracked"]
 _SHOWN = 8

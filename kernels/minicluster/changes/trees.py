@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from minicluster.pickling.refusal import path_to
 from minicluster.changes.attributes import attributes_of
 from minicluster.changes.inspection import Anatomy
+from minicluster.pickling.refusal import path_to
 
 _MOST = 2_000_000
 _SHOWN = 5

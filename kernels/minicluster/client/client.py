@@ -9,10 +9,29 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
+from minicluster.capture.payload import CellPayload
 from minicluster.client.connection import PATIENCE_S, URL_NAME, Connection, ServiceError
 from minicluster.pickling.hashes import PartHashes
-from minicluster.capture.payload import CellPayload
-from minicluster.wire import About, ArtifactList, BlobInfo, ImageList, Job, JobList, JobSpec, JobSubmit, JobWhy, MissingBlobs, MyQueue, NodeList, Publication, PublishImage, ServerPlace, Snapshot, SnapshotList, Versions
+from minicluster.wire import (
+    About,
+    ArtifactList,
+    BlobInfo,
+    ImageList,
+    Job,
+    JobList,
+    JobSpec,
+    JobSubmit,
+    JobWhy,
+    MissingBlobs,
+    MyQueue,
+    NodeList,
+    Publication,
+    PublishImage,
+    ServerPlace,
+    Snapshot,
+    SnapshotList,
+    Versions,
+)
 
 if TYPE_CHECKING:
     from minicluster.client.outside import Outside

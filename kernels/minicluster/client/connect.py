@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minicluster.client import certificates
 from minicluster.capture import versions
+from minicluster.client import certificates
 from minicluster.client.address import Address, understand
 from minicluster.client.client import TOKEN_NAME, Service
 from minicluster.client.connection import URL_NAME, ServiceError
 from minicluster.client.credentials import Credentials, Kept
-from minicluster.errors import MiniclusterError
 from minicluster.client.outside import PERMISSIONS, Outside
 from minicluster.client.reach import find_hub
+from minicluster.errors import MiniclusterError
 from minicluster.wire import About
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from minicluster.capture.payload import CellPayload
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
 from minicluster.pickling.parts import holders
-from minicluster.capture.payload import CellPayload
 from minicluster.pickling.pickling import parts_of, readable_size
 
 TOLD_BYTES = 5_000_000

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
+from minicluster.display.tables import Link, Table
 from minicluster.errors import MiniclusterError
 from minicluster.parsing.values import local_path
 from minicluster.pickling.pickling import readable_size
-from minicluster.display.tables import Link, Table
 from minicluster.wire import Artifact, ArtifactList
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from minicluster.commands.queue import Queue
+from minicluster.commands.why import Why
+from minicluster.display.tables import Table, job_table, node_table, snapshot_table
 from minicluster.runs import attach as follow
 from minicluster.runs import fetch_result, log_path
-from minicluster.display.tables import Table, job_table, node_table, snapshot_table
-from minicluster.commands.why import Why
-from minicluster.wire.displays import MARK
+from minicluster.wire.streams import MARK
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

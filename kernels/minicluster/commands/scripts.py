@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from minicluster.capture.capture import Captured
 from minicluster.capture.cell import CellSource
-from minicluster.changes.known import Known
-from minicluster.errors import MiniclusterError
 from minicluster.capture.home import Home
 from minicluster.capture.modules import collect, imports_of
+from minicluster.capture.payload import CellPayload
+from minicluster.capture.versions import here
+from minicluster.changes.known import Known
+from minicluster.errors import MiniclusterError
 from minicluster.options import CellOptions, OptionWrong, cell_options
 from minicluster.parsing.values import local_path
-from minicluster.capture.payload import CellPayload
 from minicluster.results.results import Result
 from minicluster.runs import run_payload
-from minicluster.capture.versions import here
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

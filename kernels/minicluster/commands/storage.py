@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from minicluster.datasets.progress import sizes
+from minicluster.display.tables import Table
 from minicluster.parsing.parser import OptionWrong
 from minicluster.parsing.values import job_id
-from minicluster.display.tables import Table
 from minicluster.wire import KIND_NAMES, OwnerStorage, StorageReport, StorageUse, StoredThing
 
 if TYPE_CHECKING:

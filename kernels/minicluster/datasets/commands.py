@@ -6,15 +6,14 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from minicluster.client.client import Service
-from minicluster.parsing.parser import OptionWrong
-from minicluster.parsing.values import local_path
-from minicluster.display.tables import Table
-from minicluster.wire import DataSet
-
 from minicluster.datasets import calls
 from minicluster.datasets.folder import scan
 from minicluster.datasets.progress import Progress, sizes
 from minicluster.datasets.push import Push
+from minicluster.display.tables import Table
+from minicluster.parsing.parser import OptionWrong
+from minicluster.parsing.values import local_path
+from minicluster.wire import DataSet
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from minicluster.wire import DataSet
-
 from minicluster.datasets.folder import Folder
 from minicluster.datasets.push import Pushed
+from minicluster.wire import DataSet
 
 _EACH_S, _EACH_IN_TERMINAL_S = 0.25, 5.0
 

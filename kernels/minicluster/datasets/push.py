@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from minicluster.wire import BlobInfo, DataManifest, DataSet
-
 from minicluster.datasets import calls
 from minicluster.datasets.folder import Folder, Piece, cut
+from minicluster.wire import BlobInfo, DataManifest, DataSet
 
 if TYPE_CHECKING:
     from minicluster.client.client import Service

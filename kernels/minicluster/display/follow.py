@@ -9,10 +9,10 @@ from typing import Any, NoReturn, Protocol
 
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.display.failures import JobGoesOn, JobStopped
-from minicluster.interrupts import StopRequests
 from minicluster.client.sse import Ended, follow
+from minicluster.display.failures import JobGoesOn, JobStopped
 from minicluster.display.view import RunView
+from minicluster.interrupts import StopRequests
 from minicluster.wire import Job
 
 _DRAW_EVERY_S = 0.05

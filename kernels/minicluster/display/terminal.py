@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from minicluster.display.ansi import COLOUR, PLAIN, RESET, Pen
-from minicluster.wire.displays import MARK
+from minicluster.wire.streams import MARK
 
 _TOKENS = re.compile(
     rf"(?=[\x00-\x1f\x7f])(?:(?P<mark>{MARK.pattern})|(?P<colour>{COLOUR.pattern})|(?P<erase>\x1b\[[02]?K)"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from minicluster.client.sse import Connection, Ended
 from minicluster.display.ansi import as_html
 from minicluster.display.curves import Metrics, Progress
 from minicluster.display.failures import told
 from minicluster.display.plot import plot_html
-from minicluster.client.sse import Connection, Ended
 from minicluster.display.terminal import Shown, TailChange, TerminalTail
 from minicluster.wire import Display, Displays, Job, JobState, LogChunk, Records
 

@@ -12,7 +12,6 @@ from IPython.core.completer import SimpleCompletion, SimpleMatcherResult
 from minicluster.commands.table import COMMANDS, command_of
 from minicluster.datasets import calls
 from minicluster.options import cell_parser
-
 from minicluster.parsing.parser import Argument, LineParser
 
 if TYPE_CHECKING:

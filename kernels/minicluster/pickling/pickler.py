@@ -16,7 +16,13 @@ from minicluster.pickling.by_value import NAMED, reduce_by_value
 from minicluster.pickling.optimizers import reduce_optimizer
 from minicluster.pickling.pandas_tables import is_table, reduce_table
 from minicluster.pickling.parts import PartsFile
-from minicluster.pickling.rebuilding import reduce_array, reduce_cell, reduce_exception, reduce_record, with_members
+from minicluster.pickling.rebuilding import (
+    reduce_array,
+    reduce_cell,
+    reduce_exception,
+    reduce_record,
+    with_members,
+)
 from minicluster.pickling.refusal import Refused, reason_against
 from minicluster.pickling.tensors import TensorReducer
 from minicluster.pickling.unpickling import HOME_MARK

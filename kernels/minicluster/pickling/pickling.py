@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicluster.changes.known import Known
-from minicluster.pickling.collector import no_collection
 from minicluster.errors import MiniclusterError
+from minicluster.pickling.collector import no_collection
 from minicluster.pickling.parts import Beside, Part, PartsFile, whole
-from minicluster.pickling.pickler import ANY_READER, Carry, CountingFile, LimitedFile, NotebookPickler, Reader, TooLarge
+from minicluster.pickling.pickler import (
+    ANY_READER,
+    Carry,
+    CountingFile,
+    LimitedFile,
+    NotebookPickler,
+    Reader,
+    TooLarge,
+)
 from minicluster.pickling.rebuilding import arrays_in
 from minicluster.pickling.refusal import reason_of, type_name
 from minicluster.pickling.sizes import readable_size

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from minicluster.client.client import Service
-from minicluster.errors import MiniclusterError
 from minicluster.capture.payload import CellPayload
-from minicluster.runs import IMAGE_VARIABLE, follow
+from minicluster.client.client import Service
 from minicluster.display.tables import Table
+from minicluster.errors import MiniclusterError
+from minicluster.publishing.layer import cell_source
+from minicluster.publishing.site import pins, user_site
+from minicluster.runs import IMAGE_VARIABLE, follow
 from minicluster.wire import (
     Image,
     ImageList,
@@ -29,9 +31,6 @@ from minicluster.wire import (
     PublishImage,
 )
 from minicluster.wire.bounds import RECIPE_PACKAGES
-
-from minicluster.publishing.layer import cell_source
-from minicluster.publishing.site import pins, user_site
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

@@ -9,11 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from minicluster.capture.cell import CellSource
-from minicluster.client.client import Service
 from minicluster.capture.modules import imports_of
-from minicluster.wire import Image, Pin
-
+from minicluster.client.client import Service
 from minicluster.publishing.site import Addition, additions, pins, user_site
+from minicluster.wire import Image, Pin
 
 
 def travelling() -> tuple[str, ...]:

@@ -18,10 +18,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from minicluster.publishing.pip import install
 from minicluster.wire import LAYER_FILE, LAYER_ROOT, RECIPE_FILE, Pin, Recipe
 from minicluster.wire.images import plain_name
-
-from minicluster.publishing.pip import install
 
 OUTPUT = "MINICLUSTER_OUTPUT"
 _COMPILED = "__pycache__"

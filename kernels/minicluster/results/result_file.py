@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minicluster.pickling import pickling
-from minicluster.changes.known import Known
-from minicluster.changes.continued_pickle import read_body
-from minicluster.changes.returning import Return, Wish
 from minicluster.capture.payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
 from minicluster.capture.versions import against_code
+from minicluster.changes.continued_pickle import read_body
+from minicluster.changes.known import Known
+from minicluster.changes.returning import Return, Wish
+from minicluster.pickling import pickling
 from minicluster.wire import Versions
 
 _HEAD_BYTES = 500

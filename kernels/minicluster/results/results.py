@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from minicluster.pickling import pickling
+from minicluster.capture.payload import CellPayload, LeftBehind, PayloadDamaged
+from minicluster.capture.versions import here
 from minicluster.changes.applying import Putter, Returned, Sent, check_unchanged, hold_back
 from minicluster.changes.returning import VALUE
 from minicluster.changes.trees import leading, listed
 from minicluster.errors import MiniclusterError
-from minicluster.capture.payload import CellPayload, LeftBehind, PayloadDamaged
+from minicluster.pickling import pickling
 from minicluster.pickling.pickling import ForeignCode, MissingModule
 from minicluster.results.result_file import ResultFile
-from minicluster.capture.versions import here
 from minicluster.wire import Job
 
 _SHOWN = 8

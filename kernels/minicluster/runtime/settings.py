@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.runtime.network import source_address
 
 TOKEN_FILE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - a variable's name

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.errors import MiniclusterError
-from minicluster.display.render import kept
-from minicluster.runs import job_page
 from minicluster.client.sse import follow
+from minicluster.display.render import kept
 from minicluster.display.view import RunView
+from minicluster.errors import MiniclusterError
+from minicluster.runs import job_page
 from minicluster.wire import JobState
 
 _AGAIN_AFTER_S = 5.0

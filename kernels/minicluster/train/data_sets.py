@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.train.calls import WrongCall, called_as
 
 LINKS = "MINICLUSTER_DATA_SETS"

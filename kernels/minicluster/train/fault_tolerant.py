@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.train.live import settings
 
 if TYPE_CHECKING:

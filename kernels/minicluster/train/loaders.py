@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.train import fault_tolerant, place
 from minicluster.train.orders import EpochOrder, sampler_of, trouble_with
-from minicluster.train.sampler import ElasticSampler
 from minicluster.train.snapshots.session import finish_writing
 
 
@@ -125,3 +123,37 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": loader.persistent_workers,
     }
+
+
+# Which samples of an epoch this rank takes, from any position on and for any number of ranks.
+
+
+class ElasticSampler(Sampler[int]):
+    """One order of an epoch's samples, the same on all ranks, of which each takes its turn.
+
+    consumed: samples of the epoch that all ranks together have taken before. What is left is divided
+    among the ranks that are there now, so that each sample of an epoch is seen once; with
+    drop_last=False the first ones of the rest come again, at most world_size() - 1, where the ranks
+    would else take different numbers of steps.
+    """
+
+    def __init__(self, order: EpochOrder, *, drop_last: bool) -> None:
+        self.order = order
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.consumed = 0
+
+    def __iter__(self) -> Iterator[int]:
+        ranks, rank = place.world_size(), place.rank()
+        left = self.order.of(self.epoch)[self.consumed :]
+        if self.drop_last:
+            left = left[: len(left) - len(left) % ranks]
+        elif left and len(left) % ranks:
+            missing = ranks - len(left) % ranks
+            left += (left * -(-missing // len(left)))[:missing]
+        return iter(left[rank::ranks])
+
+    def __len__(self) -> int:
+        """Return this rank's share of a whole epoch."""
+        size, ranks = len(self.order), place.world_size()
+        return size // ranks if self.drop_last else -(-size // ranks)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire import Record
-
 from minicluster.train import place, records
 from minicluster.train.calls import WrongCall, called_as
+from minicluster.wire import Record
 
 _LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
 

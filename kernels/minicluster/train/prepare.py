@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
 from minicluster.train.loaders import share

@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from minicluster.wire import Progress, Record
-
 from minicluster.train import place, records
 from minicluster.train.calls import WrongCall, called_as
 from minicluster.train.whole import Loop, whole
+from minicluster.wire import Progress, Record
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ import torch
 from torch.utils.data import Dataset
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.vision.decoding import decode
 
 SPLITS = ("train", "valid", "test")

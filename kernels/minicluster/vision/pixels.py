@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from minicluster.train.snapshots.session import finish_writing
-
 from minicluster.vision.decoding import IMAGE_BYTES, SHAPE, decode
 
 _AT_ONCE = 128

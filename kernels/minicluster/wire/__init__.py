@@ -4,26 +4,126 @@ Each message is one frozen model, used on both ends. The server refuses unknown 
 (`parse_strict`); clients ignore them, so that a newer server can add some.
 """
 
-from minicluster.wire.about import About, Versions
-from minicluster.wire.artifacts import LEFT, RESULT_LEFT, Artifact, ArtifactList, ArtifactReport, OutputLimits, SmallFiles, relative_path
-from minicluster.wire.base import MOST, VERSION_HEADER, WIRE_VERSION, EnvName, ErrorAnswer, ErrorDetail, Message, Sha256, StreamName, parse_strict
+from minicluster.wire.artifacts import (
+    LEFT,
+    RESULT_LEFT,
+    Artifact,
+    ArtifactList,
+    ArtifactReport,
+    OutputLimits,
+    SmallFiles,
+    Snapshot,
+    SnapshotList,
+    SnapshotRef,
+    SnapshotReport,
+    relative_path,
+)
+from minicluster.wire.base import (
+    MOST,
+    VERSION_HEADER,
+    WIRE_VERSION,
+    About,
+    Allowances,
+    AllowancesInForce,
+    AllowancesReport,
+    EnvName,
+    ErrorAnswer,
+    ErrorDetail,
+    Message,
+    QuotaKind,
+    Sha256,
+    StreamName,
+    Versions,
+    parse_strict,
+)
 from minicluster.wire.bounds import NOTES, TRACEBACK_CHARS, few_notes, shortened
-from minicluster.wire.reservations import Claim, ClaimList, DrainNode, MakeClaim
-from minicluster.wire.data import PIECE_BYTES, DataFile, DataManifest, DataName, DataOrder, DataSet, DataSetList, DataStanding, GpuReading, KeepDataSet, KeeperOrders, KeeperReport, MissingPieces, Standing
-from minicluster.wire.displays import Display, Displays
-from minicluster.wire.images import LAYER_FILE, LAYER_ROOT, RECIPE_FILE, Image, ImageDigest, ImageList, ImageName, ImageState, Pin, Publication, PublishImage, Publishing, Recipe
-from minicluster.wire.jobs import BlobInfo, DataUse, ErrorKind, Job, JobError, JobList, JobSpec, JobState, JobSubmit, MissingBlobs, Node, NodeList, NodeRange, NotebookCell, SlotUse
+from minicluster.wire.data import (
+    PIECE_BYTES,
+    DataFile,
+    DataManifest,
+    DataName,
+    DataOrder,
+    DataSet,
+    DataSetList,
+    DataStanding,
+    GpuReading,
+    KeepDataSet,
+    KeeperOrders,
+    KeeperReport,
+    MissingPieces,
+    Standing,
+)
+from minicluster.wire.images import (
+    LAYER_FILE,
+    LAYER_ROOT,
+    RECIPE_FILE,
+    Image,
+    ImageDigest,
+    ImageList,
+    ImageName,
+    ImageState,
+    Pin,
+    Publication,
+    PublishImage,
+    Publishing,
+    Recipe,
+)
+from minicluster.wire.jobs import (
+    BlobInfo,
+    DataUse,
+    ErrorKind,
+    Job,
+    JobError,
+    JobList,
+    JobSpec,
+    JobState,
+    JobSubmit,
+    MissingBlobs,
+    Node,
+    NodeList,
+    NodeRange,
+    NotebookCell,
+    SlotUse,
+)
 from minicluster.wire.notices import EmailCode, Notice, NoticeEvent, NoticeReport, NoticeWishes
-from minicluster.wire.people import Allowances, AllowancesInForce, AllowancesReport, QuotaKind
-from minicluster.wire.policy import OfferedOption, OfferedPolicy, OptionValue, PolicyChoice, PolicyInForce, PolicyReport, ShadowFigures, ShadowReport, ShadowRow
-from minicluster.wire.queue import Ahead, MyQueue, QueuedJob, QuotaUse, Share
+from minicluster.wire.policy import (
+    OfferedOption,
+    OfferedPolicy,
+    OptionValue,
+    PolicyChoice,
+    PolicyInForce,
+    PolicyReport,
+    ShadowFigures,
+    ShadowReport,
+    ShadowRow,
+)
+from minicluster.wire.reservations import Claim, ClaimList, DrainNode, MakeClaim
 from minicluster.wire.servers import PlaceServer, ServerList, ServerPlace
-from minicluster.wire.snapshots import Snapshot, SnapshotList, SnapshotRef, SnapshotReport
 from minicluster.wire.stacks import RankSight, RankStack, StackFrame
-from minicluster.wire.storage import FILE_BYTES, KIND_NAMES, DiskRoom, OwnerStorage, StorageKind, StorageReport, StorageUse, StoredThing
-from minicluster.wire.streams import LogChunk, Progress, Record, Records
-from minicluster.wire.tasks import DISK_FULL_EXIT, DISK_FULL_SIGNAL, RankReport, RankState, ReportAnswer, RunOrder, StopMode, StreamChunk, TaskOrders, TaskReport
-from minicluster.wire.usage import UsageReport, UsageRow
+from minicluster.wire.storage import (
+    FILE_BYTES,
+    KIND_NAMES,
+    DiskRoom,
+    OwnerStorage,
+    StorageKind,
+    StorageReport,
+    StorageUse,
+    StoredThing,
+)
+from minicluster.wire.streams import Display, Displays, LogChunk, Progress, Record, Records
+from minicluster.wire.tasks import (
+    DISK_FULL_EXIT,
+    DISK_FULL_SIGNAL,
+    RankReport,
+    RankState,
+    ReportAnswer,
+    RunOrder,
+    StopMode,
+    StreamChunk,
+    TaskOrders,
+    TaskReport,
+)
+from minicluster.wire.usage import Ahead, MyQueue, QueuedJob, QuotaUse, Share, UsageReport, UsageRow
 from minicluster.wire.why import JobWhy
 
 __all__ = [

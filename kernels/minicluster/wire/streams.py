@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from minicluster.wire.base import MOST, Message, StreamName
+
+DisplayId = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
+CLEAR = "\x1b_mc-clear\x1b\\"
+CLEAR_NEXT = "\x1b_mc-clear-next\x1b\\"
+"""Clear what the rank has shown so far: now, or once there is something else."""
+_END = "\x1b_mc-end\x1b\\"
+MARK = re.compile(r"\x1b_mc-(?:(display|update) ([0-9a-f]{8,64})|(end|clear|clear-next))\x1b\\")
+"""Groups: "display" or "update" with the id, or one of the others."""
 
 
 class LogChunk(Message):
@@ -58,3 +67,40 @@ class Records(Message):
     """Event `records`. Skipped in the middle when a reader falls behind, never at the end."""
 
     records: tuple[Record, ...]
+
+
+# What ranks display besides text: figures, tables, HTML.
+# The content travels in a stream of its own for each rank, `display-N`: one `Display` as JSON per line. Where
+# it belongs between the lines of the rank's output is told there, by a mark that a terminal does not show (an
+# APC sequence), around the text that stands for it where nothing else can be shown.
+
+
+def shown_here(display_id: str, text: str) -> str:
+    """Return what stands in a rank's output for something that is displayed there."""
+    return f"\x1b_mc-display {display_id}\x1b\\{text}\n{_END}"
+
+
+def changed(display_id: str) -> str:
+    """Return what stands in a rank's output when something that it displayed before changed."""
+    return f"\x1b_mc-update {display_id}\x1b\\"
+
+
+class Display(Message):
+    """One line of a stream `display-N`. A later one of the same id takes the place of the former.
+
+    data: the content by MIME type; images in base64, as in a notebook's file.
+    width, height: in pixels, where the cell said it.
+    """
+
+    id: DisplayId
+    data: dict[str, str]
+    width: int | None = None
+    height: int | None = None
+
+
+class Displays(Message):
+    """Event `displays`: what a rank displayed, in order. None is left out for readers that fall behind."""
+
+    rank: int
+    attempt: int
+    displays: tuple[Display, ...]

@@ -6,12 +6,20 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field
 
-from minicluster.wire.about import Versions
-from minicluster.wire.artifacts import ArtifactReport, OutputLimits
-from minicluster.wire.base import Count, Message, Sha256, StreamName
-from minicluster.wire.bounds import CHUNK_CHARS, CHUNKS, FILES_OF_REPORT, RANKS_OF_TASK, SNAPSHOTS_OF_REPORT, Address, Addresses, Endings, Notes
+from minicluster.wire.artifacts import ArtifactReport, OutputLimits, SnapshotRef, SnapshotReport
+from minicluster.wire.base import Count, Message, Sha256, StreamName, Versions
+from minicluster.wire.bounds import (
+    CHUNK_CHARS,
+    CHUNKS,
+    FILES_OF_REPORT,
+    RANKS_OF_TASK,
+    SNAPSHOTS_OF_REPORT,
+    Address,
+    Addresses,
+    Endings,
+    Notes,
+)
 from minicluster.wire.jobs import BlobInfo, JobError
-from minicluster.wire.snapshots import SnapshotRef, SnapshotReport
 from minicluster.wire.stacks import RankStack
 
 DISK_FULL_SIGNAL = 30

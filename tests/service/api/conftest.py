@@ -11,32 +11,31 @@ from functools import partial
 import pytest
 from tornado.netutil import bind_sockets
 
-from minicluster_hub.usage.accounting import WEEK_S, Accounts
-from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.datasets.manager import DataSetFiles
+from minicluster_hub.http_server import make_server
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.registry import Registries
-from minicluster_hub.datasets.manager import DataSetFiles
-from minicluster_hub.storage.disk_space import Room
-from minicluster_hub.web.auth import ServiceAuth
-from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.metrics import Metrics
-from minicluster_hub.http_server import make_server
-from minicluster_hub.control.job_metrics import JobWatch
-from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.post import Post
 from minicluster_hub.notices.webhooks import Webhooks
-from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.policy.active_policy import BUILT_IN, Rules
 from minicluster_hub.policy.custom_policy import OwnPolicies
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.policy.what_if_worker import Shadowing
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.policy.what_if_worker import Shadowing
-from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.disk_space import Room
+from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
+from minicluster_hub.usage.accounting import WEEK_S, Accounts
+from minicluster_hub.web.auth import ServiceAuth
+from minicluster_hub.web.context import ApiLimits, Context
 
 from ...patience import WITHIN_S
 from .client import PREFIX, Api, Events

@@ -3,9 +3,8 @@
 import pytest
 
 from minicluster.wire import Record
-from minicluster_hub.api.cursor import Cursor
+from minicluster_hub.api.feed import Cursor, line_start, whole_lines, whole_text
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.api.pieces import line_start, whole_lines, whole_text
 
 
 @pytest.mark.parametrize(

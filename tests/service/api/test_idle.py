@@ -8,9 +8,9 @@ import pytest
 
 from minicluster.wire import ServerPlace
 from minicluster_hub.engines.base import GpusRefused
-from minicluster_hub.servers.idle_watch import IdleWatch
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.idle_watch import IdleWatch
 
 SPAWNER = "spawner-token"
 LIMITS = IdleLimits(warn_s=900.0, reclaim_s=3600.0, held_bytes=1000)

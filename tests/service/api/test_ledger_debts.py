@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from minicluster.wire import PlaceServer
-from minicluster_hub.web.errors import ApiError
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
+from minicluster_hub.web.errors import ApiError
 from minicluster_spawner.ledger import Ledger
 
 from ...patience import eventually

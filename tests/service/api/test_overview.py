@@ -51,7 +51,7 @@ async def until_told(stream, job_id):
 
 
 async def test_what_is_kept_is_bounded_and_goes_with_a_change(api, monkeypatch):
-    monkeypatch.setattr("minicluster_hub.control.overview.MOST_JOBS", 3)
+    monkeypatch.setattr("minicluster_hub.control.status_cache.MOST_JOBS", 3)
     overview = api.context.board.overview
     jobs = [await api.submit("ada", nodes=5) for _ in range(5)]
     for job in jobs:

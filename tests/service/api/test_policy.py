@@ -160,7 +160,9 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
 
 def tried_out():
     """Return the processes of policies."""
-    return [child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")]
+    return [
+        child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")
+    ]
 
 
 async def test_others_are_answered_while_a_policy_is_tried_out(api, ours, tmp_path, monkeypatch):

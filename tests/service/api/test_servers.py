@@ -7,8 +7,8 @@ import pytest
 
 from minicluster.wire import Job, ServerList, ServerPlace
 from minicluster_hub.api.table import API_ROUTES
-from minicluster_hub.web.route import Who
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.web.route import Who
 
 from ...patience import WITHIN_S
 

@@ -16,8 +16,8 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from minicluster.client.client import Service
-from minicluster_hub.support.processes import signal_all
 from minicluster_hub.engines.local.task_memory import TaskMemory
+from minicluster_hub.support.processes import signal_all
 
 from ...patience import WITHIN_S
 

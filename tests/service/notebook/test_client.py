@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 
+from minicluster.capture.payload import CellPayload
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.capture.payload import CellPayload
 from minicluster.client.sse import Connection, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 

@@ -10,12 +10,12 @@ import pytest
 from minicluster.client.connection import ServiceError
 from minicluster.display.failures import DistributedCellError, JobStopped
 from minicluster.display.follow import Follower
+from minicluster.display.tables import JobHandle
+from minicluster.display.view import RunView
 from minicluster.interrupts import Kernel, StopRequests
 from minicluster.options import OptionWrong
 from minicluster.pickling.pickling import NotPicklable
 from minicluster.results.results import ResultNotReadable, check_owner
-from minicluster.display.tables import JobHandle
-from minicluster.display.view import RunView
 from minicluster.wire import JobState
 
 from ...patience import until

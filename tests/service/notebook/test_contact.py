@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from minicluster.client.client import Service
 from minicluster.capture.payload import CellPayload
+from minicluster.client.client import Service
 from minicluster.client.sse import Connection, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minicluster_hub.images.registry import Registry
 from minicluster_hub.cluster.plan.certificates import make_ca_and_cert
 from minicluster_hub.cluster.registry.config import htpasswd_line, registry_config
+from minicluster_hub.images.registry import Registry
 
 if TYPE_CHECKING:
     from ...conftest import Needs

@@ -9,15 +9,15 @@ from contextlib import ExitStack
 from pydantic import BaseModel
 
 from minicluster.wire import ArtifactList, BlobInfo, SmallFiles, StorageKind
+from minicluster_hub.api.storage.blobs import JobFileUpload
+from minicluster_hub.api.tasks import TaskHandler, most_of
 from minicluster_hub.storage.artifacts import DAY_S
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.api.storage.blobs import JobFileUpload
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.web.ranges import RangeReply
+from minicluster_hub.web.files import RangeReply
 from minicluster_hub.web.route import Query, Route, Scope, Who
-from minicluster_hub.api.tasks import TaskHandler, most_of
 
 _PAGE = 1000
 _PART = re.compile(r"[0-9]{1,4}")

@@ -8,7 +8,9 @@ from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 
 from minicluster.wire import BlobInfo, MissingBlobs, StorageKind
+from minicluster_hub.api.tasks import TaskHandler
 from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobWriter
+from minicluster_hub.storage.quotas import OverQuota, Reservation
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.base import ServiceHandler
@@ -16,8 +18,6 @@ from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, api_error, too_large
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.route import Route, Scope
-from minicluster_hub.api.tasks import TaskHandler
-from minicluster_hub.storage.quotas import OverQuota, Reservation
 
 _SMALL_RESULT_BYTES = 1 << 20
 

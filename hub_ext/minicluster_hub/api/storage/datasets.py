@@ -16,17 +16,17 @@ from minicluster.wire import (
     MissingPieces,
     StorageKind,
 )
-from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.api.storage.blobs import UserUpload
 from minicluster_hub.datasets.manager import DataSetRefused
+from minicluster_hub.datasets.node_tracker import DATA
+from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.base import ServiceHandler
-from minicluster_hub.api.storage.blobs import UserUpload
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
 from minicluster_hub.web.route import Query, Route, Scope, Who
-from minicluster_hub.datasets.node_tracker import DATA
-from minicluster_hub.jobs.records import DataSetRecord
 
 
 def refused(error: DataSetRefused) -> ApiError:

@@ -13,16 +13,16 @@ from minicluster.wire import (
     PublishImage,
     StorageKind,
 )
-from minicluster_hub.storage.artifacts import artifact_file
+from minicluster_hub.api.servers import PlacesHandler
 from minicluster_hub.images.catalogue import ImageOwn
 from minicluster_hub.images.publishing import Left, PublishingBusy
+from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.storage.artifacts import artifact_file
+from minicluster_hub.storage.quotas import cost
+from minicluster_hub.store import ImageNameTaken
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError, too_many
 from minicluster_hub.web.route import Route, Scope, Who
-from minicluster_hub.api.servers import PlacesHandler
-from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.storage.quotas import cost
-from minicluster_hub.store import ImageNameTaken
 
 _MOST_OF_OWNER = 100
 """Lists show all of them."""

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 
 from minicluster.wire import OwnerStorage, StorageKind, StorageReport, StorageUse
+from minicluster_hub.storage.removal import JobRemoval
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Query, Route, Scope
-from minicluster_hub.storage.removal import JobRemoval
 
 _MOST_THINGS = 100
 

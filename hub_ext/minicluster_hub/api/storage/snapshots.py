@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from minicluster.wire import SnapshotList, StorageKind
+from minicluster_hub.api.messages import check_kept
+from minicluster_hub.api.storage.blobs import JobFileUpload
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.api.storage.blobs import JobFileUpload
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
-from minicluster_hub.api.removed import check_kept
 
 
 class SnapshotsHandler(UserHandler):

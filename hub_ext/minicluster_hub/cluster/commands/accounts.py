@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from minicluster_hub.cluster.plan import record, shared_folder
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
+from minicluster_hub.cluster.plan import record, shared_folder
 from minicluster_hub.cluster.plan.plan import service_name
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerMissing
 from minicluster_hub.engines.swarm.names import NAME_LABEL

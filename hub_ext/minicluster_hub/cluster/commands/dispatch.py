@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from minicluster_hub.cluster.commands import accounts, down, status, up
-from minicluster_hub.cluster.registry import publisher
-from minicluster_hub.cluster.plan import record
 from minicluster_hub.cluster import swarm
+from minicluster_hub.cluster.commands import accounts, down, status, up
 from minicluster_hub.cluster.daemon import Daemon, check_engine
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
+from minicluster_hub.cluster.plan import record
+from minicluster_hub.cluster.registry import publisher
 from minicluster_hub.engines.swarm.docker import DockerError
 from minicluster_hub.launch.messages import complain, new_password, removed, say
 

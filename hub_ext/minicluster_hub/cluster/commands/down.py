@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from minicluster_hub.cluster.plan import objects, plan, record
 from minicluster_hub.cluster import swarm
 from minicluster_hub.cluster.commands import waiting
+from minicluster_hub.cluster.commands.steps import Steps
 from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
 from minicluster_hub.cluster.errors import ClusterError, OptionUnusable
-from minicluster_hub.cluster.commands.steps import Steps
+from minicluster_hub.cluster.plan import objects, plan, record
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing, DockerRefused
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL, label_filter
 from minicluster_hub.launch.messages import say

@@ -6,7 +6,19 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minicluster_hub.cluster.commands.option_values import address, domain, endpoint, memory, network, port, service_option, size, text_of, url_of, without_password
+from minicluster_hub.cluster.commands.option_values import (
+    address,
+    domain,
+    endpoint,
+    memory,
+    network,
+    port,
+    service_option,
+    size,
+    text_of,
+    url_of,
+    without_password,
+)
 from minicluster_hub.cluster.policy_sandbox.container import policies
 
 _IMAGE = "docker run --rm -v /var/run/docker.sock:/var/run/docker.sock IMAGE"

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minicluster_hub.cluster.plan import objects, plan, record
 from minicluster_hub.cluster import swarm
 from minicluster_hub.cluster.commands import waiting
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import SwarmUnusable
+from minicluster_hub.cluster.plan import objects, plan, record
 from minicluster_hub.cluster.plan.record import Record
 from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of

@@ -9,22 +9,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from minicluster_hub.cluster.commands import accounts, waiting
-from minicluster_hub.cluster.registry import image_references, publisher
-from minicluster_hub.cluster.plan import objects, plan, record, secrets, shared_folder
-from minicluster_hub.cluster.policy_sandbox import container
 from minicluster_hub.cluster import swarm
-from minicluster_hub.cluster.plan.choices import NO_UPSTREAM, Choices
-from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
-from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
-from minicluster_hub.cluster.plan.drafts import Facts
-from minicluster_hub.cluster.errors import ClusterMissing, OptionUnusable, ServiceStuck
-from minicluster_hub.cluster.registry.published import notebook_of_this_release
-from minicluster_hub.cluster.plan.record import Images, Record
-from minicluster_hub.cluster.registry.config import registry_config
-from minicluster_hub.cluster.registry.relay import HOST, PUBLISH_DOOR
+from minicluster_hub.cluster.commands import accounts, waiting
 from minicluster_hub.cluster.commands.steps import Steps
 from minicluster_hub.cluster.commands.welcome import welcome
+from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
+from minicluster_hub.cluster.errors import ClusterMissing, OptionUnusable, ServiceStuck
+from minicluster_hub.cluster.plan import objects, plan, record, secrets, shared_folder
+from minicluster_hub.cluster.plan.choices import NO_UPSTREAM, Choices
+from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
+from minicluster_hub.cluster.plan.drafts import Facts
+from minicluster_hub.cluster.plan.record import Images, Record
+from minicluster_hub.cluster.policy_sandbox import container
+from minicluster_hub.cluster.registry import image_references, publisher
+from minicluster_hub.cluster.registry.config import registry_config
+from minicluster_hub.cluster.registry.published import notebook_of_this_release
+from minicluster_hub.cluster.registry.relay import HOST, PUBLISH_DOOR
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.launch.messages import say
 

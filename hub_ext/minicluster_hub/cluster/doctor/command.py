@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from minicluster_hub.cluster.plan import record as records
-from minicluster_hub.cluster.plan.choices import TLS_NONE
 from minicluster_hub.cluster.daemon import Daemon, own_container
-from minicluster_hub.cluster.doctor import gather, specs
-from minicluster_hub.cluster.doctor.examine import examine
+from minicluster_hub.cluster.doctor import checks_links, checks_node, checks_swarm, gather, specs
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
+from minicluster_hub.cluster.doctor.findings import Finding
 from minicluster_hub.cluster.doctor.report import Door
 from minicluster_hub.cluster.doctor.table import as_json, as_table
+from minicluster_hub.cluster.plan import record as records
+from minicluster_hub.cluster.plan.choices import TLS_NONE
 from minicluster_hub.engines.swarm.docker import DockerError
 from minicluster_hub.engines.swarm.names import CLUSTER
 
@@ -71,3 +71,26 @@ def _size(daemon: Daemon, image: str) -> int:
     with suppress(DockerError):
         return int(daemon.call("inspect_image", image)["Size"]) if image else 0
     return 0
+
+
+# All checks, in the order in which a person repairs a cluster. Pure.
+
+
+def examine(facts: ClusterFacts) -> list[Finding]:
+    """Return all findings about a cluster."""
+    checks = (
+        checks_swarm.check_swarm,
+        checks_swarm.check_nodes,
+        checks_swarm.check_engines,
+        checks_swarm.check_services,
+        checks_swarm.check_origins,
+        checks_node.check_answers,
+        checks_node.check_set_aside,
+        checks_links.check_clocks,
+        checks_links.check_ports,
+        checks_links.check_links,
+        checks_node.check_disk,
+        checks_node.check_shm,
+        checks_node.check_gpus,
+    )
+    return [finding for check in checks for finding in check(facts)]

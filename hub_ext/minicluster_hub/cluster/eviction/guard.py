@@ -11,7 +11,18 @@ from contextlib import suppress
 
 from minicluster.wire import DISK_FULL_SIGNAL
 from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.eviction.rules import TENANTS, Disk, Eviction, History, Step, Tenant, Use, Verdict, tenant_of, use_of
+from minicluster_hub.cluster.eviction.rules import (
+    TENANTS,
+    Disk,
+    Eviction,
+    History,
+    Step,
+    Tenant,
+    Use,
+    Verdict,
+    tenant_of,
+    use_of,
+)
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
 

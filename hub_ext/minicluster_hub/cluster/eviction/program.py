@@ -15,7 +15,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minicluster_hub.cluster.eviction.rules import RESERVE_ENV, VOLUME_DIR, VOLUMES_ENV, Disk, Room, Unit, reserve_bytes, reserve_inodes
+from minicluster_hub.cluster.eviction.rules import (
+    RESERVE_ENV,
+    VOLUME_DIR,
+    VOLUMES_ENV,
+    Disk,
+    Room,
+    Unit,
+    reserve_bytes,
+    reserve_inodes,
+)
 
 if TYPE_CHECKING:
     from minicluster_hub.cluster.eviction.guard import Guard

@@ -20,7 +20,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from minicluster.wire.bounds import plain_address
-from minicluster_hub.cluster.firewall.rules import ALLOWED_ENV, BRIDGE, CHAIN, DENIED_ENV, IPV4, IPV6, MANAGERS_ENV, NAME_SERVERS_ENV, SERVICES_ENV, Access, Endpoint, name_servers, restore_input
+from minicluster_hub.cluster.firewall.rules import (
+    ALLOWED_ENV,
+    BRIDGE,
+    CHAIN,
+    DENIED_ENV,
+    IPV4,
+    IPV6,
+    MANAGERS_ENV,
+    NAME_SERVERS_ENV,
+    SERVICES_ENV,
+    Access,
+    Endpoint,
+    name_servers,
+    restore_input,
+)
 
 ADDRESSES_PATH = "api/nodes/addresses"
 _CA_FILE = Path("/run/secrets/service_ca")

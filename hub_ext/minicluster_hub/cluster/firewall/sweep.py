@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from minicluster_hub.cluster.firewall import program
 from minicluster_hub.cluster.daemon import Daemon
+from minicluster_hub.cluster.firewall import program
 from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL
 

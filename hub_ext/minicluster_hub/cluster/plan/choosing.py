@@ -7,10 +7,10 @@ import hashlib
 import time
 from collections.abc import Iterable, Sequence
 
+from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.cluster.plan import secrets
 from minicluster_hub.cluster.plan.certificates import CertificateUnusable, check_pair
 from minicluster_hub.cluster.plan.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
-from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 _LOCAL = ("localhost", "127.0.0.1")

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minicluster_hub.cluster.policy_sandbox import container
+from minicluster_hub.cluster.docker_proxy.rules import HUB, SERVICE
+from minicluster_hub.cluster.docker_proxy.settings import (
+    FOLDER,
+    FOLDER_ENV,
+    ROLE,
+    SOCKET,
+    SOCKET_ENV,
+    TOLD_ENV,
+    docker_host,
+    docker_socket,
+)
+from minicluster_hub.cluster.eviction.rules import RESERVE_ENV, VOLUME_DIR, VOLUMES_ENV
+from minicluster_hub.cluster.firewall.rules import (
+    ALLOWED_ENV,
+    DENIED_ENV,
+    MANAGERS_ENV,
+    NAME_SERVERS_ENV,
+    SERVICES_ENV,
+)
 from minicluster_hub.cluster.plan.browser_addresses import login_environment, public_url
 from minicluster_hub.cluster.plan.choices import SERVICE_PREFIX, TLS_NONE, Choices
-from minicluster_hub.cluster.docker_proxy.settings import docker_host, docker_socket
-from minicluster_hub.cluster.firewall.rules import ALLOWED_ENV, DENIED_ENV, MANAGERS_ENV, NAME_SERVERS_ENV, SERVICES_ENV
 from minicluster_hub.cluster.plan.record import Images
-from minicluster_hub.cluster.registry.relay import NODE_ENV
+from minicluster_hub.cluster.policy_sandbox import container
+from minicluster_hub.cluster.registry.relay import CACHE_ENV, NODE_ENV, PUBLISH_NODE_ENV, REGISTRY_ENV
+from minicluster_hub.engines.swarm.shared_homes import volume_options
 
 DATA_DIR = "/srv/minicluster"
 REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
@@ -25,6 +45,7 @@ _REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
 LARGE_BYTES, SMALL_BYTES = 1_000_000_000, 250_000_000
 """Memory of what runs once, and of what runs on each node: several times what was seen of them at work."""
 _TLS_SECRETS = {"tls_ca_file": "service_ca", "tls_cert_file": "service_cert", "tls_key_file": "service_key"}
+_HOST_NETWORK = re.compile(r"--SwarmEngine\.host_network=(True|true|1)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +300,91 @@ def _managers(facts: Facts) -> dict[str, str]:
 
 def _host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
+
+
+# The Docker proxy as a service of the platform: pure.
+
+
+def docker_proxy(choices: Choices, facts: Facts) -> Draft:
+    """On each manager that hub or job service may run on."""
+    homes = choices.shared_homes
+    told = {
+        "image": facts.images.notebook,
+        "host_network": any(map(_HOST_NETWORK.fullmatch, choices.service_options)),
+        "homes": {"type": "nfs", **volume_options(homes)} if homes else {},
+        "mounts": choices.server_mounts,
+    }
+    return Draft(
+        role=ROLE,
+        image=facts.images.hub,
+        args=("run", ROLE),
+        environment={SOCKET_ENV: SOCKET, FOLDER_ENV: FOLDER, TOLD_ENV: json.dumps(told)},
+        sockets=docker_socket(HUB) | docker_socket(SERVICE),
+        socket=True,
+        each_manager=bool(facts.shared_data),
+        sealed_off=True,
+        limits=limits(LARGE_BYTES, 64),
+    )
+
+
+# The service that ends whoever fills a node's disk.
+
+
+def eviction(choices: Choices, facts: Facts) -> Draft:
+    """Return one for each node. It is root without rights: the socket's group has another number on each."""
+    return Draft(
+        role="eviction",
+        image=facts.images.hub,
+        args=("run", "eviction"),
+        environment={
+            RESERVE_ENV: str(choices.disk_reserve_bytes),
+            VOLUMES_ENV: "0" if choices.shared_homes else "1",
+        },
+        data_dir=VOLUME_DIR,
+        user=ROOT,
+        socket=True,
+        everywhere=True,
+        read_only=True,
+        limits=limits(SMALL_BYTES, 64),
+    )
+
+
+# The container of a lab's own policies as a service of the platform: pure.
+
+
+def policy(choices: Choices, facts: Facts) -> Draft:
+    """What runs the lab's own policies, beside each job service: it has nothing but their files."""
+    return Draft(
+        role=container.ROLE,
+        image=facts.images.hub,
+        args=("run", "policy"),
+        configs=container.files(choices.policies),
+        user=container.USER,
+        sealed_off=True,
+        policy_socket=True,
+        limits=container.LIMITS,
+        each_manager=bool(facts.shared_data),
+    )
+
+
+# The relay as a service of the platform: pure.
+
+
+def relay(facts: Facts) -> Draft:
+    """Each node's doors to the registry; a hub image that was never published is on the manager only."""
+    environment = {
+        REGISTRY_ENV: facts.doors(REGISTRY_PORT),
+        PUBLISH_NODE_ENV: ",".join(facts.managers or (facts.manager_id,)),
+        NODE_ENV: "{{.Node.ID}}",
+    }
+    if facts.upstream:
+        environment[CACHE_ENV] = facts.doors(CACHE_PORT)
+    return Draft(
+        role="relay",
+        image=facts.images.hub,
+        args=("run", "relay"),
+        environment=environment,
+        secrets=("registry_ca", "registry_reader"),
+        everywhere=True,
+        limits=limits(SMALL_BYTES, 64),
+    )

@@ -6,18 +6,23 @@ import hashlib
 import json
 from typing import Any
 
-from minicluster_hub.cluster.plan import drafts
-from minicluster_hub.cluster.policy_sandbox import container
-from minicluster_hub.cluster.plan.choices import Choices
-from minicluster_hub.cluster.docker_proxy.draft import docker_proxy
 from minicluster_hub.cluster.docker_proxy.settings import ROLE as DOCKER_PROXY
 from minicluster_hub.cluster.docker_proxy.settings import SOCKET
-from minicluster_hub.cluster.plan.drafts import ROOT, Draft, Facts, Kept
-from minicluster_hub.cluster.eviction.draft import eviction
-from minicluster_hub.cluster.policy_sandbox.draft import policy
-from minicluster_hub.cluster.plan.record import Images
-from minicluster_hub.cluster.registry.relay_draft import relay
 from minicluster_hub.cluster.firewall.sweep import VOLUMES
+from minicluster_hub.cluster.plan import drafts
+from minicluster_hub.cluster.plan.choices import Choices
+from minicluster_hub.cluster.plan.drafts import (
+    ROOT,
+    Draft,
+    Facts,
+    Kept,
+    docker_proxy,
+    eviction,
+    policy,
+    relay,
+)
+from minicluster_hub.cluster.plan.record import Images
+from minicluster_hub.cluster.policy_sandbox import container as policy_container
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
 PLATFORM = (
@@ -28,7 +33,7 @@ PLATFORM = (
     "eviction",
     DOCKER_PROXY,
     "images",
-    container.ROLE,
+    policy_container.ROLE,
     "service",
     "hub",
     "proxy",
@@ -51,7 +56,7 @@ def networks(*, own_policies: bool) -> list[dict[str, Any]]:
     leads nowhere for each service that is sealed off: without any it would have Docker's bridge.
     """
     common = {"driver": "overlay", "labels": labels("network")}
-    sealed_off = [DOCKER_PROXY, *([container.ROLE] if own_policies else [])]
+    sealed_off = [DOCKER_PROXY, *([policy_container.ROLE] if own_policies else [])]
     return [
         {"name": CLUSTER, "attachable": True, **common},
         *({"name": service_name(role), "internal": True, **common} for role in sealed_off),
@@ -174,7 +179,7 @@ def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
         mounts.append(_volume(draft.role, draft.data_dir, draft))
     mounts += [_volume(name, target, draft) for name, target in draft.sockets.items()]
     if draft.policy_socket:
-        mounts.append(container.mount(read_only=not draft.sealed_off))
+        mounts.append(policy_container.mount(read_only=not draft.sealed_off))
     if draft.socket:
         mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": SOCKET})
     return mounts

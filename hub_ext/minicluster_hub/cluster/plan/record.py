@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.daemon import Daemon
+from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.engines.swarm.names import CLUSTER, label_filter, labels
 
 ROLE = "record"

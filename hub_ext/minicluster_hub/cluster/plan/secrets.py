@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster_hub.cluster.plan.certificates import BROWSER_DAYS, INTERNAL_DAYS, make_ca_and_cert
 from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.plan.drafts import Kept
 from minicluster_hub.cluster.errors import OptionUnusable
+from minicluster_hub.cluster.plan.certificates import BROWSER_DAYS, INTERNAL_DAYS, make_ca_and_cert
+from minicluster_hub.cluster.plan.drafts import Kept
 from minicluster_hub.cluster.registry.config import htpasswd_line
 from minicluster_hub.engines.swarm.docker import DockerError
 from minicluster_hub.engines.swarm.names import CLUSTER, label_filter, labels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.plan.drafts import DATA_DIR
 from minicluster_hub.cluster.errors import OptionUnusable
+from minicluster_hub.cluster.plan.drafts import DATA_DIR
 from minicluster_hub.engines.swarm.docker import DockerRefused
 from minicluster_hub.engines.swarm.names import CLUSTER
 

@@ -6,10 +6,10 @@ import time
 from contextlib import suppress
 
 from minicluster_hub.cluster.commands import accounts
-from minicluster_hub.cluster.plan import objects, plan
 from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.plan.drafts import Kept
 from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
+from minicluster_hub.cluster.plan import objects, plan
+from minicluster_hub.cluster.plan.drafts import Kept
 from minicluster_hub.cluster.plan.record import Record
 
 _SECRET = "registry_publisher"  # noqa: S105 - its name

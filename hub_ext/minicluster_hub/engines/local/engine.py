@@ -6,12 +6,16 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from traitlets import Enum, Integer, Unicode, default
 
 from minicluster.wire import Versions
@@ -22,20 +26,23 @@ from minicluster_hub.engines.base import (
     TaskRefused,
     TaskView,
 )
+from minicluster_hub.engines.local.data_agent import LocalKeeper
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
-from minicluster_hub.engines.local.data_agent import LocalKeeper
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
-from minicluster_hub.engines.local.processes import AGENT_MODULE, kill_task, tasks_alive
-from minicluster_hub.engines.local.watch import ExitWatch, start_apart
-from minicluster_hub.jobs.records import NodeView
-from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL
 from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
+from minicluster_hub.engines.local.watch import ExitWatch, start_apart
+from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL, find, labelled, wait_gone
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""
 _LAST_WORDS_BYTES = 4000
+
+AGENT_MODULE = "minicluster.runtime.agent.agent"
+_PATIENCE_S = 10.0
+_ROUND_S = 0.2
 
 
 class LocalEngine(Engine):
@@ -200,3 +207,48 @@ class LocalEngine(Engine):
             return ""
         text = path.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace")
         return re.sub(r"[^\x09\x0a\x20-\x7e\u00a0-\uffff]", "", text).strip()
+
+
+# The processes of a task: all that carry its label, whatever group or session they are in.
+
+
+class ProcessesRemain(Exception):
+    """Processes that outlive SIGKILL hang in the kernel (a dead file system, a GPU driver)."""
+
+    def __init__(self, scratch: Path, pids: list[int]) -> None:
+        super().__init__(f"processes {pids} of the task in {scratch} do not end after SIGKILL")
+
+
+def tasks_alive(tasks_root: Path) -> dict[int, int | None]:
+    """Return the task ids of all labelled processes alive below `tasks_root`, with the agent's pid.
+
+    None: processes of the task are left, its agent is not.
+    """
+
+    def wanted(env: Mapping[str, str]) -> bool:
+        return SCRATCH_LABEL in env and Path(env[SCRATCH_LABEL]).parent == tasks_root
+
+    found: dict[int, int | None] = {}
+    for process in find(wanted):
+        with suppress(psutil.NoSuchProcess):
+            task_id = int(process.environ()[TASK_LABEL])
+            is_agent = AGENT_MODULE in process.cmdline()
+            found[task_id] = process.pid if is_agent else found.get(task_id)
+    return found
+
+
+def of_task(scratch: Path) -> list[psutil.Process]:
+    """Return all processes alive that carry the task's label."""
+    return find(labelled(**{SCRATCH_LABEL: str(scratch)}))
+
+
+def kill_task(scratch: Path) -> None:
+    """Kill all processes of a task, those too that are born meanwhile. Raises ProcessesRemain."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while found := of_task(scratch):
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        wait_gone(found, _ROUND_S)
+        if time.monotonic() > deadline:
+            raise ProcessesRemain(scratch, [process.pid for process in found])

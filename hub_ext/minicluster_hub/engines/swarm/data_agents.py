@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
@@ -25,7 +26,6 @@ from minicluster_hub.engines.swarm.names import (
 )
 from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSettings, service_ca
 from minicluster_hub.engines.swarm.view import SwarmNode
-from minicluster_hub.engines.node_tokens import NodeTokens
 
 # -s: it is on its node's network, and nothing that lies in a home is to run there.
 AGENT_COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.node.data_agent"]

@@ -15,6 +15,7 @@ from minicluster_hub.engines.base import (
     TaskRefused,
     TaskView,
 )
+from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.engines.swarm.data_agents import DataAgents
 from minicluster_hub.engines.swarm.docker import (
     Docker,
@@ -33,7 +34,6 @@ from minicluster_hub.engines.swarm.server_gpus import Key, ServerGpus
 from minicluster_hub.engines.swarm.spec import secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
 from minicluster_hub.jobs.records import NodeView, ServerRecord
-from minicluster_hub.engines.node_tokens import NodeTokens
 
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
 """A new service's task is listed within a look or two; one not there after both of these never came."""

@@ -11,6 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from minicluster_hub.scheduling.allocation.defragment import make_room
+from minicluster_hub.scheduling.allocation.free_slots import (
+    FreeSlots,
+    Places,
+    count_slots,
+    joined,
+    largest_parts,
+)
+from minicluster_hub.scheduling.allocation.reserve import Leaving, Reserve
+from minicluster_hub.scheduling.allocation.takeover import Offer, left_of, take_over
 from minicluster_hub.scheduling.base import (
     ChoosyPlacement,
     Grant,
@@ -21,10 +31,6 @@ from minicluster_hub.scheduling.base import (
     Snapshot,
     WarmGang,
 )
-from minicluster_hub.scheduling.allocation.defragment import make_room
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, joined, largest_parts
-from minicluster_hub.scheduling.allocation.reserve import Leaving, Reserve
-from minicluster_hub.scheduling.allocation.takeover import Offer, left_of, take_over
 
 _MOST_MADE_ROOM = 16
 """For so many gangs it is tried in one plan to move others: it takes long, and each move is a restart."""

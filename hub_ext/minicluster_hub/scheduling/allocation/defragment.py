@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.base import JobView
 
 Place = Callable[[JobView, int, FreeSlots], Places | None]
 Movable = tuple[JobView, Places]

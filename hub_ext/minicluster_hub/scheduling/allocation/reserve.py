@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from minicluster_hub.scheduling.base import JobView, WarmGang
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common
+from minicluster_hub.scheduling.base import JobView, WarmGang
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from minicluster_hub.scheduling.base import JobView, WarmGang
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, largest_parts
 from minicluster_hub.scheduling.allocation.reserve import Reserve
+from minicluster_hub.scheduling.base import JobView, WarmGang
 
 Place = Callable[[int, FreeSlots], Places | None]
 """So many chunks of the job on free slots."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
+from minicluster_hub.scheduling.base import JobView
 
 
 def fill(job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minicluster_hub.scheduling.base import ChoosyPlacement, JobView, Placement, Topology
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common
+from minicluster_hub.scheduling.base import ChoosyPlacement, JobView, Placement, Topology
 
 
 @dataclass(frozen=True, slots=True)

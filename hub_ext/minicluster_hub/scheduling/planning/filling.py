@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minicluster_hub.scheduling.base import Grant, JobView
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.base import Grant, JobView
 from minicluster_hub.scheduling.placement.filling import fill
 
 

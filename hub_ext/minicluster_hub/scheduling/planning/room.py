@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 from minicluster_hub.scheduling.base import Grant, JobView, Snapshot
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.placement.filling import fill
 from minicluster_hub.scheduling.planning.ageing import Ageing
 from minicluster_hub.scheduling.planning.estimates import latest_end
 from minicluster_hub.scheduling.planning.filling import most
 from minicluster_hub.scheduling.planning.moments import movable
-from minicluster_hub.scheduling.planning.repacking import repack
-from minicluster_hub.scheduling.planning.reservation import Reservation, server_ends
 
 Gang = tuple[int, int, bool]
 """Chunks, slots of each, and whether each is on a node of its own: what fits or does not."""
-
 _MOST_SQUEEZED = 4
 """For so many gangs others are moved in one plan: each move is a restart."""
-
 Level = Callable[[JobView], float]
 """A job takes slots only from jobs of a higher level; those of a lower level are served first."""
+Holders = Mapping[int, tuple[JobView, Places]]
+"""By their number: jobs, and the places that they would have."""
 
 
 @dataclass
@@ -237,3 +236,100 @@ def _chunks(job: JobView, slots: int) -> int:
     """Return how many chunks of a job go on a node with so many free slots."""
     chunks = slots // job.chunk_slots
     return min(1, chunks) if job.scatter else chunks
+
+
+# Whether a gang would fit if running jobs stood elsewhere: the question only, `assign` does the moving.
+
+
+def repack(gang: JobView, others: Holders, free: FreeSlots) -> dict[int, Places]:
+    """Return places for a gang's minimum and for all the others, taken from `free`.
+
+    Empty, and nothing taken, if somebody finds none, or none on as few nodes as before.
+    """
+    trial = free.copy()
+    _give(trial, (places for _, places in others.values()))
+    own = fill(gang, gang.min_chunks, trial, trial.nodes(gang.chunk_slots))
+    if own is None:
+        return {}
+    trial.take(own)
+    found = _places_of_all(others, trial)
+    if len(found) < len(others):
+        return {}
+    found[gang.job_id] = own
+    _give(free, (places for _, places in others.values()))
+    for places in found.values():
+        free.take(places)
+    return found
+
+
+def _places_of_all(others: Holders, trial: FreeSlots) -> dict[int, Places]:
+    """Leave those where they are who can stay, and find places for the rest, the largest first."""
+    found: dict[int, Places] = {}
+    for job_id, (_, places) in others.items():
+        if trial.has(places):
+            found[job_id] = places
+            trial.take(places)
+    homeless = (item for item in others.items() if item[0] not in found)
+    for job_id, (job, places) in sorted(homeless, key=lambda item: -count_slots(item[1][1])):
+        chunks = count_slots(places) // job.chunk_slots
+        elsewhere = fill(job, chunks, trial, trial.nodes(job.chunk_slots))
+        if elsewhere is None or len(elsewhere) > len(places):
+            break
+        found[job_id] = elsewhere
+        trial.take(elsewhere)
+    return found
+
+
+def _give(free: FreeSlots, all_places: Iterable[Places]) -> None:
+    for places in all_places:
+        free.give(places)
+
+
+# Slots kept for a job that does not fit yet: others may start before it only if they do not delay it.
+
+
+class Reservation:
+    """When a job will fit at the latest (`starts_at`), and what is free then (`later`)."""
+
+    def __init__(self, job: JobView, later: FreeSlots, ends: Iterable[tuple[float, Places]]) -> None:
+        """Take the ends of those who hold the slots; `later` is what is free without waiting for any."""
+        self._job = job
+        self._later = later
+        self.starts_at = -inf
+        for end, places in sorted(ends):
+            if self._fits():
+                break
+            later.give(places)
+            self.starts_at = end
+
+    @property
+    def possible(self) -> bool:
+        """Whether it fits at all before those end who never do."""
+        return self.starts_at < inf and self._fits()
+
+    def kept(self, free: FreeSlots) -> Places:
+        """Return what of the job's slots is free already."""
+        job = self._job
+        places = fill(job, job.min_chunks, self._later, self._later.nodes(job.chunk_slots))
+        return common(places or (), free)
+
+    def allows(self, job: JobView, places: Places, now: float) -> bool:
+        """Whether a job may start there: it ends before the slots are needed, or leaves enough of them."""
+        if latest_end(job, now) <= self.starts_at:
+            return True
+        self._later.take(places)
+        if self._fits():
+            return True
+        self._later.give(places)
+        return False
+
+    def _fits(self) -> bool:
+        job = self._job
+        return self._later.most_chunks(job.chunk_slots, scatter=job.scatter) >= job.min_chunks
+
+
+def server_ends(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:
+    """Yield when notebook servers give back their slots."""
+    for server in snapshot.servers:
+        until = inf if server.until is None else max(server.until, snapshot.now)
+        yield until, ((server.node, server.slots),)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
-from minicluster_hub.scheduling.base import JobView, Snapshot, Usage
 from minicluster_hub.scheduling.allocation.free_slots import count_slots
+from minicluster_hub.scheduling.base import JobView, Snapshot, Usage
 
 _NEW = Usage()
 

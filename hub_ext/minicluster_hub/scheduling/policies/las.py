@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.allocation.free_slots import count_slots
+from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing, waited_in_all_s
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, executed_s
 from minicluster_hub.scheduling.planning.moments import movable

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.reservations.claims import Claim, GroupsOf, belongs, runs_past
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 
 Slot = tuple[str, int]
 

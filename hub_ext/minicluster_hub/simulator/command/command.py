@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minicluster_hub.scheduling.own import PolicyFailed
-from minicluster_hub.simulator.compare import compare, too_large
-from minicluster_hub.simulator.work import Shape, TracedJob
-from minicluster_hub.simulator.replay import SimulationStuck
-from minicluster_hub.simulator.traces import TraceDamaged, TraceUnknown, read
-from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.command.options import parse, setting
 from minicluster_hub.simulator.command.plots import PlotImpossible, plot
 from minicluster_hub.simulator.command.table import legend, table
+from minicluster_hub.simulator.compare import compare, too_large
+from minicluster_hub.simulator.replay import SimulationStuck
+from minicluster_hub.simulator.traces import TraceDamaged, TraceUnknown, read
+from minicluster_hub.simulator.traces.synthetic import Lab, draw
+from minicluster_hub.simulator.work import Shape, TracedJob
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
+from minicluster_hub.simulator.command.files import policy_file
 from minicluster_hub.simulator.compare import Setting
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.simulator.work import Shape
-from minicluster_hub.simulator.command.files import policy_file
 
 ABOUT = "replay jobs under several policies and placements, and print how they did"
 

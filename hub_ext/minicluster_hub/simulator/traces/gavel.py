@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from minicluster_hub.simulator.work import TracedJob
 from minicluster_hub.simulator.traces import Trace
 from minicluster_hub.simulator.traces.models import gradient_bytes
+from minicluster_hub.simulator.work import TracedJob
 
 _GPU = "v100"
 _SIMULATED_COLUMNS = 7

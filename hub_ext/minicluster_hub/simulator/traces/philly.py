@@ -10,8 +10,8 @@ import re
 from calendar import timegm
 from csv import reader
 
-from minicluster_hub.simulator.work import TracedJob
 from minicluster_hub.simulator.traces import Trace
+from minicluster_hub.simulator.work import TracedJob
 
 
 def read(trace: Trace) -> list[TracedJob]:

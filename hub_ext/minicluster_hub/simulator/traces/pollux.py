@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from csv import DictReader
 
-from minicluster_hub.simulator.work import TracedJob
 from minicluster_hub.simulator.traces import Trace
 from minicluster_hub.simulator.traces.models import gradient_bytes
 from minicluster_hub.simulator.traces.profiles import Measured, Profile, load
+from minicluster_hub.simulator.work import TracedJob
 
 _GPUS_PER_NODE = 4
 _MOST_LOCAL = {"yolov3": 8}

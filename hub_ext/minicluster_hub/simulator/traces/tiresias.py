@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from csv import DictReader
 
-from minicluster_hub.simulator.work import TracedJob
 from minicluster_hub.simulator.traces import Trace
 from minicluster_hub.simulator.traces.models import gradient_bytes
+from minicluster_hub.simulator.work import TracedJob
 
 
 def read(trace: Trace) -> list[TracedJob]:

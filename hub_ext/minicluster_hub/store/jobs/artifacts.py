@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, delete, exists, func, insert, select, tuple_
 
 from minicluster.wire import FILE_BYTES, LEFT, Artifact, ArtifactReport, StorageKind
-from minicluster_hub.store.storage import storage
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.rows import AnyRow
-from minicluster_hub.store.tables.storage import JOB_FILES
+from minicluster_hub.store.storage import storage
 from minicluster_hub.store.tables.main import ARTIFACTS, EVENTS, JOBS
+from minicluster_hub.store.tables.storage import JOB_FILES
 
 
 class Artifacts:

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, and_, bindparam, delete, false, func, insert,
 from minicluster.wire import JobState, RankState
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.store.jobs import jobs
 from minicluster_hub.store.errors import GangTaken
+from minicluster_hub.store.jobs import jobs
 from minicluster_hub.store.rows import add_row, slots_to_json, to_gang, to_task
 from minicluster_hub.store.tables.main import ATTEMPTS, GANGS, JOBS, LEASES, RANKS, TASKS
 

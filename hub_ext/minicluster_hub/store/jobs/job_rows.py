@@ -27,8 +27,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from minicluster.wire import JobError, JobSpec, StorageKind
 from minicluster_hub.jobs.records import TaskState
 from minicluster_hub.store.rows import to_json
-from minicluster_hub.store.tables.storage import JOB_FILES
 from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
+from minicluster_hub.store.tables.storage import JOB_FILES
 
 MOST_REMOVED = 1000
 """Removed jobs of one owner whose rows are kept. They count to nobody's quota."""

@@ -10,12 +10,12 @@ from sqlalchemy import Connection, func, insert, select, update
 from minicluster.wire import JobError, JobState, JobSubmit
 from minicluster_hub.jobs.records import EventRecord, GangTarget, JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible, next_state
-from minicluster_hub.store.storage import blobs
-from minicluster_hub.store.jobs import job_rows
-from minicluster_hub.store.users import notices
 from minicluster_hub.store.errors import JobUnknown
+from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
+from minicluster_hub.store.storage import blobs
 from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
+from minicluster_hub.store.users import notices
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
 _IDS_AT_ONCE = 500

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from sqlalchemy import delete, exists, select, update
 
 from minicluster.wire import JobSpec, StorageKind
-from minicluster_hub.store.storage import blobs, storage
-from minicluster_hub.store.jobs import job_rows
-from minicluster_hub.store.tables.blobs import JOB_BLOBS
 from minicluster_hub.store.database import Database
+from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.jobs.jobs import add_event
+from minicluster_hub.store.storage import blobs, storage
+from minicluster_hub.store.tables.blobs import JOB_BLOBS
 from minicluster_hub.store.tables.main import JOBS, SNAPSHOTS
 
 _STORY = "its cell, its result, its snapshots and its output were removed"

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotReport, TaskReport, Versions
 from minicluster_hub.jobs.records import TaskRecord, TaskState
 from minicluster_hub.store.jobs import artifacts, environments, job_rows, snapshots
-from minicluster_hub.store.storage import images
 from minicluster_hub.store.rows import clean, to_json, to_task
+from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
 
 NOTES_OF_JOB = 256

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Select, delete, insert, select
 
 from minicluster.wire import BlobInfo, Snapshot, SnapshotReport, StorageKind
 from minicluster_hub.jobs.records import SnapshotRecord
-from minicluster_hub.store.storage import storage
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.jobs.jobs import OPEN_STATES
 from minicluster_hub.store.rows import AnyRow
+from minicluster_hub.store.storage import storage
 from minicluster_hub.store.tables.main import ATTEMPTS, JOBS, SNAPSHOTS
 
 _MOST_PARTS = 1_000

@@ -8,11 +8,11 @@ from typing import TypeVar
 from sqlalchemy import Connection, func, or_, select
 
 from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, World
-from minicluster_hub.store.storage import images
 from minicluster_hub.store.jobs import snapshots
 from minicluster_hub.store.jobs.gangs import LIVE_STATES
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, list_by_id
 from minicluster_hub.store.rows import AnyRow, to_gang, to_lease, to_rank, to_server, to_task
+from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
 
 _Record = TypeVar("_Record")

@@ -8,8 +8,8 @@ from contextlib import suppress
 from sqlalchemy import Connection, Select, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.database import Database
+from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.tables.main import ATTEMPTS, JOBS
 
 _AT_ONCE = 500

@@ -23,11 +23,11 @@ from sqlalchemy import (
 )
 
 from minicluster.wire import FILE_BYTES, BlobInfo, ImageState, StorageKind, StorageUse, StoredThing
+from minicluster_hub.store.database import Database
 from minicluster_hub.store.storage import stored_things
 from minicluster_hub.store.tables.blobs import BLOBS
-from minicluster_hub.store.database import Database
-from minicluster_hub.store.tables.storage import JOB_FILES, cost
 from minicluster_hub.store.tables.main import DATASETS, IMAGES, JOBS, PIECES
+from minicluster_hub.store.tables.storage import JOB_FILES, cost
 
 Uses = dict[StorageKind, StorageUse]
 _AT_ONCE = 500

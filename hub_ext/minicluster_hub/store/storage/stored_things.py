@@ -20,11 +20,11 @@ from sqlalchemy import (
 
 from minicluster.wire import FILE_BYTES, JobSpec, StorageKind, StorageUse, StoredThing
 from minicluster_hub.store.jobs import job_rows
-from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, add_event
 from minicluster_hub.store.rows import clean
-from minicluster_hub.store.tables.storage import JOB_FILES, cost
+from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, DATASETS, JOBS, SNAPSHOTS
+from minicluster_hub.store.tables.storage import JOB_FILES, cost
 
 _AT_ONCE = 500
 _KEPT = (JOB_BLOBS, SNAPSHOTS, ARTIFACTS, JOB_FILES)

@@ -6,24 +6,23 @@ killed in between sends it again with the same id, and none is lost.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, Select, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, insert, select, update
 
 from minicluster.wire import ErrorKind, JobError, JobState, Notice, NoticeEvent, NoticeWishes
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.store.users import notice_emails
 from minicluster_hub.store.database import Database
-from minicluster_hub.store.tables.notices import NOTICE_WISHES, NOTICES
 from minicluster_hub.store.rows import AnyRow, clean
+from minicluster_hub.store.tables.notices import NOTICE_EMAILS, NOTICE_WISHES, NOTICES
 
 WEBHOOK, EMAIL = "webhook", "email"
 MOST_WAITING = 100
 """Notices of one owner and channel; who makes more of them than can be sent does not fill the database."""
-
 _EVENTS = {
     JobState.RUNNING: NoticeEvent.STARTED,
     JobState.SUCCEEDED: NoticeEvent.ENDED,
@@ -37,9 +36,13 @@ _OWN_WORDS = {
     ErrorKind.START: "did not start",
 }
 """Of failures whose messages may have words of the user's code or of a container in them."""
-
 Lane = tuple[str, str]
 """An owner and a channel."""
+
+CODE_S = 24 * 3600.0
+MOST_TRIES = 5
+"""A code that is older, or was guessed at so often, is good for nothing."""
+_E = NOTICE_EMAILS.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +71,24 @@ class Notices:
     def is_confirmed(self, owner: str, address: str) -> bool:
         """Say whether an owner has shown that an e-mail address is the owner's own."""
         with self._database.read() as connection:
-            return notice_emails.is_confirmed(connection, owner, address)
+            return is_confirmed(connection, owner, address)
 
     def expect_code(self, owner: str, address: str, code: str, now: float) -> None:
         """Keep the code that was sent to an address."""
         with self._database.write() as connection:
-            notice_emails.expect(connection, owner, address, code, now)
+            expect(connection, owner, address, code, now)
 
     def confirm(self, owner: str, code: str, now: float) -> bool:
         """Confirm the address that the code went to; say whether it did."""
         with self._database.write() as connection:
-            return notice_emails.confirm(connection, owner, code, now)
+            return confirm(connection, owner, code, now)
 
     def wish(self, owner: str, wishes: NoticeWishes) -> None:
         """Keep what an owner wants to be told of from now on."""
         events = json.dumps(sorted(set(wishes.events)))
         values = {"events": events, "webhook": wishes.webhook, "email": wishes.email, "trouble": ""}
         with self._database.write() as connection:
-            notice_emails.forget_others(connection, owner, wishes.email)
+            forget_others(connection, owner, wishes.email)
             connection.execute(delete(NOTICE_WISHES).where(NOTICE_WISHES.c.owner == owner))
             connection.execute(insert(NOTICE_WISHES).values(owner=owner, **values))
 
@@ -187,7 +190,7 @@ def _failure(error: JobError) -> str:
 
 
 def _wishes_of(owner: str) -> Select[Any]:
-    confirmed = exists().where(notice_emails.goes_there()).correlate(NOTICE_WISHES)
+    confirmed = exists().where(goes_there()).correlate(NOTICE_WISHES)
     return select(NOTICE_WISHES, confirmed.label("confirmed")).where(NOTICE_WISHES.c.owner == owner)
 
 
@@ -198,3 +201,44 @@ def _targets(row: AnyRow) -> dict[str, str | None]:
 
 def _wishes(row: AnyRow) -> NoticeWishes:
     return NoticeWishes(events=json.loads(row.events), webhook=row.webhook, email=row.email)
+
+
+# Whose address is whose: an owner shows it by the code that a mail brought there.
+
+
+def is_confirmed(connection: Connection, owner: str, address: str) -> bool:
+    query = select(_E.owner).where(_E.owner == owner, _E.address == address, _E.confirmed)
+    return connection.execute(query).first() is not None
+
+
+def goes_there() -> ColumnElement[Any]:
+    """What has to hold of a row of wishes beside it so that mails go to its address."""
+    wishes = NOTICE_WISHES.c
+    return and_(_E.owner == wishes.owner, _E.address == wishes.email, _E.confirmed)
+
+
+def expect(connection: Connection, owner: str, address: str, code: str, now: float) -> None:
+    """Keep the code that is on its way to an address; an earlier one is good no more."""
+    connection.execute(delete(NOTICE_EMAILS).where(_E.owner == owner))
+    values = {"address": address, "confirmed": False, "code_sha256": _hash(code), "sent_at": now, "tries": 0}
+    connection.execute(insert(NOTICE_EMAILS).values(owner=owner, **values))
+
+
+def confirm(connection: Connection, owner: str, code: str, now: float) -> bool:
+    """Confirm the address that the code went to; say whether it did. A wrong one counts as a try."""
+    mine = NOTICE_EMAILS.update().where(_E.owner == owner)
+    fresh = and_(_E.code_sha256 == _hash(code), _E.sent_at > now - CODE_S, _E.tries < MOST_TRIES)
+    done = connection.execute(mine.where(fresh).values(confirmed=True, code_sha256=""))
+    if not done.rowcount:
+        connection.execute(mine.values(tries=_E.tries + 1))
+    return bool(done.rowcount)
+
+
+def forget_others(connection: Connection, owner: str, address: str | None) -> None:
+    """Forget an owner's address unless it is this one."""
+    mine = delete(NOTICE_EMAILS).where(_E.owner == owner)
+    connection.execute(mine if address is None else mine.where(_E.address != address))
+
+
+def _hash(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()

@@ -7,13 +7,15 @@ quotas and the accounts all ask here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, or_, select, update
 
+from minicluster.wire import Allowances, AllowancesInForce
+from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.store.database import Database
-from minicluster_hub.store.rows import clean
-from minicluster_hub.store.tables.scheduling import OWNER_GROUPS
+from minicluster_hub.store.rows import AnyRow, clean
+from minicluster_hub.store.tables.scheduling import ALLOWANCES, OWNER_GROUPS, USAGE
 
 Groups = tuple[str, ...]
 """Names of groups, in the order of the alphabet."""
@@ -57,3 +59,63 @@ def _write(connection: Connection, owner: str, values: Mapping[str, object]) -> 
     changed = connection.execute(update(OWNER_GROUPS).where(OWNER_GROUPS.c.owner == owner).values(values))
     if not changed.rowcount:
         connection.execute(insert(OWNER_GROUPS).values(owner=owner, **values))
+
+
+# What admins gave to whom, one choice after the other: the newest is in force.
+
+
+class AllowanceRows:
+    """What the service asks of them: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def in_force(self) -> AllowancesInForce | None:
+        """Return what an admin chose last, None if nobody ever did."""
+        newest = select(ALLOWANCES).order_by(ALLOWANCES.c.id.desc()).limit(1)
+        with self._database.read() as connection:
+            row = connection.execute(newest).one_or_none()
+        if row is None:
+            return None
+        choice = Allowances.model_validate_json(row.choice)
+        return AllowancesInForce(allowances=choice, by=row.chosen_by, since=row.since)
+
+    def choose(self, choice: Allowances, by: str, now: float) -> None:
+        values = {"choice": choice.model_dump_json(), "chosen_by": clean(by), "since": now}
+        with self._database.write() as connection:
+            connection.execute(insert(ALLOWANCES).values(values))
+
+
+# Who held slots when: written as it changes, summed up for a period.
+
+
+class UsageRows:
+    """What the service asks of them: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def since(self, moment: float, owner: str | None = None) -> list[UseRecord]:
+        """Return what an owner (None: anybody) held at that moment or after it, in the order of its begin."""
+        query = select(USAGE).where(or_(USAGE.c.ended_at.is_(None), USAGE.c.ended_at > moment))
+        if owner is not None:
+            query = query.where(USAGE.c.owner == owner)
+        with self._database.read() as connection:
+            return [_record(row) for row in connection.execute(query.order_by(USAGE.c.id))]
+
+    def change(self, ended: Iterable[int], began: Sequence[UseRecord], now: float) -> list[UseRecord]:
+        """Close rows and write new ones; return the new ones with their ids."""
+        with self._database.write() as connection:
+            over = update(USAGE).where(USAGE.c.id.in_(list(ended)), USAGE.c.ended_at.is_(None))
+            connection.execute(over.values(ended_at=now))
+            rows = [connection.execute(insert(USAGE).values(_values(use))) for use in began]
+            ids = [row.inserted_primary_key[0] for row in rows if row.inserted_primary_key]
+        return [use.with_id(number) for use, number in zip(began, ids, strict=True)]
+
+
+def _record(row: AnyRow) -> UseRecord:
+    return UseRecord(**row._mapping)
+
+
+def _values(use: UseRecord) -> dict[str, object]:
+    return {name: getattr(use, name) for name in UseRecord.__slots__ if name != "id"}

@@ -8,10 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import time
 
 from minicluster.capture import versions
+from minicluster.runtime import processes, system
+from minicluster.runtime.agent import task_limits
+from minicluster.runtime.agent.artifacts import OutputKeeper
+from minicluster.runtime.agent.attempt import Attempt, Surroundings
+from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
+from minicluster.runtime.agent.parent import Child, Parent, Parents
+from minicluster.runtime.agent.reporter import Reporter
+from minicluster.runtime.agent.snapshots import SnapshotKeeper
+from minicluster.runtime.node import gpus
+from minicluster.runtime.program import log_to_stderr, until_told
+from minicluster.runtime.settings import AgentSettings, SettingsIncomplete
+from minicluster.runtime.trust import trust
 from minicluster.wire import (
     DISK_FULL_SIGNAL,
     ErrorKind,
@@ -22,21 +35,6 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
-
-from minicluster.runtime.agent import disk_full, task_limits, disk_space
-from minicluster.runtime.node import gpus
-from minicluster.runtime import processes, system
-from minicluster.runtime.agent.artifacts import OutputKeeper
-from minicluster.runtime.agent.attempt import Attempt, Surroundings
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
-from minicluster.runtime.agent.parent import Parent
-from minicluster.runtime.agent.parents import Parents
-from minicluster.runtime.program import log_to_stderr, until_told
-from minicluster.runtime.agent.reporter import Reporter
-from minicluster.runtime.settings import AgentSettings, SettingsIncomplete
-from minicluster.runtime.agent.snapshots import SnapshotKeeper
-from minicluster.runtime.agent.store_seat import StoreSeat
-from minicluster.runtime.trust import trust
 
 log = logging.getLogger("minicluster.agent")
 
@@ -74,7 +72,7 @@ class Agent:
             await self._end_all()
 
     async def _open(self) -> None:
-        self._trouble = disk_space.trouble(self._settings.scratch) or await gpus.trouble()
+        self._trouble = task_limits.disk_trouble(self._settings.scratch) or await gpus.trouble()
         if self._trouble:
             self._reporter.state_changed()
             return
@@ -192,7 +190,7 @@ class Agent:
 
     def disk_is_full(self) -> None:
         """End the ranks, and say why: they filled the node's disk."""
-        self._disk_full = disk_full.error(self._settings.node, self._settings.scratch)
+        self._disk_full = task_limits.disk_error(self._settings.node, self._settings.scratch)
         if self._attempt:
             self._attempt.fail(self._disk_full)
         self._reporter.state_changed()
@@ -239,6 +237,53 @@ def main() -> int:
         return 2
     asyncio.run(serve(settings, Parent.start()))
     return 0
+
+
+# The place of an attempt's TCPStore in a task.
+# A store that was used stays until the whole attempt is over: ranks elsewhere may still ask it.
+
+
+class StoreSeat:
+    """Keeps one unused TCPStore listening, so that an order to run needs nothing more."""
+
+    def __init__(self, address: str) -> None:
+        self.port: int | None = None
+        self._address = address
+        self._made = 0
+        self._child: tuple[Parent, Child] | None = None
+        self._used: tuple[Parent, Child] | None = None
+
+    @property
+    def parents(self) -> set[Parent]:
+        """Those that end with their stores."""
+        return {made[0] for made in (self._child, self._used) if made is not None}
+
+    async def pids(self) -> set[int]:
+        """Return its processes, once those that are being made are there."""
+        children = [made[1] for made in (self._child, self._used) if made is not None]
+        for child in children:
+            await child.made.wait()
+        return {child.pid for child in children if child.pid}
+
+    def renew(self, parent: Parent) -> None:
+        """Put a fresh store in the place of the one that was used.
+
+        The socket listens from here on: who connects early waits in its queue.
+        """
+        self.end_used()
+        self._used = self._child
+        with socket.create_server((self._address, 0), backlog=1024) as listener:
+            self.port = listener.getsockname()[1]
+            self._made += 1
+            order = f"store-{self._made}", {"kind": "store"}
+            self._child = parent, parent.fork(*order, [listener.fileno()])
+
+    def end_used(self) -> None:
+        """End the store of an attempt that is over."""
+        if self._used is not None:
+            parent, child = self._used
+            parent.kill(child)
+        self._used = None
 
 
 if __name__ == "__main__":

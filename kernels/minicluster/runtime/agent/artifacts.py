@@ -9,11 +9,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFiles, StopMode, TaskReport
-
 from minicluster.runtime.agent import output
 from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
 from minicluster.runtime.agent.output import Found, OutputFile
+from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFiles, StopMode, TaskReport
 
 AT_ONCE = 4
 REPORTED_AT_ONCE = 500

@@ -10,6 +10,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from minicluster.publishing.pip import PipFailed
+from minicluster.runtime import processes
+from minicluster.runtime.agent.artifacts import OutputKeeper
+from minicluster.runtime.agent.errors import with_first_errors
+from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.parent import Parent
+from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
+from minicluster.runtime.agent.ranks import LocalRank
+from minicluster.runtime.agent.snapshots import SnapshotKeeper
+from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
+from minicluster.runtime.diagnosis.connectivity import Meeting
+from minicluster.runtime.diagnosis.watchdog import Lookout
+from minicluster.runtime.node.gpu_memory import GpuMemory
+from minicluster.runtime.paths import AttemptPaths
+from minicluster.runtime.settings import AgentSettings
 from minicluster.wire import (
     RESULT_LEFT,
     BlobInfo,
@@ -21,22 +35,6 @@ from minicluster.wire import (
     TaskReport,
     few_notes,
 )
-
-from minicluster.runtime.agent import bundles, termination
-from minicluster.runtime import processes
-from minicluster.runtime.agent.artifacts import OutputKeeper
-from minicluster.runtime.agent.errors import with_first_errors
-from minicluster.runtime.node.gpu_memory import GpuMemory
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
-from minicluster.runtime.diagnosis.watchdog import Lookout
-from minicluster.runtime.diagnosis.connectivity import Meeting
-from minicluster.runtime.agent.parent import Parent
-from minicluster.runtime.paths import AttemptPaths
-from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation
-from minicluster.runtime.agent.ranks import LocalRank
-from minicluster.runtime.settings import AgentSettings
-from minicluster.runtime.agent.snapshots import SnapshotKeeper
-from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
 
 REPORT_BYTES = 1 << 20
 _LAST_SNAPSHOT_S = 5.0
@@ -234,7 +232,7 @@ class Attempt:
             for rank in ranks:
                 rank.send(number, because)
 
-        self._descent = asyncio.create_task(termination.descend(mode, send))
+        self._descent = asyncio.create_task(descend(mode, send))
 
     async def _clear_up(self) -> None:
         """End what the ranks left behind, and read the last of their output."""
@@ -243,7 +241,7 @@ class Attempt:
         if held := await self._gpu_memory.still_held():
             self._notes.append(f"{held} Its node is {self._around.settings.node}.")
         if self.order.bundle_sha256:
-            self._notes += await asyncio.to_thread(bundles.gone, self._paths, self._around.settings.node)
+            self._notes += await asyncio.to_thread(lost_files, self._paths, self._around.settings.node)
         for rank in self._ranks:
             rank.drain()
             rank.close()
@@ -287,3 +285,31 @@ class Attempt:
     def _spools(self) -> list[Spool]:
         ranks = self._ranks
         return [*(rank.displays for rank in ranks), *(rank.output for rank in ranks), self._records]
+
+
+# How ranks are ended: signals that get harsher with time.
+
+
+@dataclass(frozen=True)
+class Step:
+    """A signal, and how long to wait for what it does."""
+
+    signal: signal.Signals
+    wait_s: float
+
+
+# A cell has the first seconds to put its things in order. All of it, with what the service does before and
+# after, has to fit into the 12 s within which a stopped job leaves nothing.
+LADDERS: dict[StopMode, tuple[Step, ...]] = {
+    StopMode.INTERRUPT: (Step(signal.SIGINT, 4.0), Step(signal.SIGTERM, 1.0), Step(signal.SIGKILL, 0.0)),
+    StopMode.ABORT: (Step(signal.SIGTERM, 2.0), Step(signal.SIGKILL, 0.0)),
+    StopMode.YIELD: (Step(signal.SIGKILL, 0.0),),
+    StopMode.KILL: (Step(signal.SIGKILL, 0.0),),
+}
+
+
+async def descend(mode: StopMode, send: Callable[[signal.Signals], None]) -> None:
+    """Send each signal of the mode in turn. Whoever sees the last rank end cancels this."""
+    for step in LADDERS[mode]:
+        send(step.signal)
+        await asyncio.sleep(step.wait_s)

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from minicluster.wire import ErrorKind, JobError, RankReport, RankSight, RankStack, RankState
-
-from minicluster.runtime.agent import task_limits
 from minicluster.runtime import processes
-from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
 from minicluster.runtime.agent.parent import Child, Parent
-from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
+from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.paths import AttemptPaths
+from minicluster.wire import ErrorKind, JobError, RankReport, RankSight, RankStack, RankState
 
 EXIT_WAIT_S = 10.0
 """How long a rank may take to leave after its cell has ended."""

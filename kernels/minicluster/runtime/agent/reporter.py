@@ -7,9 +7,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from minicluster.wire import ReportAnswer, TaskReport
-
 from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
+from minicluster.wire import ReportAnswer, TaskReport
 
 HEARTBEAT_S = 1.0
 SPACING_S = 0.05

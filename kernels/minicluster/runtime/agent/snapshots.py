@@ -6,12 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
+from minicluster.runtime.rank import memory
 from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.store import Entry, Key, Shelf, SnapshotNotKept
 from minicluster.wire import RunOrder, SnapshotRef, SnapshotReport, TaskReport
-
-from minicluster.runtime.rank import memory
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
 
 LOOK_S = 0.5
 UPLOAD_SPACING_S = 15.0

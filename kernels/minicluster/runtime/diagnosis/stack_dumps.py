@@ -8,10 +8,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from minicluster.wire import RankSight, RankStack
-
 from minicluster.runtime import processes
 from minicluster.runtime.diagnosis import stacks
+from minicluster.wire import RankSight, RankStack
 
 _PATIENCE_S = 1.0
 _POLL_S = 0.02

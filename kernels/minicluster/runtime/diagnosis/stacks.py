@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minicluster.wire import StackFrame
-
 from minicluster.runtime.paths import write_whole
+from minicluster.wire import StackFrame
 
 LOOK_SIGNAL = int(signal.SIGRTMAX) - 2
 """Hardly anybody else's: the C library takes the first ones, tools take SIGUSR1 and SIGUSR2."""

@@ -11,11 +11,10 @@ import threading
 import time
 from pathlib import Path
 
-from minicluster.wire import Display
-from minicluster.wire.displays import CLEAR, CLEAR_NEXT, changed, shown_here
-
 from minicluster.runtime.displays.content import TEXT, Content
 from minicluster.runtime.displays.limits import ITEM_BYTES, LINE_BYTES, Pace
+from minicluster.wire import Display
+from minicluster.wire.streams import CLEAR, CLEAR_NEXT, changed, shown_here
 
 _OWN_ID = re.compile(r"[0-9a-f]{8,64}")
 _TEXT_CHARACTERS = 10_000

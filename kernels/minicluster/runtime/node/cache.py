@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire import FILE_BYTES, DataManifest, DataOrder
-
 from minicluster.runtime.node.stream import DataTree, Stat
 from minicluster.runtime.paths import write_whole
+from minicluster.wire import FILE_BYTES, DataManifest, DataOrder
 
 SETS = "sets"
 _HIDDEN = 0o311

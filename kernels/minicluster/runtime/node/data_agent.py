@@ -10,26 +10,30 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
-from minicluster.wire import DataStanding, KeeperOrders, KeeperReport, Standing
+import psutil
 
-from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
+from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache
+from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
 from minicluster.runtime.node.link import KeeperLink
 from minicluster.runtime.node.work import DataWork
-from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
-from minicluster.runtime.node.addresses import own_addresses
 from minicluster.runtime.program import log_to_stderr, until_told
 from minicluster.runtime.settings import TOKEN_FILE, SettingsIncomplete, need, read_token
 from minicluster.runtime.trust import trust
+from minicluster.wire import DataStanding, KeeperOrders, KeeperReport, Standing
 
 log = logging.getLogger("minicluster.keeper")
 _SPEAK_S, _PAUSE_S = 10.0, 0.5
 """It speaks at least each 10 s, and at most twice a second."""
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,16 @@ def main() -> int:
     os.umask(0o022)
     asyncio.run(serve(settings))
     return 0
+
+
+# The addresses of this machine on all its networks: users' containers are kept away from each of them.
+
+
+def own_addresses() -> tuple[str, ...]:
+    """Return them but for those that lead nowhere else: of the loopback, and link-local ones."""
+    told = (one for held in psutil.net_if_addrs().values() for one in held if one.family in _FAMILIES)
+    found = {ip_address(one.address.partition("%")[0]) for one in told}
+    return tuple(sorted(str(one) for one in found if not (one.is_loopback or one.is_link_local)))
 
 
 if __name__ == "__main__":

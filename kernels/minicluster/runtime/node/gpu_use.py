@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minicluster.wire import GpuReading
-
 from minicluster.runtime.node.nvml import Nvml, NvmlError
+from minicluster.wire import GpuReading
 
 log = logging.getLogger("minicluster.keeper")
 LOOK_S = 5.0

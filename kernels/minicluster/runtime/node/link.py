@@ -9,10 +9,9 @@ from typing import TypeVar
 
 import httpx
 
-from minicluster.wire import KeeperOrders, KeeperReport
-
-from minicluster.runtime.node.line import PieceLine
 from minicluster.runtime.agent.link import Link, ServiceAway
+from minicluster.runtime.node.line import PieceLine
+from minicluster.wire import KeeperOrders, KeeperReport
 
 _HOLD_S = 25.0
 _LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)

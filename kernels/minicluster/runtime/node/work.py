@@ -7,13 +7,12 @@ import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from minicluster.wire import DataManifest, DataOrder, DataStanding, Standing
-
+from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache, NoRoom
 from minicluster.runtime.node.line import PieceLine, a_line
 from minicluster.runtime.node.link import KeeperLink
 from minicluster.runtime.node.stream import DataTree
-from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
+from minicluster.wire import DataManifest, DataOrder, DataStanding, Standing
 
 log = logging.getLogger("minicluster.keeper")
 AT_ONCE = 4

@@ -13,7 +13,6 @@ from types import FunctionType
 from typing import Any
 
 from minicluster.pickling import pickling
-
 from minicluster.runtime.rank.environment import AGENT_STORE
 
 

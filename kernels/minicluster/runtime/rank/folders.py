@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from minicluster.capture.payload import CellPayload
-from minicluster.wire import RunOrder
-
 from minicluster.runtime.agent import packages
 from minicluster.runtime.paths import AttemptPaths
+from minicluster.wire import RunOrder
 
 
 def at_home(order: RunOrder, payload: CellPayload) -> bool:

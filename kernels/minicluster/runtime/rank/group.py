@@ -21,10 +21,9 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
 
 from minicluster.errors import MiniclusterError
-from minicluster.train.live.settings import ADDRESS
-
-from minicluster.runtime.rank.environment import AGENT_STORE
 from minicluster.runtime.network import interface_to, source_address
+from minicluster.runtime.rank.environment import AGENT_STORE
+from minicluster.train.live.settings import ADDRESS
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 

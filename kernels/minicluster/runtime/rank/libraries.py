@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.runtime.rank.imports import after_import
 
 _USE_CPU = "ACCELERATE_USE_CPU"

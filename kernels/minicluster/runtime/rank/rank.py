@@ -10,44 +10,59 @@ import fcntl
 import json
 import os
 import platform
+import random
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing import process
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
-from minicluster.pickling import pickling
 from minicluster.capture import versions
 from minicluster.capture.cell import CellMistyped, CellSource
+from minicluster.capture.home import Home
+from minicluster.capture.payload import CellPayload, LeftBehind
+from minicluster.capture.sources import Source, remember
 from minicluster.changes.known import Known
 from minicluster.changes.returning import NOTHING, Return, Wish
 from minicluster.errors import MiniclusterError
-from minicluster.capture.home import Home
-from minicluster.capture.payload import CellPayload, LeftBehind
+from minicluster.pickling import pickling
 from minicluster.results.result_file import write_result_file
-from minicluster.capture.sources import Source, remember
+from minicluster.runtime import system
+from minicluster.runtime.agent import output
+from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.displays.install import Displays
+from minicluster.runtime.displays.limits import rank_bytes
+from minicluster.runtime.displays.publisher import Publisher
+from minicluster.runtime.paths import AttemptPaths
+from minicluster.runtime.rank import (
+    birth,
+    children,
+    environment,
+    folders,
+    group,
+    libraries,
+    memory,
+    tracebacks,
+    values,
+)
+from minicluster.runtime.rank.parts import PartStore
+from minicluster.runtime.rank.tracebacks import hint_for_rank
+from minicluster.runtime.settings import TOKEN_FILE
 from minicluster.train.outputs import OUTPUT
 from minicluster.train.snapshots.store import FOLDERS
 from minicluster.wire import RunOrder, Versions
 
-from minicluster.runtime.rank import birth, children, ending, environment, folders, group, libraries, memory, tracebacks, values
-from minicluster.runtime.agent import output
-from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime import system
-from minicluster.runtime.displays.install import Displays
-from minicluster.runtime.displays.limits import rank_bytes
-from minicluster.runtime.displays.publisher import Publisher
-from minicluster.runtime.rank.hints import hint_for_rank
-from minicluster.runtime.rank.parts import PartStore
-from minicluster.runtime.paths import AttemptPaths
-from minicluster.runtime.rank.randomness import seed_anew
-from minicluster.runtime.settings import TOKEN_FILE
-
 _RECORDS_FD_FROM = 200
 """A number so high that a program started by the cell hardly has a file of its own there."""
+
+_TELL_AFTER_S = 2.0
+_LOOK_S = 0.5
 
 
 class NotebookDiffers(MiniclusterError):
@@ -94,7 +109,7 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child that the cell forked, and that came through to its end.
-            ending.wait_for_the_rest(lambda name: self._say("waiting", what=f"its {name}"))
+            wait_for_the_rest(lambda name: self._say("waiting", what=f"its {name}"))
             wish = self._wish(payload, cell, value)
             shared = values.share(self._among, payload, self.back, wish, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
@@ -262,3 +277,58 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
         return error.code & 0xFF or 1, f"sys.exit({error.code})"
     print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
     return 1, str(error.code)
+
+
+# A rank's own random numbers: what it was forked from has the same state for all ranks and all cells.
+
+
+def seed_anew() -> None:
+    """Take a random state of this process's own, in Python, NumPy and torch, for CUDA once it is used.
+
+    As in a process of torchrun that was started for it. A cell that seeds has its own numbers as before.
+    """
+    random.seed()
+    np.random.seed()
+    torch.seed()
+
+
+# The end of a cell: what it began is waited for, as Python does at the end of a script.
+
+
+def wait_for_the_rest(tell: Callable[[str], None]) -> None:
+    """Wait for the cell's threads and processes that are no daemons.
+
+    tell: is called with the name of what is waited for, when it takes some time.
+    """
+    if not _waited_for():
+        return
+    over = threading.Event()
+    threading.Thread(target=_tell, args=(over, tell), daemon=True, name="minicluster-ending").start()
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        for child in _children():
+            child.join()
+    finally:
+        over.set()
+
+
+def _waited_for() -> list[str]:
+    main = threading.main_thread()
+    threads = [f"thread {one.name}" for one in threading.enumerate() if one is not main and not one.daemon]
+    return threads + [f"process {child.name}" for child in _children()]
+
+
+def _children() -> list[process.BaseProcess]:
+    """Return the processes that multiprocessing would join at exit. Asking it would reap them here."""
+    return [child for child in list(process._children) if not child.daemon]  # type: ignore[attr-defined]
+
+
+def _tell(over: threading.Event, tell: Callable[[str], None]) -> None:
+    told = ""
+    over.wait(_TELL_AFTER_S)
+    while not over.is_set():
+        first = next(iter(_waited_for()), "")
+        if first != told:
+            told = first
+            tell(first)
+        over.wait(_LOOK_S)

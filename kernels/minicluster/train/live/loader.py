@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from minicluster.train.orders import EpochOrder, sampler_of
 from minicluster.train.live.session import Session
-from minicluster.train.live.shares import Take, next_take
+from minicluster.train.orders import EpochOrder, sampler_of
 
 
 class LiveLoader(DataLoader[Any]):
@@ -146,3 +146,31 @@ class _Ahead:
         take = self._loader.take_at(position)
         self._seen = (position + (take.all if take else 0), members)
         return next(self._batches)
+
+
+# Which samples of an epoch a rank takes in its next step, for any number of ranks: pure.
+
+
+@dataclass(frozen=True)
+class Take:
+    """samples: what this rank takes; all: how many the ranks together take off the epoch."""
+
+    samples: tuple[int, ...]
+    all: int
+
+
+def next_take(
+    order: Sequence[int], consumed: int, place: int, count: int, batch: int, drop_last: bool
+) -> Take | None:
+    """Return this rank's part of the next step, None at the epoch's end.
+
+    Each sample is taken once. In the last step the rest is divided evenly; where it does not go
+    up, some samples of the epoch's beginning fill it, at most count - 1, since all ranks weigh the same.
+    """
+    left = len(order) - consumed
+    if left <= 0 or (drop_last and left < count * batch):
+        return None
+    each = min(batch, -(-left // count))
+    first = consumed + place * each
+    samples = tuple(order[index % len(order)] for index in range(first, first + each))
+    return Take(samples, min(left, each * count))

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 from torchft.optim import OptimizerWrapper
 
 from minicluster.errors import MiniclusterError
-
 from minicluster.train.live.session import Session
 
 

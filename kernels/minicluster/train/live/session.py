@@ -8,15 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed import AllreduceOptions, ReduceOp
 from torch.futures import Future
 
 from minicluster.errors import MiniclusterError
-
-from minicluster.train.live import settings, start
+from minicluster.train.live import settings
 from minicluster.train.live.lifeline import Lifeline
 from minicluster.train.live.manager import LiveManager
 from minicluster.train.live.settings import LiveSettings
@@ -25,6 +26,9 @@ from minicluster.train.live.watch import Watch
 _RETRY_S = 0.2
 State = Callable[[], dict[str, Any]]
 Load = Callable[[dict[str, Any]], Any]
+
+_KEY = "minicluster-live-start"
+_LOOK_S = 0.02
 
 
 class LighthouseGone(MiniclusterError):
@@ -52,7 +56,7 @@ class Session:
         self._watch = Watch(lambda: self._manager.group.peers, self._silent)
         if not around.joins:
             self._patiently(lambda: self._manager)
-            start.wait_for_all(around)
+            wait_for_all(around)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -221,3 +225,24 @@ def _done(tensor: torch.Tensor) -> Future[torch.Tensor]:
 def session() -> Session:
     """Return this process's one session."""
     return Session(LiveSettings.from_environ())
+
+
+# The first step of a fault-tolerant attempt waits for all ranks that were started together.
+
+
+def wait_for_all(around: LiveSettings) -> None:
+    """Wait until the attempt's first ranks are here, or START_WAIT_S; one that joins waits for nobody.
+
+    Without it the quickest would take its first steps alone. A rank that comes later joins live.
+    """
+    if around.joins or around.world_size == 1:
+        return
+    deadline = time.monotonic() + settings.START_WAIT_S
+    try:
+        store = TCPStore(*around.store, is_master=False, timeout=timedelta(seconds=5))
+        store.add(_KEY, 1)
+        while store.add(_KEY, 0) < around.world_size and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+    except (RuntimeError, OSError):
+        # The store's node is gone: who is here begins.
+        return
