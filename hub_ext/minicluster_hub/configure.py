@@ -113,7 +113,7 @@ def _scopes(c: Any) -> None:
         PLACE: {"description": "Give notebook servers their nodes and GPUs"},
     }
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
-    c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates_hub")]
+    c.JupyterHub.template_paths = [str(Path(__file__).parent / "hub" / "templates")]
     c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the server role's own, so the role's two scopes stand here again.

@@ -12,7 +12,6 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from socket import socket
 from typing import Any
 
@@ -301,12 +300,11 @@ def url_specs(context: Context, *, agents: bool = True) -> list[URLSpec]:
     agents: also what agents of tasks and of nodes ask.
     """
     routes = [route for route in API_ROUTES if agents or route.who not in _AGENTS]
-    static = Path(__file__).parent.parent / "static"
     prefix = context.prefix
     return [
         *_specs((*routes, *PAGE_ROUTES), context),
         URLSpec(f"{prefix}oauth_callback", LoginCallback, {"context": context}),
-        URLSpec(f"{prefix}static/(.*)", handlers.StaticFiles, {"path": str(static)}),
+        URLSpec(f"{prefix}static/(.*)", handlers.StaticFiles, {"path": str(handlers.STATIC)}),
         URLSpec(prefix.rstrip("/"), RedirectHandler, {"url": prefix, "permanent": False}),
         URLSpec(f"{prefix}jobs/?", RedirectHandler, {"url": prefix, "permanent": False}),
         URLSpec(f"{prefix}(?!api/).*", handlers.NoPage, {"context": context, "routes": _NO_PAGE}),

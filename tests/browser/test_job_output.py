@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 import minicluster_hub
 
-STATIC = Path(minicluster_hub.__file__).with_name("static")
+STATIC = Path(minicluster_hub.__file__).parent / "pages" / "static"
 IDS = re.findall(
     r'(?:byId|getElementById)\("([a-z-]+)"\)', "".join(one.read_text() for one in STATIC.glob("*.js"))
 )

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import minicluster
 
-SOURCE = Path(minicluster.__file__).with_name("panel.js")
+SOURCE = Path(minicluster.__file__).parent / "display" / "panel.js"
 # What anywidget gives to a widget's code.
 MODEL = """async (source) => {
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));

@@ -124,7 +124,7 @@ class Cluster:
         }
         self.service.tasks[task.token] = task
         self.tasks.append(task)
-        command = [sys.executable, "-m", "minicluster.runtime.agent.agent"]
+        command = [sys.executable, "-m", "minicluster.runtime.agent"]
         with (scratch / "agent.log").open("wb") as log:
             agent = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
         self.agents.append(agent)

@@ -27,7 +27,7 @@ class FamilyEngine(LocalEngine):
     script = FAMILY
 
     def _command(self):
-        return [sys.executable, "-c", self.script, "minicluster.runtime.agent.agent"]
+        return [sys.executable, "-c", self.script, "minicluster.runtime.agent"]
 
 
 class DyingEngine(FamilyEngine):

@@ -22,8 +22,8 @@ INPUTS = (
     "images/ipython_kernel_config.py",
     "images/jupyterlab_overrides.json",
     "kernels/minicluster/lab/index.js",
-    "kernels/minicluster/panel.js",
-    "kernels/minicluster/panel.css",
+    "kernels/minicluster/display/panel.js",
+    "kernels/minicluster/display/panel.css",
     "kernels/minicluster/server_extension/enabled.json",
 )
 

@@ -58,7 +58,7 @@ fingerprint() {
         "$tree/pyproject.toml" "$tree/constraints.txt" "$tree/hub_ext/minicluster_hub/launch/setup.sh" \
         "$tree/images/requirements.py" "$tree/images/hub/package-lock.json" \
         "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" \
-        "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster"/panel.* \
+        "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster/display"/panel.* \
         "$tree/kernels/minicluster/server_extension/enabled.json" | cksum)"
 }
 
@@ -213,6 +213,6 @@ install_settings() {
 install_extensions() {
     local ours=$1 lab="$venv/share/jupyter/labextensions/minicluster" server="$venv/etc/jupyter/jupyter_server_config.d"
     mkdir -p "$lab" "$server"
-    cp "$ours"/lab/* "$ours/panel.js" "$ours/panel.css" "$lab/"
+    cp "$ours"/lab/* "$ours/display/panel.js" "$ours/display/panel.css" "$lab/"
     cp "$ours/server_extension/enabled.json" "$server/minicluster.json"
 }

@@ -15,7 +15,8 @@ from minicluster_hub.web.route import Scope
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_PACKAGE = Path(__file__).parent.parent
+STATIC = Path(__file__).with_name("static")
+_TEMPLATES = Path(__file__).with_name("templates")
 
 
 class Page(UserHandler):
@@ -125,4 +126,4 @@ def _environment() -> Environment:
     """Return the templates. jinja2 is loaded at the first page."""
     from jinja2 import Environment, FileSystemLoader
 
-    return Environment(loader=FileSystemLoader(_PACKAGE / "templates"), autoescape=True)
+    return Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True)

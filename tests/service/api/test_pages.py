@@ -10,7 +10,7 @@ from minicluster.wire import JobSpec
 from minicluster_hub.api.table import API_ROUTES
 
 VISIT = {"Sec-Fetch-Mode": "navigate"}
-STATIC = Path(minicluster_hub.__file__).parent / "static"
+STATIC = Path(minicluster_hub.__file__).parent / "pages" / "static"
 
 
 async def visit(api, path, token="ada-token"):

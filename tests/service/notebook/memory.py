@@ -26,6 +26,6 @@ class Peak:
 
 def agents_of(cluster):
     """Return the process ids of the agents of warm gangs."""
-    found = [process.pid for process in cluster.tasks() if runs(process, "minicluster.runtime.agent.agent")]
+    found = [process.pid for process in cluster.tasks() if runs(process, "minicluster.runtime.agent")]
     assert found
     return found

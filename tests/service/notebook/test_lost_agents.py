@@ -36,7 +36,7 @@ def agents(cluster):
     found = {}
     for process in cluster.tasks():
         with suppress(psutil.NoSuchProcess, KeyError):  # It may end while it is looked at.
-            if runs(process, "minicluster.runtime.agent.agent"):
+            if runs(process, "minicluster.runtime.agent"):
                 found[process.environ()["MINICLUSTER_TASK"]] = process
     return found
 

@@ -40,7 +40,7 @@ PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_P
 """What tasks get of the service's own environment: nothing that could be a secret."""
 _LAST_WORDS_BYTES = 4000
 
-AGENT_MODULE = "minicluster.runtime.agent.agent"
+AGENT_MODULE = "minicluster.runtime.agent"
 _PATIENCE_S = 10.0
 _ROUND_S = 0.2
 

@@ -17,7 +17,7 @@ from minicluster_hub.engines.swarm.tenant_limits import (
 )
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 
-AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent.agent"]
+AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent"]
 TOKEN_FILE = "task-token"  # noqa: S105 - a file's name
 SCRATCH = "/tmp/minicluster"  # noqa: S108 - in the task's own container
 DATA_LINKS, DATA_CACHE = "/data", "/cluster-data"

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import socket
-import sys
 import time
 
 from minicluster.capture import versions
@@ -284,7 +283,3 @@ class StoreSeat:
             parent, child = self._used
             parent.kill(child)
         self._used = None
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,7 +28,7 @@ LOOK_SIGNAL = int(signal.SIGRTMAX) - 2
 FRAMES = "frames"
 """Of an error file: where the exception was raised."""
 _FD_FROM = 210
-_OWN_FOLDER = str(Path(__file__).parent)
+_OWN_FOLDER = str(Path(__file__).parents[1])
 _MOST_FRAMES = 60
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')

@@ -20,7 +20,7 @@ from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import write_whole
 from minicluster.wire import TRACEBACK_CHARS, shortened
 
-_OWN_FOLDER = str(Path(__file__).parent)
+_OWN_FOLDER = str(Path(__file__).parents[1])
 _MESSAGE_CHARS = 4000
 _CUDA_MEMORY = "The GPU's memory is full. Use a smaller batch, accumulate gradients, or train in bf16."
 _MEMORY = "The node's memory is full. Use a smaller batch, fewer loader processes, or load the data in parts."
