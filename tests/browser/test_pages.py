@@ -209,7 +209,7 @@ def open_job_of(page: Page, session: BrowserContext, site: Site, name: str, sour
     return jobs
 
 
-@pytest.mark.full("tests/service/api/test_artifacts has them without a page")
+@pytest.mark.full("tests/service/api/storage/test_artifacts has them without a page")
 def test_files_of_a_job_are_on_its_page(page, session, site, shots):
     job = open_job_of(page, session, site, "leaving", LEAVING)
     files = job.locator("#file-rows tr")
@@ -233,7 +233,7 @@ def test_a_file_of_any_name_comes_and_stays_text(page, session, site):
     assert not is_broken(job)
 
 
-@pytest.mark.full("tests/hostile/test_lists has the pages of the list without a browser")
+@pytest.mark.full("tests/hostile/requests/test_lists has the pages of the list without a browser")
 def test_many_files_are_shown_page_by_page(page, session, site):
     job = open_job_of(page, session, site, "many-files", LEAVING_MANY)
     files, more = job.locator("#file-rows tr"), job.get_by_role("button", name="Show more")
@@ -267,7 +267,7 @@ def test_an_admin_allows_and_retires_images(page, site):
     assert is_marked(page)
 
 
-@pytest.mark.full("tests/service/api/test_api_access has it without a page")
+@pytest.mark.full("tests/service/api/people/test_access has it without a page")
 def test_others_see_what_is_allowed_and_change_nothing(page, chromium, site):
     offer(site, "allowed", "for all", tinycolours="1.0")
     offer(site, "pending", "not yet", tinycolours="1.1")

@@ -28,7 +28,7 @@ def plan(snapshot):
 """
 
 
-@pytest.mark.full("tests/service/api/test_policy has it without a page")
+@pytest.mark.full("tests/service/api/people/test_policy has it without a page")
 def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, site, shots):
     queue = session.new_page()
     queue.goto(f"{site.url}{JOBS_PATH}queue")

@@ -19,7 +19,7 @@ read = (mc.data("words") / "one.txt").read_text()
 """
 
 
-@pytest.mark.full("tests/service/notebook/test_data_sets has it without a hub")
+@pytest.mark.full("tests/service/notebook/files/test_data_sets has it without a hub")
 async def test_ranks_read_what_a_notebook_pushed(ada: Visitor) -> None:
     async with open_kernel(ada, "quickstart.ipynb") as kernel:
         for source in (PUSH, READ):

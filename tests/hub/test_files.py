@@ -22,7 +22,7 @@ raise ValueError("it failed")
 
 
 @pytest.mark.asyncio
-@pytest.mark.full("tests/service/notebook/test_files has it without a hub")
+@pytest.mark.full("tests/service/notebook/files/test_files has it without a hub")
 async def test_files_of_any_name_come_home(ada_api: httpx.AsyncClient, grace_api: httpx.AsyncClient) -> None:
     job_id = (await submit(ada_api, WRITE)).json()["id"]
     job = await over(ada_api, job_id)

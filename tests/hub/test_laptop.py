@@ -55,7 +55,7 @@ async def test_a_job_by_url_and_token(lab: Lab, ada: Visitor, tmp_path: Path) ->
     assert token in kept.read_text()
 
 
-@pytest.mark.full("tests/service/notebook/test_connect has it without a hub")
+@pytest.mark.full("tests/service/notebook/laptop/test_connect has it without a hub")
 async def test_the_next_kernel_is_connected_by_itself(lab: Lab, ada: Visitor, tmp_path: Path) -> None:
     token = (await token_of(ada))["token"]
     async with laptop_in(tmp_path) as laptop:

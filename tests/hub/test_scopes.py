@@ -118,7 +118,7 @@ async def test_a_notebooks_token_is_of_no_use_at_the_hub(lab: Lab, ada_api: http
         assert (await hub.post("/hub/api/users/ada/tokens", json={})).is_error
 
 
-@pytest.mark.full("tests/service/api/test_api_access has it without a hub")
+@pytest.mark.full("tests/service/api/people/test_access has it without a hub")
 async def test_only_an_admin_sees_everybodys_jobs(
     ada: Visitor, admin: Visitor, ada_api: httpx.AsyncClient
 ) -> None:

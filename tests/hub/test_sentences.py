@@ -86,7 +86,7 @@ def test_a_wrong_option(tmp_path: Path, arguments: list[str], parts: list[str]) 
         assert part in told.stderr
 
 
-@pytest.mark.full("tests/service/notebook/test_connect_tls has the other side")
+@pytest.mark.full("tests/service/notebook/laptop/test_connect_tls has the other side")
 def test_a_hub_that_cannot_be_reached_in_plain_text_unnoticed(tmp_path: Path) -> None:
     from .clusters import RunningCluster
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from .cluster import LabCluster
-from .faults import (
+from .faults.jobs import (
     WITHIN_S,
     Jobs,
     administrator,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from .cluster import LabCluster
-from .faults import WITHIN_S, Jobs, jobs, other_image, ready
+from .faults.jobs import WITHIN_S, Jobs, jobs, other_image, ready
 from .machines import Node
 from .machines.processes import wait_for
 from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs

@@ -13,10 +13,10 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import Kernel
 
+from .attacks.secrecy import environments, inspections, secrets
 from .behind import check_nothing_left, containers, wait_none
 from .cluster import LabCluster, Person
 from .people import People, text
-from .secrecy import environments, inspections, secrets
 
 # Both GPUs of each node: there is room for one of them at a time.
 ALL_SLOTS = "--nodes 3 --gpus-per-node 2 --ranks-per-node 1"

@@ -32,7 +32,7 @@ async def test_survivors_step_on_when_a_rank_is_killed(
     assert isinstance(live.result(), float)
 
 
-@pytest.mark.full("tests/unit/test_fault_tolerant has it without ranks")
+@pytest.mark.full("tests/unit/train/test_fault_tolerant has it without ranks")
 async def test_each_sample_of_an_epoch_is_seen_once(live: Live) -> None:
     await live.run(3, epochs=2, pause=0.03)
     await live.until_step(1, 8)

@@ -54,7 +54,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
-@pytest.mark.full("tests/service/test_local_lighthouses has one that starts again at its address")
+@pytest.mark.full("tests/service/engines/test_local_lighthouses has one that starts again at its address")
 @pytest.mark.alone("on a busy machine one of the ranks is taken for lost meanwhile")
 async def test_a_lighthouse_that_was_killed_is_found_again(
     live: Live, capsys: pytest.CaptureFixture[str]

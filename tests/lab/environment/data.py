@@ -23,7 +23,7 @@ from minicluster.datasets.push import Push, Pushed
 from minicluster_hub.engines.swarm.names import DATA_VOLUME
 
 from ..cluster import LabCluster
-from ..faults import Jobs
+from ..faults.jobs import Jobs
 from ..machines import Node
 
 PIECE_BYTES = 8 << 20

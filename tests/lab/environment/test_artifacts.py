@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ..cluster import LabCluster
-from ..faults import Jobs, jobs
+from ..faults.jobs import Jobs, jobs
 from ..machines import Node
 from ..machines.processes import wait_for
 from .data import ready

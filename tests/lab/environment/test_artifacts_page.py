@@ -7,8 +7,8 @@ from playwright.sync_api import Page, expect
 from ...browser.lab import open_jobs, open_notebook, output_of, run_cell, wait_ran
 from ..behind import check_nothing_left
 from ..cluster import LabCluster
+from ..faults.test_watched_loss import put_notebook
 from ..pages import WAIT_MS, log_in, stop_server, wait_lab
-from ..test_watched_loss import put_notebook
 from .data import ready
 
 __all__ = ["ready"]  # a fixture

@@ -6,7 +6,7 @@ import os
 import re
 
 from ..cluster import LabCluster
-from ..faults import WITHIN_S, Jobs, jobs
+from ..faults.jobs import WITHIN_S, Jobs, jobs
 from ..machines import Node
 from ..machines.processes import wait_for
 from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, files_on, keepers, ready, sets

@@ -13,7 +13,7 @@ from minicluster_hub.launch.errors import VisitFailed
 
 from ..behind import check_nothing_left
 from ..cluster import LabCluster, Person
-from ..faults import administrator, kill, runs_again
+from ..faults.jobs import administrator, kill, runs_again
 from ..machines import Lab
 from ..machines.processes import wait_for
 from ..people import People, error

@@ -12,7 +12,7 @@ from minicluster_hub.launch.kernel import Kernel
 from ...service.publishing.index import Index
 from ..behind import check_nothing_left
 from ..cluster import LabCluster
-from ..faults import Jobs, administrator, counting
+from ..faults.jobs import Jobs, administrator, counting
 from ..people import People, error, text
 from .catalogue import judge, listed, retire_published
 from .test_images import NODES

@@ -19,7 +19,7 @@ from minicluster_hub.launch.kernel import Kernel
 from ...service.publishing.index import Index
 from ..behind import check_nothing_left
 from ..cluster import LabCluster
-from ..faults import container_of, kill, runs_again
+from ..faults.jobs import container_of, kill, runs_again
 from ..machines.cgroups import ControlGroup
 from ..machines.processes import wait_for
 from ..people import People, error, text

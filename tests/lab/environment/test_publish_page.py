@@ -12,9 +12,9 @@ from ...browser.lab import JOBS_PATH, open_notebook, output_of, run_cell, wait_r
 from ...service.publishing.index import Index
 from ..behind import check_nothing_left
 from ..cluster import LabCluster
+from ..faults.test_watched_loss import put_notebook
 from ..pages import WAIT_MS, log_in, stop_server, wait_lab
 from ..test_main_job import NODES, top
-from ..test_watched_loss import put_notebook
 
 USER = "iris"
 CELLS = (

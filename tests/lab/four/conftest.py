@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from ..cluster import Images, LabCluster
-from ..faults import Jobs, administrator, check_nothing_of_jobs_left, wait_idle
+from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, wait_idle
 from ..machines import Lab
 
 KEEP_WARM_S = 5

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ..chaos import Chaos, Tally
-from ..faults import Jobs
-from ..recovering import training
+from ..faults.chaos import Chaos, Tally
+from ..faults.jobs import Jobs
+from ..faults.recovering import training
 
 CHAOS_S = float(os.environ.get("MINICLUSTER_CHAOS_S", "120"))
 SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ..faults import WITHIN_S, Jobs, wait_idle
+from ..faults.jobs import WITHIN_S, Jobs, wait_idle
+from ..faults.recovering import EVERY, FAULTS, recover, recover_live, steps, training
 from ..machines.processes import wait_for
-from ..recovering import EVERY, FAULTS, recover, recover_live, steps, training
 from .conftest import KEEP_WARM_S
 
 pytestmark = pytest.mark.alone("how soon the product reacts")

@@ -52,7 +52,7 @@ dist.barrier()
     assert "Rank 0 is in cell line 5" in error.message
 
 
-@pytest.mark.full("tests/runtime/test_endings has it without a time limit")
+@pytest.mark.full("tests/runtime/rank/test_endings has it without a time limit")
 def test_a_thread_that_stays_is_named_while_it_does_and_at_the_time_limit(notebook):
     cell = """%%distribute --nodes 1 --timeout 12s --detach
 import threading, time

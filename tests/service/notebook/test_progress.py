@@ -39,7 +39,7 @@ def under_way(ada, *jobs):
     until(lambda: all("well under way" in ada.log(job, 0, 1 << 20)[0] and ada.snapshots(job) for job in jobs))
 
 
-@pytest.mark.full("tests/unit/test_pace has it without processes")
+@pytest.mark.full("tests/unit/jobs/test_progress_rates has it without processes")
 def test_who_is_done_sooner_by_the_logged_progress_stays_though_its_time_limit_is_longer(lab):
     _, ada = lab
     long = submit(ada, TRAINING.format(steps=30_000), 1, 1, timeout_s=900)

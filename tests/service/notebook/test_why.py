@@ -32,7 +32,7 @@ def still(notebook):
         until(lambda handle=handle: handle.state.terminal)
 
 
-@pytest.mark.full("tests/runtime/test_why and tests/unit/test_why_shown have its two halves")
+@pytest.mark.full("tests/runtime/test_why and tests/unit/display/test_why_shown have its two halves")
 def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
     handle = still("--quiet 6s")
     until(lambda: handle.job.note.startswith(SENTENCE))
@@ -41,7 +41,7 @@ def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
     assert handle.job.note == ""
 
 
-@pytest.mark.full("tests/service/api/test_why has it without ranks")
+@pytest.mark.full("tests/service/api/jobs/test_why has it without ranks")
 def test_why_is_answered_at_any_time(still, notebook):
     handle = still("--quiet 0")
     until(lambda: repr(notebook.run(f"%distribute why {handle.id}")).startswith(SENTENCE))

@@ -1,0 +1,50 @@
+"""Packages with known faults: asked of those who keep the lists, where they can be reached."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+LEFT_ALONE: dict[str, str] = {}
+"""Faults that do not concern us, each with the reason."""
+
+
+def run(*command, folder=TREE):
+    """Run an audit; return the document that it prints."""
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    try:
+        return json.loads(told.stdout)
+    except ValueError:
+        pytest.skip(f"nobody to ask: {(told.stderr or told.stdout).strip()[-300:]}")
+
+
+def faults(report):
+    """Return what pip-audit found, as (package, fault)."""
+    found = ((one["name"], fault["id"]) for one in report["dependencies"] for fault in one.get("vulns", ()))
+    return [(name, fault) for name, fault in found if fault not in LEFT_ALONE]
+
+
+def test_a_fault_is_seen_in_a_report():
+    report = {"dependencies": [{"name": "a", "vulns": [{"id": "X-1"}]}, {"name": "b", "skip_reason": "gone"}]}
+    assert faults(report) == [("a", "X-1")]
+
+
+@pytest.mark.full("asks the network")
+def test_no_python_package_has_a_known_fault():
+    pytest.importorskip("pip_audit", reason="its package comes with ./test full")
+    words = ["--requirement", "constraints.txt", "--disable-pip", "--require-hashes", "--format", "json"]
+    report = run(sys.executable, "-m", "pip_audit", *words, "--progress-spinner", "off")
+    if all("skip_reason" in one for one in report["dependencies"]):
+        pytest.skip(f"nobody to ask: {report['dependencies'][0]['skip_reason']}")
+    assert faults(report) == []
+
+
+@pytest.mark.full("asks the network")
+def test_no_npm_package_has_a_known_fault():
+    report = run("npm", "audit", "--json", "--omit=dev", folder=TREE / "images" / "hub")
+    if "metadata" not in report:
+        pytest.skip(f"nobody to ask: {report.get('message')}")
+    assert report["metadata"]["vulnerabilities"]["total"] == 0, json.dumps(report["vulnerabilities"])

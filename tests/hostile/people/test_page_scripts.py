@@ -1,0 +1,32 @@
+"""Hostile words on a page of ours: no script of theirs may run."""
+
+import pytest
+from jinja2 import DictLoader, Environment
+
+from minicluster_hub.pages import handlers
+
+from ...service.api.test_pages import visit
+
+PAGES = ("", "nodes", "images", "queue")
+SCRIPT = "<script>window.hacked = 1</script>"
+
+
+def scripts_allowed(page):
+    return page.headers["Content-Security-Policy"].partition("script-src ")[2].partition(";")[0]
+
+
+@pytest.mark.parametrize("name", [SCRIPT, '"><script src="//evil"></script>'])
+async def test_what_is_slipped_into_a_page_is_not_among_the_scripts_that_may_run(api, name):
+    plain, hostile = [await api.submit(nodes=5, name=told) for told in ("a name", name)]
+    for path in (*PAGES, f"jobs/{plain.id}", f"jobs/{hostile.id}", "jobs/99999"):
+        page = await visit(api, path)
+        assert scripts_allowed(page) == "'self'"
+        assert name not in page.text
+
+
+async def test_a_template_that_forgets_to_escape_does_not_bless_what_gets_into_it(api, monkeypatch):
+    forgetful = Environment(loader=DictLoader({"minicluster_jobs.html": SCRIPT}))
+    monkeypatch.setattr(handlers, "_environment", lambda: forgetful)
+    page = await visit(api, "")
+    assert SCRIPT in page.text
+    assert scripts_allowed(page) == "'self'"

@@ -1,0 +1,281 @@
+"""A policy of a lab's own that attacks, and attempts to bring one in over the network."""
+
+import asyncio
+import os
+import socket
+import time
+
+import pytest
+
+from minicluster.wire import JobState, PolicyChoice, RankReport, RankState
+from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.policy.active_policy import BUILT_IN
+from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxAway
+
+from ...patience import WITHIN_S
+from ...service.machines import Machines, play, play_one, say, service, submit, until
+from ...service.policy.sandboxes import own_policies
+from ...service.policy.test_active_policy import TURNS_BAD
+
+OURS = PolicyChoice(policy="ours")
+BUSY = """while True:
+            try:
+                while True: pass
+            except BaseException: pass"""
+OVER_ITS_LINK = (
+    "import socket, struct; link = [fd for fd in os.listdir('/proc/self/fd') if 'socket' in "
+    "os.path.realpath('/proc/self/fd/' + fd)]; [os.write(int(fd), struct.pack('!I', {said}) + {data}) "
+    "for fd in link]; return rest(snapshot)"
+)
+OTHER_ANSWER = 'b\'{{"number": 1, "grants": [[1, 1]], "again_at": null, "in_turn": true, "kept": []}}\''
+RAISES = {
+    "reads the service's environment": (
+        "print(open(f'/proc/{{os.getppid()}}/environ').read())",
+        "a policy may read its own folder",
+    ),
+    "reads a secret's file": ("print(open('{secret}').read())", "a policy may read its own folder"),
+    "calls home": ("import socket; socket.create_connection(('127.0.0.1', {port}))", "no network"),
+    "listens": ("import socket; socket.create_server(('127.0.0.1', 0))", "no network"),
+    "forks": ("os.fork()", "may start no process"),
+    "starts a program": ("os.system('true > {made}')", "may start no process"),
+    "kills the service": ("os.kill(os.getppid(), 9)", "may start no process"),
+    "eats memory": ("bytearray(3 << 30)", "MemoryError"),
+    "sleeps for ever": ("import time; time.sleep(1e9)", "it took longer than 1 s"),
+    "is busy for ever": (BUSY, "it took longer than 1 s"),
+    "writes a file": ("open('{made}', 'w')", "may change no file"),
+    "opens a file to write, one level lower": ("os.open('{made}', os.O_CREAT | os.O_RDWR)", "may change no"),
+    "removes a file": ("os.remove('{secret}')", "may change no file"),
+    "removes a folder": ("import shutil; shutil.rmtree('{folder}')", "may change no file"),
+    "returns rubbish": ("return {{'grants': 'all'}}", "which is no Plan"),
+    "returns endless grants": ("return Plan([Grant(1, 1)] * 10**6)", "it planned job 1 twice"),
+    "keeps numbers that are none": ("return Plan((), again_at=10**400)", ""),
+    "says that gigabytes follow": (OVER_ITS_LINK.format(said="4 << 28", data="b''"), "its answer is no plan"),
+    "says what is nested without end": (
+        OVER_ITS_LINK.format(said="10**5", data="b'[' * 10**5"),
+        "its answer is no plan",
+    ),
+    "answers a question that was not asked": (
+        OVER_ITS_LINK.format(said=f"len({OTHER_ANSWER})", data=OTHER_ANSWER),
+        "its answer is no plan",
+    ),
+    "ends its process": ("os._exit(0)", "its process ended"),
+}
+
+
+@pytest.fixture(autouse=True)
+def plan_within(monkeypatch):
+    """Policies have time to plan, whatever else this machine does; return what sets another limit."""
+
+    def limit(seconds):
+        monkeypatch.setattr("minicluster_hub.policy.custom_policy.PLAN_S", seconds)
+
+    limit(WITHIN_S)
+    return limit
+
+
+@pytest.fixture(params=["process", "server"])
+def own(request, tmp_path):
+    """Put a policy into the folder; return what the service is given, in each form of the sandbox."""
+    with own_policies(request.param, tmp_path / "policies") as policies:
+
+        def put(does, **names):
+            text = TURNS_BAD.replace("{does}", does.format(**names) if names else does)
+            (policies.folder / "ours.py").write_text(text)
+            return policies
+
+        yield put
+
+
+@pytest.fixture
+def witness():
+    """Somebody on this machine who notes who calls."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+def was_called(listening):
+    try:
+        listening.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("does", RAISES)
+async def test_a_policy_that_attacks_is_taken_back_and_the_jobs_run(
+    sqlite, own, witness, tmp_path, monkeypatch, caplog, plan_within, does
+):
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the service's own word")
+    secret, made = tmp_path / "cookie_secret", tmp_path / "made"
+    secret.write_text("the cookies' own word")
+    line, told = RAISES[does]
+    names = {"secret": secret, "made": made, "folder": tmp_path, "port": witness.getsockname()[1]}
+    machines = Machines()
+    caplog.set_level("INFO")
+    async with service(sqlite, machines, own=own(line, **names)) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
+        if "longer than 1 s" in told:
+            plan_within(1.0)
+        report = await play_one(sqlite, reconciler, machines)
+    assert report.in_force.choice == BUILT_IN
+    assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
+    assert len(report.trouble) < 3000
+    assert secret.exists() and not made.exists() and not was_called(witness)
+    assert "own word" not in caplog.text + report.trouble
+
+
+async def test_a_policy_finds_no_token_in_its_environment(sqlite, own, monkeypatch, caplog):
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the service's own word")
+    caplog.set_level("INFO")
+    async with service(sqlite, Machines(), own=own("pass")) as reconciler:
+        (reconciler.rules.own.folder / "ours.py").write_text(
+            f"import os\nprint('it has', sorted(os.environ.items()))\n{TURNS_BAD.replace('{does}', 'pass')}"
+        )
+        await reconciler.choose_policy(OURS, "root")
+    assert "it has" in caplog.text and "PYTHONPATH" in caplog.text
+    assert "own word" not in caplog.text and "TOKEN" not in caplog.text
+
+
+async def test_what_a_policy_prints_fills_no_log(sqlite, own, caplog, capfd):
+    caplog.set_level("INFO")
+    prints = "print('here' * 10**6); os.write(1, b'here' * 10**6); os.write(2, b'here' * 10**6)"
+    policies = own("pass")
+    text = TURNS_BAD.replace("{does}", "pass")
+    (policies.folder / "ours.py").write_text(
+        text.replace("def rest(snapshot):", f"def rest(snapshot):\n    {prints}")
+    )
+    async with service(sqlite, Machines(), own=policies) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
+        assert reconciler.rules.in_force.choice == OURS
+    assert "here" in caplog.text and len(caplog.text) < 200_000
+    assert len(capfd.readouterr().out) < 200_000
+
+
+async def test_code_that_goes_round_python_has_no_network_either(sqlite, own, witness, needs):
+    """The hook is not what stops it: the kernel is, where it lets a user have a network of their own."""
+    needs(_may_unshare(), "user namespaces, which this kernel forbids")
+    calls = (
+        "import ctypes, struct; libc = ctypes.CDLL(None); fd = libc.socket(2, 1, 0); "
+        "address = struct.pack('!4s8x', bytes((127, 0, 0, 1))); "
+        "libc.connect(fd, struct.pack('=H', 2) + struct.pack('!H', {port}) + address, 16)"
+    )
+    machines = Machines()
+    async with service(sqlite, machines, own=own(calls, port=witness.getsockname()[1])) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
+        await play_one(sqlite, reconciler, machines)
+    assert not was_called(witness)
+
+
+def _may_unshare():
+    return os.system("unshare --user --net true 2> /dev/null") == 0
+
+
+@pytest.mark.parametrize("does", ["import time; time.sleep(0.9)", BUSY], ids=["thinks", "is killed"])
+async def test_a_loss_is_noticed_while_a_policy_thinks_as_soon_as_under_a_built_in_one(
+    sqlite, own, plan_within, does
+):
+    """What else this machine does makes a time longer only: the least of a few are compared."""
+    policies, usual_s, slow_s = own(does), [], []
+    while not slow_s or min(slow_s) >= 2 * min(usual_s):
+        assert len(slow_s) < 5, (usual_s, slow_s)
+        for times, choice in ((usual_s, BUILT_IN), (slow_s, OURS)):
+            key = f"key-{choice.policy}-{len(times)}"
+            times.append(await noticed_s(sqlite, policies, choice, key, plan_within))
+
+
+async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
+    machines, policies = Machines(), own("pass")
+    async with service(sqlite, machines, own=policies) as reconciler:
+        await reconciler.choose_policy(OURS, "root")
+        job = submit(sqlite, nodes=2)
+        reconciler.wake()
+        await runs(sqlite, reconciler, job)
+    (policies.folder / "ours.py").write_text("import time; time.sleep(9)\n")
+    async with service(sqlite, machines, own=policies, heartbeat_timeout_s=0.3) as again:
+        for task in sqlite.world().tasks:
+            again.heartbeat(task.id)
+        again.wake()
+        assert await until(again, lambda: sqlite.job(job).state is not JobState.RUNNING)
+        assert not again.rules.loaded
+        again.happened(job, JobEvent.STOP_ASKED)
+        await play(sqlite, again, machines, job)
+
+
+async def noticed_s(store, own, choice, key, plan_within):
+    """Return after how long the loss of a silent agent is noticed while another job waits for its plan."""
+    machines = Machines()
+    async with service(store, machines, own=own, heartbeat_timeout_s=0.3) as reconciler:
+        plan_within(WITHIN_S)
+        await reconciler.choose_policy(choice, "root")
+        plan_within(1.0)
+        job = submit(store, "bob", 2, f"{key}-runs")
+        reconciler.wake()
+        await runs(store, reconciler, job)
+        waits = submit(store, "ada", 3, f"{key}-waits")
+        for task in store.world().tasks:
+            reconciler.heartbeat(task.id)
+        began = time.monotonic()
+        reconciler.wake()
+        assert await until(reconciler, lambda: store.job(job).state is not JobState.RUNNING)
+        took_s = time.monotonic() - began
+        for one in (job, waits):
+            reconciler.happened(one, JobEvent.STOP_ASKED)
+            await play(store, reconciler, machines, one)
+    return took_s
+
+
+async def runs(store, reconciler, job):
+    """Play the agents until a job's ranks have started."""
+    while store.job(job).state is not JobState.RUNNING:
+        for task in store.world().tasks:
+            with_run = _orders(reconciler, task)
+            ranks = (
+                () if with_run is None else (RankReport(rank=with_run.first_rank, state=RankState.STARTED),)
+            )
+            more = {} if with_run is None else {"attempt": with_run.attempt, "ranks": ranks}
+            say(store, reconciler, task, store_port=4000 + task.id, **more)
+        await asyncio.sleep(0.005)
+
+
+def _orders(reconciler, task):
+    try:
+        return reconciler.board.orders(task).run
+    except (TaskOver, KeyError):
+        return None
+
+
+SOURCE = "open('{made}', 'w').close()\n"
+
+
+async def test_no_request_brings_code(api, tmp_path):
+    made = tmp_path / "made"
+    choice = {"policy": "ours", "source": SOURCE.format(made=made)}
+    answer = await api.ask("PUT", "api/policy", "root-token", json=choice)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unknown_field")
+    assert "source" in answer.json()["error"]["message"] and not made.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../planted", "{folder}/planted", "planted\x00", "a/../../planted", "planted.py"]
+)
+async def test_no_request_names_a_file_elsewhere(api, tmp_path, name):
+    made = tmp_path / "made"
+    (tmp_path / "policies" / "a").mkdir(parents=True)
+    (tmp_path / "planted.py").write_text(SOURCE.format(made=made))
+    choice = {"policy": name.format(folder=tmp_path)[-64:]}
+    answer = await api.ask("PUT", "api/policy", "root-token", json=choice)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unknown_name"), answer.text
+    assert not made.exists()
+
+
+def test_a_link_in_the_place_of_the_policies_socket_leads_nowhere(tmp_path):
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "docker.sock"))
+        engine.listen()
+        engine.setblocking(False)
+        (tmp_path / "socket").symlink_to(tmp_path / "docker.sock")
+        with pytest.raises(SandboxAway):
+            ContainerSandbox(tmp_path / "socket").connect()
+        assert not was_called(engine)

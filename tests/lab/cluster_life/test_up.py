@@ -1,0 +1,225 @@
+"""What an administrator does, on fresh engines: up, again, interrupted, changed, down."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minicluster_hub.cluster.firewall.rules import CHAIN
+from minicluster_hub.cluster.plan.plan import PLATFORM
+from minicluster_hub.engines.swarm.names import CLUSTER, DATA_VOLUME
+from minicluster_hub.launch.demo import SERVICE_PATH
+
+from ..behind import containers as running
+from ..cluster import LABEL, Images, LabCluster, Person
+from ..machines import Lab, LabError, Node
+from ..machines.images import HUB_IMAGE, NOTEBOOK_IMAGE, build, push
+from ..machines.processes import wait_for
+
+KILLED = 128 + 9
+KINDS = ("service", "network", "secret", "config", "volume")
+APART = pytest.mark.apart("it makes machines of its own")
+
+
+@pytest.fixture(scope="module")
+def machines(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
+    """Three engines, of which the first one has the platform's own images."""
+    hub, _, registry = images
+    say("fresh engines")
+    with Lab.fresh(images=(hub, registry), images_on=1) as lab:
+        yield lab
+
+
+@pytest.fixture
+def fresh(machines: Lab, images: tuple[str, ...]) -> Iterator[LabCluster]:
+    """The engines without a Swarm and without anything that the test before has made."""
+    yield LabCluster(machines, Images(*(push(image, machines.registry) for image in images)))
+    machines.reset()
+
+
+def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
+    """Return the names of all that carries the cluster's label."""
+    return {
+        f"{kind} on {node.name}": cluster.docker(
+            kind, "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}", node=node
+        )
+        for node in nodes or (cluster.first,)
+        for kind in (KINDS if node is cluster.first else ("volume",))
+    }
+
+
+def versions(cluster: LabCluster) -> dict[str, int]:
+    """Return how often each of the platform's services has been changed."""
+    # Data set agents come and go by themselves, also in this moment.
+    names = [name for name in cluster.services() if name.startswith(f"{CLUSTER}_")]
+    found = json.loads("".join(cluster.docker("service", "inspect", *names)))
+    return {one["Spec"]["Name"]: one["Version"]["Index"] for one in found}
+
+
+def filter_rules(node: Node) -> list[str]:
+    """Return the rules of a machine's packet filter."""
+    return node.run(["iptables-save", "-t", "filter"]).stdout.splitlines()
+
+
+def containers(cluster: LabCluster) -> list[str]:
+    """Return the platform's containers: data set agents and warm gangs end by themselves."""
+    wanted = (f"--filter=label={LABEL}", f"--filter=name={CLUSTER}_")
+    return sorted(cluster.docker("ps", "--quiet", "--no-trunc", *wanted))
+
+
+async def logs_in(cluster: LabCluster) -> bool:
+    async with cluster.person() as admin:
+        found = await admin.visitor.http.get("/hub/api/user")
+        return found.status_code == 200 and found.json()["name"] == "admin"
+
+
+@pytest.mark.gate("`up` makes a cluster from nothing, and once more changes nothing")
+async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
+    assert await logs_in(cluster)
+    assert cluster.said.count(cluster.password) == 1
+    assert cluster.command("status").count("ready") == 3
+    with pytest.raises(LabError, match=cluster.first.address):
+        cluster.lab.nodes[1].run(cluster.docker_run("up"))
+
+    before, running = versions(cluster), containers(cluster)
+    again = cluster.up()
+    assert "nothing was changed" in again and cluster.password not in again
+    assert versions(cluster) == before and set(running) <= set(containers(cluster))
+
+
+def test_what_the_platform_takes_of_a_machine_has_an_end(cluster: LabCluster) -> None:
+    """A defect in one of its services, or an attack on it, ends with that container."""
+    roles = {f"{CLUSTER}_{role}" for role in PLATFORM if role != "images"} & set(cluster.services())
+    form = "{{json .Spec.TaskTemplate.Resources.Limits}}"
+    for name in roles:
+        found = json.loads(cluster.docker("service", "inspect", name, "--format", form)[0])
+        assert found["MemoryBytes"] and found["Pids"], name
+    here = [one for one in running(cluster.lab) if one.node == cluster.first.name]
+    assert {"hub", "service", "proxy", "registry", "relay"} <= {one.role for one in here}
+    (relay,) = [one.id for one in here if one.role == "relay"]
+    hog = ["docker", "exec", relay, "python", "-c", "b'x' * (1 << 30)"]
+    assert cluster.first.run(hog, check=False).returncode == KILLED
+    assert relay in containers(cluster)
+    assert [one for one in doctor(cluster) if one["level"] == "FAILED"] == []
+
+
+def doctor(cluster: LabCluster) -> list[dict[str, str]]:
+    said = cluster.command("doctor", "--json", check=False)
+    return json.loads(said[said.index("[") :])
+
+
+@APART
+async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
+    """No machine has the notebooks' image yet."""
+    fresh.up()
+    fresh.join()
+    before = versions(fresh)
+    fresh.command("up", "--port=8443")
+    changed = {name for name, version in versions(fresh).items() if version != before[name]}
+    assert "minicluster_proxy" in changed
+    assert not changed & {"minicluster_service", "minicluster_registry", "minicluster_relay"}
+    fresh.said = fresh.said.replace(fresh.url, f"https://{fresh.first.address}:8443")
+    assert await logs_in(fresh)
+
+    wait_for(
+        lambda: re.search(r"keeper +3 of 3", fresh.command("status", check=False)), "three keepers", 300, 1
+    )
+    fresh.command("down")
+    left = everything(fresh, *fresh.lab.nodes)
+    first, *others = (set(left.pop(f"volume on {node.name}")) for node in fresh.lab.nodes)
+    assert {"minicluster_hub", "minicluster_service", DATA_VOLUME} <= first
+    assert not [name for name in first if "docker" in name]
+    assert others == [{DATA_VOLUME}] * 2
+    assert not [name for names in left.values() for name in names if "record" not in name]
+    assert not [rule for node in fresh.lab.nodes for rule in filter_rules(node) if CHAIN in rule]
+
+    assert "as before" in fresh.command("up")
+    assert await logs_in(fresh)
+    fresh.command("down", "--data", "--yes", "--leave")
+    assert not any(fresh.docker("volume", "ls", "--quiet", node=node) for node in fresh.lab.nodes)
+    assert fresh.docker("info", "--format", "{{.Swarm.LocalNodeState}}") == ["inactive"]
+
+
+@APART
+def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fresh: LabCluster) -> None:
+    for words, sentence in (
+        (("up", "--port=0"), "a port is a number from 1 to 65535"),
+        (("up", "--tls-cert=/none.pem", "--tls-key=/none.key"), "/none.pem"),
+        (("down", "--data"), "manages no Swarm"),
+        (("upgrade",), "There is no cluster here"),
+        (("adduser", "ada"), "There is no cluster here"),
+        (("status",), "manages no Swarm"),
+        (("up", "--notebook-image=nobody/has:it"), "registry:3 is not on this machine and cannot be pulled"),
+        (
+            ("up", "--notebook-image=nobody/has:it", f"--registry-image={fresh.images.registry}"),
+            "nobody/has:it",
+        ),
+    ):
+        assert sentence in fresh.command(*words, check=False), words
+    assert not any(fresh.services())
+
+
+@APART
+async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh: LabCluster) -> None:
+    """Each attempt lives until its next step has been said, so that every step is cut off once."""
+    for step in ("swarm", "secrets", "registry", "relay", "service", "hub", "proxy"):
+        cut_off(fresh, step)
+    fresh.up()
+    assert await logs_in(fresh)
+    assert "nothing was changed" in fresh.up()
+
+
+def cut_off(cluster: LabCluster, step: str) -> None:
+    """Run `up` and kill its container at the first line about a step."""
+    name = f"cut-{step}"
+    command = cluster.first.machine.inside(*cluster.docker_run(*cluster.up_words, name=name))
+    environment = {**os.environ, **cluster.first.engine.environment()}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip().startswith(step):
+                cluster.first.run(["docker", "kill", name], check=False)
+                break
+
+
+@APART
+async def test_an_upgrade_keeps_data_and_the_servers_that_run(fresh: LabCluster) -> None:
+    fresh.up()
+    newer = [publish_newer(name, fresh.lab) for name in (HUB_IMAGE, NOTEBOOK_IMAGE)]
+    async with fresh.person() as admin:
+        await admin.start_server()
+        assert "ran" in await a_cell(admin)
+        fresh.images = dataclasses.replace(fresh.images, hub=newer[0])
+        fresh.command("upgrade", f"--notebook-image={newer[1]}")
+    async with fresh.person() as admin:
+        await admin.visitor.wait_server()
+        await admin.visitor.http.get(SERVICE_PATH)
+        assert "ran" in await a_cell(admin), "a server of before the upgrade can still send jobs"
+        assert len((await admin.ask("api/jobs"))["jobs"]) == 2
+
+
+def publish_newer(name: str, lab: Lab) -> str:
+    """Make another image of the same content, as a next release; return its name in the outside registry."""
+    newer = f"{name}-next"
+    with tempfile.TemporaryDirectory() as folder:
+        dockerfile = Path(folder, "Dockerfile")
+        dockerfile.write_text(f"FROM {name}\nLABEL release=next\n")
+        build(dockerfile, newer, Path(folder), {})
+    return push(newer, lab.registry)
+
+
+async def a_cell(person: Person) -> str:
+    """Run a cell as a job of one rank; return what its rank printed."""
+    async with person.kernel() as kernel:
+        await kernel.run("%%distribute --nodes 1 --name upgrade\nprint('r' + 'an')")
+        job = (await person.ask("api/jobs"))["jobs"][0]
+    log = await person.visitor.http.get(f"{SERVICE_PATH}api/jobs/{job['id']}/log")
+    return log.text

@@ -1,0 +1,263 @@
+"""Jobs by REST that bear with what a test breaks, and what the engines know of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from minicluster_hub.engines.swarm.names import ROLE_LABEL, label_filter
+from minicluster_hub.launch.demo import SERVICE_PATH
+
+from ...hub.jobs import payload
+from ..behind import wait_none
+from ..cluster import LabCluster
+from ..machines import LabError, Node
+from ..machines.processes import wait_for
+
+WITHIN_S = 240
+TERMINAL = ("succeeded", "failed", "stopped")
+_AWAY = (404, 429, 502, 503, 504, 599)
+"""What the proxy says while hub, service or route are not there."""
+
+OTHER_IMAGE = "other/notebook:1"
+NO_IMAGE = f"127.0.0.1:5101/minicluster/nothing@sha256:{'0' * 64}"
+
+
+def counting(steps: int, pause_s: float = 0.1) -> str:
+    """Return a cell whose ranks count aloud, so that what is lost or doubled shows in the log."""
+    body = f"    print('step', step, flush=True)\n    time.sleep({pause_s})\n"
+    return f"import time\nfor step in range({steps}):\n{body}"
+
+
+def counted(log: str) -> list[int]:
+    return [int(line.split()[1]) for line in log.splitlines() if line.startswith("step ")]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A user's jobs. What cannot be asked just now is asked again."""
+
+    cluster: LabCluster
+    http: httpx.Client
+
+    def submit(self, source: str, nodes: int | dict[str, int] = 1, **spec: Any) -> int:
+        """Send a cell; nodes: how many, or {"min": ..., "max": ...}."""
+        body = payload(source)
+        digest = hashlib.sha256(body).hexdigest()
+        self._ask("PUT", f"api/blobs/{digest}", content=body)
+        between = nodes if isinstance(nodes, dict) else {"min": nodes, "max": nodes}
+        spec = {"payload_sha256": digest, "nodes": between, **spec}
+        sent = {"idempotency_key": uuid.uuid4().hex, "spec": spec}
+        return self._ask("POST", "api/jobs", json=sent).json()["id"]
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        return self._ask("GET", f"api/jobs/{job_id}").json()
+
+    def wait(self, job_id: int, *states: str, within_s: float = WITHIN_S) -> dict[str, Any]:
+        """Wait for one of the states, or for the job's end; return the job."""
+        until = time.monotonic() + within_s
+        while (job := self.job(job_id))["state"] not in (*states, *TERMINAL):
+            assert time.monotonic() < until, f"job {job_id} is {job['state']}: {job}\n{self.story(job_id)}"
+            time.sleep(0.2)
+        return job
+
+    def wait_log(self, job_id: int, text: str, rank: int = 0, within_s: float = WITHIN_S) -> None:
+        wait_for(lambda: text in self.log(job_id, rank), f"{text!r} of job {job_id}", within_s, 0.2)
+
+    def stop(self, job_id: int) -> None:
+        self._ask("POST", f"api/jobs/{job_id}/stop")
+
+    def stop_all(self) -> None:
+        """Stop what a failed test left."""
+        for job in self._ask("GET", "api/jobs", params={"state": "open"}).json()["jobs"]:
+            self.stop(job["id"])
+
+    def log(self, job_id: int, rank: int = 0, attempt: int | None = None) -> str:
+        """Return what a rank wrote, in the newest attempt if none is told."""
+        asked = {"rank": rank} if attempt is None else {"rank": rank, "attempt": attempt}
+        return self._ask("GET", f"api/jobs/{job_id}/log", params=asked).text
+
+    def story(self, job_id: int) -> str:
+        lines = self._ask("GET", f"api/jobs/{job_id}/story").json()["lines"]
+        return "\n".join(f"{line['kind']} {line['text']}" for line in lines)
+
+    def why(self, job_id: int) -> str:
+        """Return what a job waits for, with its ranks' stacks."""
+        return self._ask("GET", f"api/jobs/{job_id}/why").text
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {node["name"]: node for node in self._ask("GET", "api/nodes").json()["nodes"]}
+
+    def is_idle(self) -> bool:
+        """Whether all nodes are there and nobody holds a slot by a job."""
+        nodes = self.nodes().values()
+        return len(nodes) == len(self.cluster.lab.nodes) and all(
+            node["up"] and not any(slot.get("job_id") or slot.get("warm") for slot in node["slots"])
+            for node in nodes
+        )
+
+    def _ask(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        until = time.monotonic() + WITHIN_S
+        while True:
+            try:
+                answer = self.http.request(method, path, **arguments)
+                if not (answer.status_code in _AWAY or answer.is_redirect):
+                    break  # without the route to the service, the hub would lead to its login
+                trouble = f"{answer.status_code} {answer.text[:300]}"
+            except httpx.TransportError as error:
+                trouble = repr(error)
+            assert time.monotonic() < until, f"{method} {path}: {trouble}"
+            time.sleep(0.5)
+        assert not answer.is_error, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer
+
+
+async def _token(cluster: LabCluster) -> str:
+    async with cluster.person() as admin:
+        path = f"/hub/api/users/{admin.visitor.name}/tokens"
+        made = await admin.visitor.call("POST", path, "/hub/", json={"note": "faults"})
+        return made["token"]
+
+
+@pytest.fixture(scope="module")
+def other_image(standing: LabCluster) -> str:
+    """The notebook image under a name that no node has: its layers are there, its manifest is not."""
+    from ..machines.builder import build_engine
+    from ..machines.images import NOTEBOOK_IMAGE
+
+    engine, name = build_engine(), f"{standing.lab.registry.host}/{OTHER_IMAGE}"
+    engine.docker("tag", NOTEBOOK_IMAGE, name)
+    engine.docker("push", "--quiet", name)
+    (digest,) = {
+        one.partition("@")[2]
+        for one in json.loads(engine.docker("image", "inspect", "--format", "{{json .RepoDigests}}", name))
+        if one.startswith(name.partition(":1")[0].rpartition(":")[0]) and "/other/" in one
+    }
+    return f"127.0.0.1:5101/{OTHER_IMAGE.partition(':')[0]}@{digest}"
+
+
+@pytest.fixture(scope="module")
+def ready(standing: LabCluster, other_image: str) -> LabCluster:
+    """The cluster with images that jobs may ask for, and with gangs that are not kept warm for long."""
+    standing.set_options(
+        f"--service-option=--SwarmEngine.images={other_image}",
+        f"--service-option=--SwarmEngine.images={NO_IMAGE}",
+        "--service-option=--MiniclusterHub.keep_warm_s=0.2",
+    )
+    return standing
+
+
+@contextmanager
+def administrator(cluster: LabCluster, *, log_in: bool = False) -> Iterator[Jobs]:
+    """An administrator's jobs. log_in: with a new token, to see that one can; else the first one serves."""
+    if log_in or not cluster.token:
+        cluster.token = asyncio.run(_token(cluster))
+    headers = {"Authorization": f"token {cluster.token}"}
+    with httpx.Client(
+        base_url=f"{cluster.url}{SERVICE_PATH}", headers=headers, verify=False, trust_env=False, timeout=30
+    ) as http:
+        yield Jobs(cluster, http)
+
+
+@pytest.fixture
+def jobs(ready: LabCluster) -> Iterator[Jobs]:
+    """An administrator's jobs; afterwards the cluster is as it was before: all nodes up, nothing left."""
+    with administrator(ready) as found:
+        found.stop_all()
+        wait_idle(found)
+        yield found
+        found.stop_all()
+        wait_idle(found)
+        check_nothing_of_jobs_left(ready)
+
+
+def wait_idle(jobs: Jobs) -> None:
+    """Wait until all nodes are up and all slots free; say how the nodes are if that does not come."""
+    try:
+        wait_for(jobs.is_idle, "all nodes to be up and idle", WITHIN_S, 0.5)
+    except LabError as error:
+        raise AssertionError(f"{error}: {jobs.nodes()}") from error
+
+
+def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
+    wait_none(lambda: left_of_jobs(cluster), "the Swarm and its nodes have something left", WITHIN_S)
+
+
+def left_of_jobs(cluster: LabCluster) -> list[str]:
+    """Return the tasks' services and secrets, and on all nodes their containers and the gangs' networks."""
+    with ThreadPoolExecutor(len(cluster.lab.nodes)) as pool:
+        on_nodes = list(pool.map(on_node, cluster.lab.nodes))
+    return [*cluster.remains(), *(one for found in on_nodes for one in found)]
+
+
+def on_node(node: Node) -> list[str]:
+    """Return the tasks' containers, dead ones too, and the gangs' networks on a node."""
+    with node.docker() as client:
+        containers = client.containers(all=True, filters=label_filter("task"))
+        networks = client.networks(filters={"name": "minicluster-gang"})
+    found = [f"container {one['Id'][:12]}" for one in containers]
+    return [f"{one} on {node.name}" for one in [*found, *(f"network {one['Name']}" for one in networks)]]
+
+
+def task_containers(cluster: LabCluster, node: Node) -> list[str]:
+    """Return the ids of the tasks' running containers on a node."""
+    return cluster.docker("ps", "--quiet", "--filter", f"label={ROLE_LABEL}=task", node=node)
+
+
+def container_of(cluster: LabCluster, role: str) -> str:
+    """Return the id of a platform service's container on the first node."""
+    (found,) = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
+    return found
+
+
+def kill(cluster: LabCluster, role: str) -> str:
+    """Kill a platform service's container, as the kernel does when memory is short; return its id."""
+    found = container_of(cluster, role)
+    cluster.docker("kill", found)
+    return found
+
+
+def runs_again(cluster: LabCluster, role: str, killed: str) -> Callable[[], bool]:
+    """Return whether another container serves in the killed one's place."""
+
+    def look() -> bool:
+        found = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
+        return bool(found) and killed not in found
+
+    return look
+
+
+@dataclass(frozen=True)
+class Events:
+    """Which services of tasks the Swarm was told to make since a moment."""
+
+    cluster: LabCluster
+    since: float
+
+    @classmethod
+    def from_now(cls, cluster: LabCluster) -> Events:
+        return cls(cluster, time.time())
+
+    def tasks_made(self) -> Counter[str]:
+        """Return how often each task's service was made."""
+        told = self.cluster.docker(
+            "events",
+            f"--since={self.since:.3f}",
+            f"--until={time.time():.3f}",
+            "--filter=type=service",
+            "--filter=event=create",
+            "--format={{.Actor.Attributes.name}}",
+        )
+        return Counter(name for name in told if name.startswith("minicluster-task-"))

@@ -1,0 +1,84 @@
+"""Somebody watches the panel while the node of rank 0 loses its cable, and while it is plugged in again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Page, expect
+
+from ...browser.lab import open_notebook, run_cell, stop_open_jobs
+from ..cluster import LabCluster
+from ..machines.processes import wait_for
+from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from .recovering import EVERY, TRAINING
+
+pytestmark = pytest.mark.alone("how soon the product reacts")
+
+USER = "wanda"
+BUSY = "%%distribute --nodes 1 --gpus-per-node 2 --detach --name busy\nimport time\nwhile True: time.sleep(1)"
+"""Keeps the first machine's GPUs, so that rank 0 is not beside the platform."""
+CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
+    "        print(", "        mc.log(step=step, loss=loss)\n        print("
+)
+
+
+@pytest.fixture
+def wanda(cluster: LabCluster, page: Page) -> Iterator[Page]:
+    """Logged in, with a server on the first machine, whose cable stays where it is; nothing of hers stays."""
+    start_server(page, cluster)
+    yield page
+    stop_open_jobs(page, cluster.url)
+    wait_for(lambda: not cluster.remains(), "the jobs' tasks to go", 240, 0.5)
+    stop_server(page, cluster.url)
+
+
+def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, wanda: Page, shots: Path) -> None:
+    page = wanda
+    put_notebook(cluster, "lost.ipynb", BUSY, CELL)
+    open_notebook(page, cluster.url, USER, "lost.ipynb")
+    page.keyboard.press("Control+b")
+    run_cell(page, 0)
+    panel = run_cell(page, 1).locator(".mc-panel")
+    expect(panel).to_contain_text("Running on 2 ranks", timeout=WAIT_MS)
+    expect(panel.locator("svg polyline")).to_be_visible(timeout=WAIT_MS)
+    # By then the other node has a snapshot.
+    output = panel.locator(".mc-output")
+    expect(output).to_contain_text(re.compile(rf"step {10 * EVERY} "), timeout=WAIT_MS)
+    first = re.search(r"node\d", panel.locator(".mc-where").inner_text())
+    victim = next(node for node in cluster.lab.nodes if first and node.name == first[0])
+    assert victim is not cluster.first
+    victim.cut()
+    try:
+        expect(panel).to_contain_text("Running on 1 rank", timeout=WAIT_MS)
+        expect(output).to_contain_text("--- attempt 2 ---", timeout=WAIT_MS)
+        expect(output).to_contain_text(re.compile(r"attempt 2 ---(.|\n)*resumed [1-9]"), timeout=WAIT_MS)
+        expect(panel.locator(".mc-where")).not_to_contain_text(victim.name)
+        panel.scroll_into_view_if_needed()
+        page.screenshot(path=shots / "lost-node.png")
+    finally:
+        victim.plug()
+    before = output.inner_text()
+    expect(output, "it goes on").not_to_have_text(before, use_inner_text=True, timeout=WAIT_MS)
+    panel.get_by_role("button", name="Stop").click()
+    expect(page.locator(".mc-picture")).to_contain_text("Stopped", timeout=WAIT_MS)
+
+
+def start_server(page: Page, cluster: LabCluster) -> None:
+    password = cluster.add_user(USER)
+    log_in(page, cluster.url, USER, password)
+    page.get_by_label("Node").select_option(cluster.first.name)
+    page.get_by_role("button", name="Start").click()
+    wait_lab(page, USER)
+
+
+def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
+    """Write a notebook into the user's home, as an upload would."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
+    (server,) = cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=server")
+    write = f"import os, sys; open(os.path.expanduser('~/{name}'), 'w').write(sys.argv[1])"
+    cluster.docker("exec", server, "python", "-c", write, nbformat.writes(notebook))

@@ -1,0 +1,236 @@
+"""A hub with the Swarm spawner, in a container of the first machine, asked by REST."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from minicluster_hub.engines.node_tokens import NodeTokens
+
+from ..machines import Lab, Node
+from ..machines.images import HUB_IMAGE, NOTEBOOK_IMAGE
+
+_TREE = Path(__file__).resolve().parents[3]
+_PACKAGES = "/opt/minicluster/lib/python3.11/site-packages"
+_ROOMS = {
+    "minicluster": "kernels/minicluster",
+    "minicluster_hub": "hub_ext/minicluster_hub",
+    "minicluster_spawner": "spawner/minicluster_spawner",
+}
+_PORT = 18000
+STANDING = "MINICLUSTER_LAB"
+_ROLE = "--filter=label=org.minicluster.role"
+_DATA_DIR = "/srv/minicluster"
+NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
+
+
+class SpawnerHub:
+    """The images are in the outside registry. mount_tree: they are of an older tree."""
+
+    def __init__(self, lab: Lab, *, mount_tree: bool, internal_ssl: bool = False) -> None:
+        self.lab = lab
+        self.first = lab.nodes[0]
+        self._image = f"{lab.registry.host}/{HUB_IMAGE}"
+        self._mounts = {str(_TREE / room): f"{_PACKAGES}/{name}" for name, room in _ROOMS.items()}
+        self._mounts = self._mounts if mount_tree else {}
+        self._told = {
+            "image": f"{lab.registry.host}/{NOTEBOOK_IMAGE}",
+            "network": NETWORK,
+            "internal_ssl": internal_ssl,
+            "volumes": self._mounts,
+            **{name: secrets.token_hex(20) for name in ("spawner_token", "service_token", "test_token")},
+        }
+        self._http = httpx.Client(
+            base_url=f"http://{self.first.address}:{_PORT}",
+            headers={"Authorization": f"token {self._told['test_token']}"},
+            timeout=60,
+            trust_env=False,
+        )
+
+    # --- the hub itself -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        # An earlier one of that name is remembered for a moment after it was removed.
+        wait(self._make_network, 30, "the network is made")
+        config = Path(__file__).with_name("spawner_hub_config.py")
+        volumes = {
+            "/var/run/docker.sock": "/var/run/docker.sock",
+            DATA: "/srv/minicluster",
+            str(config): "/c.py",
+        }
+        words = ["run", "--detach", f"--name={NAME}", f"--network={NETWORK}", "--network-alias=hub"]
+        words += [f"--volume={source}:{target}" for source, target in (volumes | self._mounts).items()]
+        words += [
+            f"--publish={_PORT}:8000",
+            f"--env=SPAWNER_TEST={json.dumps(self._told)}",
+            "--entrypoint=python",
+        ]
+        self.docker(*words, self._image, "-P", "-m", "jupyterhub", "-f", "/c.py")
+        self.wait_up()
+
+    def wait_up(self) -> None:
+        wait(lambda: self._answers(), 60, "the hub answers")
+
+    def kill(self) -> None:
+        """Kill hub, proxy and job service at once."""
+        self.docker("kill", NAME)
+
+    def start_again(self) -> None:
+        self.docker("start", NAME)
+        self.wait_up()
+
+    def remove(self) -> None:
+        """Remove all of it, also what a failed test has left."""
+        # It first: it would make again what goes.
+        for words in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
+            self.first.run(["docker", *words], check=False)
+        left_over = ("server", "gpus", "keeper")
+        for kind, role in [(kind, role) for kind in ("service", "secret") for role in left_over]:
+            for left in self.docker(kind, "ls", f"{_ROLE}={role}", "--quiet").split():
+                self.docker(kind, "rm", left)
+        wait(self._without_network, 30, "the network is gone")
+
+    def _make_network(self) -> bool:
+        words = ["docker", "network", "create", "--driver=overlay", "--attachable", NETWORK]
+        return self.first.run(words, check=False).returncode == 0
+
+    def _without_network(self) -> bool:
+        """Remove the network; it is in use until the last server is off it."""
+        self.first.run(["docker", "network", "rm", NETWORK], check=False)
+        return NETWORK not in self.docker("network", "ls", "--format={{.Name}}").split()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def log(self) -> str:
+        done = self.first.run(["docker", "logs", NAME], check=False)
+        return done.stdout + done.stderr
+
+    def _answers(self) -> bool:
+        try:
+            places = self._http.get("/services/minicluster/api/servers")
+            return places.status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    # --- users and servers ----------------------------------------------------------------------
+
+    def add_user(self, name: str) -> None:
+        self._http.post(f"/hub/api/users/{name}").raise_for_status()
+
+    def start_server(self, user: str, server: str = "", **options: Any) -> httpx.Response:
+        """Ask for a server; the answer comes when it is there, refused, or takes more than 10 s."""
+        path = f"/hub/api/users/{user}/servers/{server}" if server else f"/hub/api/users/{user}/server"
+        return self._http.post(path, json={"user_options": options})
+
+    def run_server(self, user: str, server: str = "", **options: Any) -> dict[str, Any]:
+        """Start a server and wait until it is ready."""
+        answer = self.start_server(user, server, **options)
+        assert answer.status_code in (201, 202), answer.text
+        wait(lambda: (self.server(user, server) or {}).get("ready"), 60, f"the server of {user} is ready")
+        found = self.server(user, server)
+        assert found is not None
+        return found
+
+    def refused(self, user: str, **options: Any) -> str:
+        """Start a server that does not; return what the user is told."""
+        answer = self.start_server(user, **options)
+        if answer.status_code == httpx.codes.ACCEPTED:
+            return self.progress(user)[-1]["message"]
+        assert answer.status_code >= 400, answer.text
+        return answer.json()["message"]
+
+    def stop_server(self, user: str, server: str = "") -> None:
+        path = f"/hub/api/users/{user}/servers/{server}" if server else f"/hub/api/users/{user}/server"
+        assert self._http.delete(path).status_code in (202, 204)
+        wait(lambda: self.server(user, server) is None, 60, f"the server of {user} is stopped")
+
+    def server(self, user: str, server: str = "") -> dict[str, Any] | None:
+        answer = self._http.get(f"/hub/api/users/{user}")
+        return answer.json().get("servers", {}).get(server)
+
+    def progress(self, user: str) -> list[dict[str, Any]]:
+        """Follow a start to its end."""
+        with self._http.stream("GET", f"/hub/api/users/{user}/server/progress") as events:
+            return [json.loads(line[5:]) for line in events.iter_lines() if line.startswith("data:")]
+
+    def ask_server(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
+        """Ask the notebook server itself, through the proxy."""
+        return self._http.request(method, f"/user/{user}/{path}", **more)
+
+    # --- behind the curtain ---------------------------------------------------------------------
+
+    def docker(self, *words: str, node: Node | None = None) -> str:
+        return (node or self.first).run(["docker", *words]).stdout.strip()
+
+    def node_of(self, service: str) -> Node:
+        name = self.docker("service", "ps", service, "--format={{.Node}}", "--filter=desired-state=running")
+        return next(node for node in self.lab.nodes if node.name == name)
+
+    def inside(self, service: str, *words: str) -> str:
+        """Run a command in a server's container."""
+        node = self.node_of(service)
+        container = self.docker("ps", "--quiet", f"--filter=name={service}.1", node=node)
+        return self.docker("exec", container, *words, node=node)
+
+    def names(self, kind: str, role: str) -> list[str]:
+        """Return the services or secrets of a role."""
+        return self.docker(kind, "ls", f"{_ROLE}={role}", "--format={{.Name}}").split()
+
+    def play_keeper(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
+        """Say what a node's keeper would: a machine here has no GPU to measure."""
+        path = f"{_DATA_DIR}/service/service/keeper_token"
+        secret = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
+        token = NodeTokens("".join(secret.split())).issue([node])
+        readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": 0} for gpu in gpus]
+        self._http.post(
+            "/services/minicluster/api/keepers/report",
+            json={"nodes": [node], "gpus": readings},
+            headers={"Authorization": f"keeper {token}"},
+        ).raise_for_status()
+
+    def places(self) -> list[dict[str, Any]]:
+        return self._http.get("/services/minicluster/api/servers").json()["servers"]
+
+    def remains(self) -> dict[str, Any]:
+        """Return what there is of notebook servers; all empty when none runs."""
+        return {
+            "services": self.names("service", "server") + self.names("service", "gpus"),
+            "secrets": self.names("secret", "server"),
+            "places": [(place["owner"], place["server"]) for place in self.places()],
+        }
+
+
+@contextmanager
+def running_hub(request: pytest.FixtureRequest, *, internal_ssl: bool = False) -> Iterator[SpawnerHub]:
+    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's lab."""
+    standing = os.environ.get(STANDING)
+    lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("lab")
+    state = lab.nodes[0].run(["docker", "info", "--format={{.Swarm.LocalNodeState}}"]).stdout.strip()
+    if state != "active":
+        lab.form_swarm()
+    hub = SpawnerHub(lab, mount_tree=bool(standing), internal_ssl=internal_ssl)
+    hub.remove()
+    try:
+        hub.start()
+        yield hub
+    finally:
+        print(hub.log())
+        hub.remove()
+        hub.close()
+
+
+def wait(condition: Callable[[], Any], within_s: float, what: str) -> None:
+    until = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < until, f"waited {within_s:g} s in vain until {what}"
+        time.sleep(0.1)

@@ -1,0 +1,163 @@
+"""GPUs are counted once: fifty requests at the same time, notebook servers and jobs, one ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from minicluster_hub.launch.demo import SERVICE_PATH
+from minicluster_hub.launch.visitor import Visitor
+
+from ...hub.jobs import submit
+from ..behind import Container, check_nothing_left, containers, query, wait_none
+from ..cluster import LabCluster
+from ..conftest import GPUS_PER_NODE
+
+OWNERS = [f"owner{number}" for number in range(12)]
+JOBS = 38
+NODES = (1, 2, 3, 1)
+"""Of the jobs, in turn; each of four owners has jobs of one size, so that some find their gang warm."""
+JOB = "import os, time\nassert os.environ['DOCKER_RESOURCE_GPU']\ntime.sleep(0.5)\n"
+REFUSED = re.compile(
+    r"no node has 1 GPU free: \d GPUs? .* held by .*Try again later|were not given back", re.I
+)
+HELD = """SELECT 'task ' || id, node, slots FROM tasks WHERE state != 'ended'
+UNION ALL SELECT 'server of ' || owner, node, slots FROM servers"""
+STATES = "SELECT state FROM jobs WHERE owner LIKE 'owner%'"
+LOOK_S = 0.5
+USE_S = 3.0
+
+
+@pytest.fixture
+def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
+    """Servers may have a GPU and gangs do not stay warm, as a second `up` says; a third takes it back."""
+    said = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
+    assert re.search(r"service .*\(changed\)", said) and re.search(r"registry .*\(unchanged\)", said), said
+    yield cluster
+    cluster.up("--server-gpus=0")
+
+
+@dataclass
+class Watch:
+    """Looks again and again at what the engines gave out, and at what the ledger says."""
+
+    cluster: LabCluster
+    most_at_once: int = 0
+    roles: set[str] = field(default_factory=set)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.to_thread(self.look)
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """Check that no GPU and no slot has two holders just now."""
+        holders = [one for one in containers(self.cluster.lab) if one.gpus and one.role != "server"]
+        given = Counter(gpu for container in holders for gpu in container.gpus)
+        assert not given or max(given.values()) == 1, describe(holders)
+        rows = query(self.cluster, HELD)[0]
+        held = Counter((node, slot) for _, node, slots in rows for slot in json.loads(slots))
+        assert not held or max(held.values()) == 1, rows
+        assert all(0 <= slot < GPUS_PER_NODE for _, slot in held), rows
+        self.most_at_once = max(self.most_at_once, len(given))
+        self.roles |= {container.role for container in holders}
+
+
+def describe(holders: list[Container]) -> str:
+    return "\n".join(f"{one.node} {one.role} {one.owner}: {', '.join(one.gpus)}" for one in holders)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A user of the cluster who asks by REST, with a token of the hub's token page."""
+
+    name: str
+    http: httpx.AsyncClient
+
+    @classmethod
+    async def new(cls, cluster: LabCluster, name: str) -> Owner:
+        password = await asyncio.to_thread(cluster.add_user, name)
+        async with Visitor(cluster.url, name, verify=False) as visitor:
+            await visitor.log_in(password)
+            made = await visitor.call("POST", f"/hub/api/users/{name}/tokens", "/hub/", json={})
+        headers = {"Authorization": f"token {made['token']}"}
+        http = httpx.AsyncClient(
+            base_url=cluster.url + SERVICE_PATH, headers=headers, verify=False, trust_env=False, timeout=120
+        )
+        return cls(name, http)
+
+    @property
+    def _server(self) -> str:
+        return f"/hub/api/users/{self.name}/server"
+
+    async def use_server(self) -> str:
+        """Start a server with a GPU, use and stop it; return "used", or why there was none."""
+        refusal = await self._start_server()
+        if refusal:
+            return refusal
+        await asyncio.sleep(USE_S)
+        assert (await self.hub("DELETE", self._server)).status_code in (202, 204)
+        return "used"
+
+    async def _start_server(self) -> str:
+        while True:
+            answer = await self.hub("POST", self._server, json={"user_options": {"gpus": 1}})
+            if answer.status_code != httpx.codes.TOO_MANY_REQUESTS:  # the hub starts ten at a time
+                break
+            await asyncio.sleep(1)
+        if answer.status_code != httpx.codes.ACCEPTED:
+            return "" if answer.status_code == httpx.codes.CREATED else answer.json()["message"]
+        followed = await self.hub("GET", f"{self._server}/progress")
+        last = [json.loads(line[5:]) for line in followed.text.splitlines() if line.startswith("data:")][-1]
+        return "" if last.get("ready") else last["message"]
+
+    async def hub(self, method: str, path: str, **more: object) -> httpx.Response:
+        url = self.http.base_url.copy_with(path=path)
+        return await self.http.request(method, url, **more)  # pyright: ignore[reportArgumentType]
+
+    async def send_job(self, nodes: int) -> int:
+        return (await submit(self.http, JOB, nodes)).status_code
+
+
+async def test_no_gpu_is_given_twice_under_fifty_requests_at_once(with_gpus: LabCluster) -> None:
+    cluster, watch = with_gpus, Watch(with_gpus)
+    owners = await asyncio.gather(*(Owner.new(cluster, name) for name in OWNERS))
+    watching = asyncio.create_task(watch.run())
+    servers = [asyncio.create_task(owners[0].use_server())]
+    while await asyncio.to_thread(query, cluster, HELD) == [
+        []
+    ]:  # one server for certain; jobs could take all GPUs at once
+        await asyncio.sleep(0.1)
+    servers += [asyncio.create_task(owner.use_server()) for owner in owners[1:]]
+    jobs = asyncio.gather(*(owners[n % 4].send_job(NODES[n % 4]) for n in range(JOBS)))
+    assert await jobs == [httpx.codes.CREATED] * JOBS
+    told = await asyncio.gather(*servers)
+    while await asyncio.to_thread(open_jobs, cluster):
+        assert not watching.done(), watching.exception()
+        await asyncio.sleep(LOOK_S)
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    print(Counter(told), watch)
+    assert not [words for words in told if words != "used" and not REFUSED.search(words)], told
+    assert Counter(state for (state,) in query(cluster, STATES)[0]) == {"succeeded": JOBS}
+    assert watch.roles == {"gpus", "task"} and "used" in told
+    assert watch.most_at_once == GPUS_PER_NODE * len(cluster.lab.nodes)
+    wait_none(lambda: query(cluster, HELD)[0], "slots are held")
+    check_nothing_left(cluster)
+    assert not cluster.remains()
+    for owner in owners:
+        await owner.http.aclose()
+
+
+def open_jobs(cluster: LabCluster) -> bool:
+    over = {"succeeded", "failed", "stopped"}
+    return any(state not in over for (state,) in query(cluster, STATES)[0])

@@ -1,0 +1,36 @@
+"""A job whose owner may keep no more: it runs to its end, and says once what stays."""
+
+from __future__ import annotations
+
+from tornado.web import HTTPError
+
+from ..conftest import Start
+from ..task_service import TaskService
+from ..test_snapshots import counting
+
+OVER = "1 MB more would be over your storage quota"
+
+
+class OverQuota(TaskService):
+    """Refuses all blobs, as the job service does for an owner who may keep no more."""
+
+    asked = 0
+
+    def put_blob(self, sha256: str, data: bytes) -> None:
+        self.asked += 1
+        # The words differ each time: so do the sizes in them.
+        raise HTTPError(413, reason=f"{OVER}, {self.asked} files are on their way")
+
+
+async def test_what_has_no_room_is_named_once_and_the_job_goes_on(start: Start) -> None:
+    service = OverQuota()
+    cluster = await start(1, service)
+    run = await cluster.run(counting(0), nodes=1)
+    await service.until(lambda: run.attempt.cleared)
+    assert run.attempt.succeeded and run.attempt.result is None
+    told = sorted(note.partition(".")[0] for note in run.attempt.notes if OVER in note)
+    assert told == [
+        "A snapshot could not be brought into the job's storage",
+        "The result could not be brought back",
+    ]
+    assert service.asked <= 4

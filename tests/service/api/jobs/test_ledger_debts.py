@@ -1,0 +1,177 @@
+"""The spawner's debts to a real ledger that is away: what is freed late is never a newer server."""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from minicluster.wire import PlaceServer
+from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.placement import ServerPlaces
+from minicluster_hub.web.errors import ApiError
+from minicluster_spawner.ledger import Ledger
+
+from ....patience import eventually
+from ..client import PREFIX
+
+GPU = PlaceServer(gpus=1)
+
+
+class Door:
+    """The way to the service: while it is shut, each connection breaks off."""
+
+    def __init__(self, port):
+        self._service = port
+        self.open = True
+        self.refused = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+
+    async def _pass(self, reader, writer):
+        if not self.open:
+            self.refused += 1
+            writer.close()
+            return
+        theirs, ours = await asyncio.open_connection("127.0.0.1", self._service)
+        await asyncio.gather(self._copy(reader, ours), self._copy(theirs, writer))
+
+    async def _copy(self, reader, writer):
+        with suppress(ConnectionError):
+            while self.open and (data := await reader.read(65536)):
+                writer.write(data)
+        writer.close()
+
+
+@pytest.fixture
+async def lab(start_api):
+    async with start_api(servers=ServerLimits(max_gpus=2, max_gpu_s=3600.0)) as started:
+        started.engine.kinds = ("gpu", "gpu")
+        yield started
+
+
+async def test_a_debt_that_is_being_paid_takes_nothing_from_the_server_that_started_meanwhile(lab):
+    async with Door(httpx.URL(lab.url).port) as door:
+        url = f"http://127.0.0.1:{door.port}{PREFIX}"
+        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, debt_pause_s=0.0)
+        await ledger.place("ada", "", GPU)
+        door.open = False
+        await ledger.free("ada", "")
+        # The debt's own attempts are under way; the last one may sit in a pause when the ledger is back.
+        seen = door.refused
+        await eventually(lambda: door.refused > seen + 3)
+        starting = asyncio.create_task(ledger.place("ada", "", GPU))
+        await asyncio.sleep(0.05)
+        door.open = True
+        place = await starting
+        await asyncio.sleep(2.5)
+        assert await ledger.places() == (place,)
+        assert len(lab.context.store.world().leases) == 1
+        await ledger.close()
+
+
+async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(lab, monkeypatch):
+    """The spawner has given up the first DELETE, which then goes on in the service."""
+    hang, hangs = asyncio.Event(), asyncio.Event()
+    end = ServerPlaces.end
+
+    async def late(self, *args):
+        if not hangs.is_set():
+            hangs.set()
+            await hang.wait()
+        await end(self, *args)
+
+    monkeypatch.setattr(ServerPlaces, "end", late)
+    ledger = Ledger(
+        lab.url,
+        "spawner-token",
+        logging.getLogger(__name__),
+        debt_pause_s=3600.0,
+    )
+    await ledger.place("ada", "", GPU)
+    giving_back = asyncio.create_task(ledger.free("ada", ""))
+    await hangs.wait()
+    giving_back.cancel()
+    await asyncio.gather(giving_back, return_exceptions=True)
+    await ledger.free("ada", "")
+    place = await ledger.place("ada", "", GPU)
+    hang.set()
+    await asyncio.sleep(0.5)
+    assert await ledger.places() == (place,)
+    assert len(lab.context.store.world().leases) == 1
+    await ledger.close()
+
+
+async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab, monkeypatch):
+    """An engine holds them under the server's name: the next one waits until the release is over."""
+    release, done = asyncio.Event(), []
+
+    async def slow(_owner, _name):
+        await release.wait()
+        done.append("released")
+
+    async def hold(_record):
+        done.append("held")
+        return ("GPU-1",)
+
+    monkeypatch.setattr(lab.engine, "hold_gpus", hold)
+    monkeypatch.setattr(lab.engine, "release_gpus", slow)
+    url, log = lab.url, logging.getLogger(__name__)
+    first, second = Ledger(url, "spawner-token", log), Ledger(url, "spawner-token", log)
+    await first.place("ada", "", GPU)
+    freeing = asyncio.create_task(first.free("ada", ""))
+    await eventually(lambda: lab.context.server_turns["ada", ""].locked())
+    placing = asyncio.create_task(second.place("ada", "", GPU))
+    await asyncio.sleep(0.2)
+    release.set()
+    await freeing
+    assert (await placing).gpus == ("GPU-1",)
+    assert done == ["held", "released", "held"]
+    await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
+    async with Door(httpx.URL(lab.url).port) as door:
+        url = f"http://127.0.0.1:{door.port}{PREFIX}"
+        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        await ledger.place("ada", "", GPU)
+        await ledger.place("bob", "", GPU)
+        door.open = False
+        await ledger.free("ada", "")
+        await ledger.free("bob", "")
+        door.open = True
+        await eventually(lambda: not lab.context.store.world().leases)
+        await ledger.close()
+
+
+async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab, monkeypatch):
+    end = ServerPlaces.end
+
+    async def ends(self, owner, *args):
+        if owner == "ada":
+            raise ApiError(409, "not_now", "this one stays")
+        await end(self, owner, *args)
+
+    monkeypatch.setattr(ServerPlaces, "end", ends)
+    # The debts are in a set: of several that are refused, one would come before the other's.
+    names = [str(number) for number in range(4)]
+    async with Door(httpx.URL(lab.url).port) as door:
+        url = f"http://127.0.0.1:{door.port}{PREFIX}"
+        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        for name in names:
+            await ledger.place("ada", name, PlaceServer())
+        await ledger.place("bob", "", PlaceServer())
+        door.open = False
+        for name in names:
+            await ledger.free("ada", name)
+        await ledger.free("bob", "")
+        door.open = True
+        await eventually(lambda: lab.context.store.server("bob", "") is None)
+        await ledger.close()

@@ -1,0 +1,138 @@
+"""Why a job does not get on: asked by its owner, and told by itself when its ranks are quiet."""
+
+import asyncio
+
+from minicluster.wire import RankSight, RankStack, StackFrame
+from minicluster_hub.control import stall_watch
+
+from ....patience import WITHIN_S
+
+C10D = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def stack(rank, *, waits):
+    number = 14 if waits else 9
+    line = StackFrame(file="Cell In[1]", line=number, function="<module>", cell=True, text="a line")
+    inside = (StackFrame(file=C10D, line=1, function="all_reduce"),) if waits else ()
+    return RankStack(rank=rank, sight=RankSight.SEEN, quiet_s=30, frames=(*inside, line))
+
+
+async def answer_looks(agent, run, *stacks, quiet=()):
+    """Answer each look of a task as an agent does."""
+    orders = await agent.orders()
+    while True:
+        if orders.look:
+            await agent.report(attempt=run.attempt, look=orders.look, stacks=stacks, quiet=quiet)
+        orders = await agent.orders(orders.version)
+
+
+async def story(api, job, kind):
+    lines = (await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]
+    return [line["text"] for line in lines if line["kind"] == kind]
+
+
+async def why(api, job, token="ada-token"):
+    answer = await api.ask("GET", f"api/jobs/{job.id}/why", token)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_running_job_is_asked_where_its_ranks_are(api):
+    job, agents, runs = await api.running(nodes=2)
+    async with asyncio.TaskGroup() as looking:
+        works = [
+            looking.create_task(answer_looks(agent, run, stack(number, waits=number == 0)))
+            for number, (agent, run) in enumerate(zip(agents, runs, strict=True))
+        ]
+        answers = await asyncio.gather(why(api, job), why(api, job))
+        again = await why(api, job)
+        for work in works:
+            work.cancel()
+    for told in (*answers, again):
+        assert told["sentence"].startswith(
+            "Rank 1 never reached the all_reduce of cell line 14; rank 0 waits there."
+        )
+        assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
+
+
+async def test_an_agent_that_does_not_answer_is_told_and_not_waited_for(api):
+    job, agents, runs = await api.running(nodes=2)
+    answering = asyncio.create_task(answer_looks(agents[0], runs[0], stack(0, waits=True)))
+    told = await why(api, job)
+    answering.cancel()
+    assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
+    assert told["sentence"].startswith("The node of rank 1 does not answer; rank 0 waits")
+
+
+async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
+    job, agents, runs = await api.running(nodes=2)
+    forged = asyncio.create_task(
+        answer_looks(agents[0], runs[0], stack(0, waits=True), stack(1, waits=True), quiet=(1,))
+    )
+    told = await why(api, job)
+    forged.cancel()
+    assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
+    assert not api.context.board.looks.is_quiet(job.id)
+
+
+async def test_a_job_whose_ranks_are_quiet_says_why_once_for_each_stall(api):
+    job, (agent,), (run,) = await api.running()
+    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+    for stalls in (1, 2):
+        async with asyncio.timeout(WITHIN_S):
+            while len(await story(api, job, "stalled")) < stalls:
+                await agent.report(attempt=run.attempt, quiet=(0,))
+        for _ in range(20):
+            await agent.report(attempt=run.attempt, quiet=(0,))
+        assert len(await story(api, job, "stalled")) == stalls
+        noted = (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
+        assert "Rank 0 does nothing" in noted
+        assert noted == (await story(api, job, "stalled"))[-1]
+        async with asyncio.timeout(WITHIN_S):
+            while (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]:
+                await agent.report(attempt=run.attempt, quiet=())
+    answering.cancel()
+
+
+async def test_an_agent_that_calls_its_ranks_quiet_again_and_again_fills_no_story(api, monkeypatch):
+    monkeypatch.setattr(stall_watch, "STALLS_OF_JOB", 3)
+    job, (agent,), (run,) = await api.running()
+    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+    for _ in range(6):
+        for quiet in ((0,), ()):
+            async with asyncio.timeout(WITHIN_S):
+                while bool((await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]) != bool(quiet):
+                    await agent.report(attempt=run.attempt, quiet=quiet)
+    answering.cancel()
+    assert len(await story(api, job, "stalled")) == 3
+
+
+async def test_the_stall_comes_with_the_jobs_events(api, listen):
+    job, (agent,), (run,) = await api.running()
+    async with listen(api.client("ada-token"), f"api/jobs/{job.id}/events") as events:
+        answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+        await agent.report(attempt=run.attempt, quiet=(0,))
+        name, told, _ = await events.next()
+        while name != "job" or not told["note"]:
+            name, told, _ = await events.next()
+        answering.cancel()
+    assert "cell line 9" in told["note"]
+
+
+async def test_what_a_job_asks_for_goes_before_the_clusters_own(api):
+    _, _, (plain,) = await api.running()
+    _, _, (asked,) = await api.running("bob", quiet_after_s=7)
+    assert (plain.quiet_after_s, asked.quiet_after_s) == (120, 7)
+    body = {"idempotency_key": "k" * 8, "spec": {"payload_sha256": "ab" * 32, "quiet_after_s": -1}}
+    refused = await api.ask("POST", "api/jobs", json=body)
+    assert refused.status_code == 422
+
+
+async def test_jobs_that_do_not_run_say_what_is_known(api):
+    job, (agent,), (run,) = await api.running()
+    waiting = await api.submit("bob", nodes=3)
+    assert (await why(api, waiting, "bob-token"))["sentence"].startswith(f"Job {waiting.id} is queued: ")
+    await agent.finish(run)
+    await api.until(job.id, "succeeded")
+    assert (await why(api, job))["sentence"] == f"Job {job.id} has succeeded."
+    assert (await api.ask("GET", f"api/jobs/{job.id}/why", "bob-token")).status_code == 404

@@ -1,0 +1,249 @@
+"""A node's keeper, a real process: each data set once for all jobs, checked, mended, within its room."""
+
+import asyncio
+import os
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from socket import AF_INET
+
+import psutil
+import pytest
+
+from minicluster.wire import PIECE_BYTES
+
+from ....patience import WITHIN_S, eventually
+from ..client import TaskOver
+from ..data import PIECES, a_keeper, contents, count, make_folder, push
+
+LARGE = {"train/a.bin": 4 * PIECE_BYTES, "train/b.bin": 2 * PIECE_BYTES + 5, "z/empty": 0, "z/small": 17}
+OTHER_USER = 65534
+LOOK = """ls "$1/.."; ls "$1" | wc -l; cat "$1/a" >/dev/null && echo read; : >"$1/mine" """
+
+
+@pytest.fixture
+async def api(start_api):
+    """Orders are held for less than the agents that the tests play have patience, on a busy machine too."""
+    async with start_api(orders_hold_s=2.0) as started:
+        yield started
+
+
+async def pushed(api, tmp_path, name="pets", sizes=None, **more):
+    folder = make_folder(tmp_path / name, LARGE if sizes is None else sizes, seed=name)
+    made, _ = await push(api, folder, name, **more)
+    return folder, made
+
+
+async def failure(api, keeper, job):
+    """Return why a job failed before its ranks started.
+
+    Its agent may hear of it before it was ready, or after: then its task is over with the first word.
+    """
+    with suppress(TaskOver):
+        agent, run = await keeper.order(job)
+        await agent.report(cleared=run.attempt)
+    await api.until(job.id, "failed")
+    return api.context.store.job(job.id).error
+
+
+async def some_pieces(api, least):
+    await eventually(lambda: count(api, "GET", PIECES) >= least)
+
+
+async def end(api, job, agent, run):
+    await agent.start_ranks(run)
+    await agent.finish(run)
+    await api.until(job.id, "succeeded")
+
+
+async def told(api, job, reason):
+    """Wait until a job's owner is told that it waits for this: the service looks again in a moment."""
+    async with asyncio.timeout(WITHIN_S):
+        while not (await api.ask("GET", f"api/jobs/{job.id}")).json()["reason"].startswith(reason):
+            await asyncio.sleep(0.01)
+
+
+async def test_two_jobs_at_once_fetch_a_data_set_once(api, tmp_path):
+    folder, _ = await pushed(api, tmp_path)
+    await api.submit("bob")  # the first of the three nodes is taken
+    jobs = [await api.submit(data=[{"name": "pets"}]) for _ in range(2)]
+    async with a_keeper(api, tmp_path / "node") as keeper:
+        orders = await asyncio.gather(*(keeper.order(job) for job in jobs))
+        for _, run in orders:
+            found = keeper.folder(run, "pets")
+            assert contents(found) == contents(folder)
+            assert {path.stat().st_mode & 0o777 for path in found.rglob("*") if path.is_file()} == {0o444}
+        assert orders[0][1].data == orders[1][1].data
+        pieces = count(api, "GET", PIECES)
+        assert pieces == 8 + 1
+        # Another job finds it there.
+        for job, (agent, run) in zip(jobs, orders, strict=True):
+            await end(api, job, agent, run)
+        agent, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
+        assert (count(api, "GET", PIECES), contents(keeper.folder(run, "pets"))) == (pieces, contents(folder))
+        assert (await api.ask("GET", "api/data")).json()["sets"][0]["nodes"] == ["node-1", "node-2", "node-3"]
+
+
+async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
+    await pushed(api, tmp_path, sizes={"a": 50})
+    job = await api.submit(data=[{"name": "pets"}])
+    (agent,) = await api.agents(job.id)
+    await agent.report()
+    assert (await agent.orders()).run is None
+    await told(api, job, "fetching pets: node-1 waits for its keeper")
+    report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
+    report["folder"] = api.context.board.keepers.folder(api.context.store.job(job.id).spec.data[0])
+    token = api.context.board.keepers.tokens.issue(["node-1"])
+    headers = {"Authorization": f"keeper {token}"}
+    body = {"nodes": ["node-1"], "sets": [report]}
+    await api.client(**headers).post("api/keepers/report", json=body)
+    await told(api, job, "fetching pets: node-1 42 %")
+    for wrong in ("keeper x", f"token {token}", "task x"):
+        assert (
+            await api.client(Authorization=wrong).get("api/keepers/orders", params={"node": "node-1"})
+        ).status_code == 401
+
+
+async def test_a_later_push_disturbs_no_job(api, tmp_path):
+    folder, _ = await pushed(api, tmp_path, sizes={"a": 50, "b": 60})
+    async with a_keeper(api, tmp_path / "node") as keeper:
+        job = await api.submit(data=[{"name": "pets"}])
+        agent, run = await keeper.order(job)
+        before = contents(folder)
+        (folder / "a").write_bytes(b"the second version")
+        await push(api, folder, "pets")
+        _, second = await keeper.order(await api.submit(data=[{"name": "pets"}]))
+        assert contents(keeper.folder(second, "pets")) == contents(folder)
+        assert contents(keeper.folder(run, "pets")) == before
+        assert (await agent.run_order()).data == run.data
+
+
+async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
+    folder, _ = await pushed(api, tmp_path)
+    async with a_keeper(api, tmp_path / "node") as keeper:
+        job = await api.submit(data=[{"name": "pets"}])
+        agent, run = await keeper.order(job)
+        await end(api, job, agent, run)
+        found, before = keeper.folder(run, "pets"), count(api, "GET", PIECES)
+        damaged = found / "train/a.bin"
+        damaged.chmod(0o644)
+        with damaged.open("r+b") as file:
+            file.seek(2 * PIECE_BYTES + 3)
+            file.write(b"damage")
+        (found / "z").chmod(0o755)
+        (found / "z/small").unlink()
+        (found / "train/b.bin").touch()
+        _, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
+        assert contents(keeper.folder(run, "pets")) == contents(folder)
+        # One piece of the large file, and that of the small one; the one that was only touched is sound.
+        assert count(api, "GET", PIECES) - before == 2
+
+
+@pytest.mark.full("in the gate a damaged file is fetched again")
+async def test_a_killed_keeper_goes_on(api, tmp_path):
+    folder, _ = await pushed(api, tmp_path)
+    job = await api.submit(data=[{"name": "pets"}])
+    async with a_keeper(api, tmp_path / "node") as keeper:
+        ordered = asyncio.create_task(keeper.order(job))
+        await some_pieces(api, 4)
+        keeper.kill()
+        came = count(api, "GET", PIECES)
+        keeper.start()
+        _, run = await ordered
+        assert contents(keeper.folder(run, "pets")) == contents(folder)
+        # What was on its way is fetched again, at most.
+        assert came < 9 <= count(api, "GET", PIECES) <= 9 + 4
+
+
+async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
+    limit = 5_000_000
+    await pushed(api, tmp_path, "old", {"a": 2_000_000})
+    await pushed(api, tmp_path, "used", {"a": 2_500_000})
+    await pushed(api, tmp_path, "new", {"a": 2_400_000})
+    await pushed(api, tmp_path, "huge", {"a": 6_000_000})
+    await pushed(api, tmp_path, "many", {f"{number}": 0 for number in range(2_000)})
+    async with a_keeper(api, tmp_path / "node", limit_bytes=limit) as keeper:
+        job = await api.submit(data=[{"name": "old"}])
+        agent, first = await keeper.order(job)
+        await end(api, job, agent, first)
+        using = await api.submit(data=[{"name": "used"}])
+        user, used = await keeper.order(using)
+        error = await failure(api, keeper, await api.submit(data=[{"name": "huge"}]))
+        assert error.message == (
+            "the data set huge did not come to node-2: huge has 6 MB, and the node's cache holds at most 5 MB"
+        )
+        assert "up --data-cache" in error.hint
+        error = await failure(api, keeper, await api.submit(data=[{"name": "many"}]))
+        assert "many has 8 MB in 2,000 files, 4 KB for each at least" in error.message
+        # The oldest makes room; what a job uses stays.
+        agent, run = await keeper.order(await api.submit(data=[{"name": "new"}]))
+        assert keeper.folder(run, "new").is_dir()
+        assert keeper.folder(used, "used").is_dir()
+        assert not keeper.folder(first, "old").exists()
+        # With two in use there is no room for a third, until one of the jobs ends.
+        waiting = await api.submit(data=[{"name": "old"}])
+        ordered = asyncio.create_task(keeper.order(waiting))
+        async with asyncio.timeout(WITHIN_S):
+            while "are in use by other jobs" not in (
+                shown := (await api.ask("GET", f"api/jobs/{waiting.id}")).json()["reason"]
+            ):
+                await asyncio.sleep(0.05)
+        assert "old has 2 MB" in shown and "at most 5 MB, and 5 MB are in use" in shown
+        await end(api, using, user, used)
+        _, run = await ordered
+        assert keeper.folder(run, "old").is_dir()
+
+
+async def test_a_piece_that_the_service_lost_fails_the_job_and_is_sent_again(api, tmp_path):
+    folder, _ = await pushed(api, tmp_path, sizes={"a": 5_000})
+    (record,) = [
+        path for path in api.context.data_sets.files._root.glob("??/*") if path.stat().st_size == 5_000
+    ]
+    record.write_bytes(b"x" * 5_000)
+    async with a_keeper(api, tmp_path / "node") as keeper:
+        error = await failure(api, keeper, await api.submit(data=[{"name": "pets"}]))
+        assert "lost the piece" in error.message
+        assert "Push the data set again" in error.hint
+        _, sent = await push(api, folder, "pets")
+        assert sent.sent_bytes == 5_000
+        _, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
+        assert contents(keeper.folder(run, "pets")) == contents(folder)
+
+
+async def test_a_keeper_tells_its_machines_addresses_on_all_networks(api, tmp_path):
+    own = {one.address for held in psutil.net_if_addrs().values() for one in held if one.family == AF_INET}
+    async with a_keeper(api, tmp_path / "node", "node-1"):
+        await eventually(lambda: api.context.board.keepers.addresses(["node-1"]))
+    told = api.context.board.keepers.addresses(["node-1", "node-2"])
+    assert own - told <= {"127.0.0.1"} and not {"127.0.0.1", "::1"} & told
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root runs something as another user")
+async def test_who_is_not_told_the_folder_finds_nothing(api, tmp_path):
+    """Nor as the keeper's own user, which ranks are too; and nobody writes there."""
+    await pushed(api, tmp_path, sizes={"a": 50, "b/c": 60})
+    with tempfile.TemporaryDirectory(prefix="minicluster-test-") as name:
+        await look(api, Path(name))
+
+
+async def look(api, root):
+    async with a_keeper(api, root) as keeper:
+        job = await api.submit(data=[{"name": "pets"}])
+        _, run = await keeper.order(job)
+        found = keeper.folder(run, "pets")
+        assert found.is_dir(), f"{api.context.store.job(job.id)}\n{keeper.log}"
+        for path in (root, *root.rglob("*")):
+            os.chown(path, 1000, 1000)
+        root.chmod(0o711)
+        for user in (1000, OTHER_USER):
+            done = subprocess.run(
+                ["/bin/sh", "-c", LOOK, "sh", found],
+                user=user,
+                group=user,
+                extra_groups=[],
+                capture_output=True,
+                text=True,
+            )
+            assert done.stdout.split() == ["2", "read"], done
+            assert done.stderr.count("ermission denied") == 2, done

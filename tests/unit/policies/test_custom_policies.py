@@ -1,0 +1,92 @@
+"""A lab's own policy: what may be one, and which of its plans can be."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from minicluster_hub.scheduling.base import Grant, Plan
+from minicluster_hub.scheduling.own import AGAIN_S, PolicyFailed, fitted, policy_in, sound
+
+from ..scheduling.small_lab import runs, snapshot, waits
+
+HERE = snapshot(runs(1, 2, movable=False), runs(2, 2), waits(3, 1), waits(4, 4))
+STAYS = Grant(1, HERE.jobs[0].chunks)
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        (7, "plan() returned 7, which is no Plan"),
+        (None, "plan() returned None, which is no Plan"),
+        (Plan((STAYS, (3, 1))), "its plan has (3, 1), which is no Grant"),
+        (Plan((STAYS, STAYS)), "it planned job 1 twice"),
+        (Plan((STAYS, Grant(77, 1))), "it planned job 77, which neither waits nor runs"),
+        (Plan((STAYS, Grant("3", 1))), "it planned job '3', which neither waits nor runs"),
+        (Plan((STAYS, Grant(True, 1))), "it planned job True, which neither waits nor runs"),
+        (Plan((STAYS, Grant(3, 9))), "it gave 9 chunks to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, -1))), "it gave -1 chunks to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, 1.0))), "it gave 1.0 chunks to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, float("nan")))), "it gave nan chunks to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, True))), "it gave True chunks to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, "x" * 900))), "chunks to job 3, which may have 1"),
+        (Plan((Grant(1, STAYS.chunks + 1),)), "chunks to job 1, which may have"),
+        (Plan((Grant(3, 1),)), "it left out job 1, which must keep what it has"),
+        (Plan((STAYS,), again_at=float("nan")), "its again_at is nan"),
+        (Plan((STAYS,), again_at=float("inf")), "its again_at is inf"),
+        (Plan((STAYS,), again_at="soon"), "its again_at is 'soon'"),
+        (Plan((STAYS,), kept=7), "what it keeps is 7; it has to be places"),
+        (Plan((STAYS,), kept=(("moon", (0,)),)), "it keeps slots [0] of moon, which are not there"),
+        (Plan((STAYS,), kept=(("node-1", (-1,)),)), "it keeps slots [-1] of node-1, which are not there"),
+    ],
+)
+def test_what_cannot_be_is_told(told, wrong):
+    with pytest.raises(PolicyFailed) as failed:
+        sound(HERE, told)
+    assert wrong in str(failed.value) and len(str(failed.value)) < 200
+
+
+def test_what_can_be_is_taken_and_asked_again_in_a_second_at_the_soonest():
+    plan = Plan((STAYS, Grant(4, HERE.jobs[3].min_chunks)), again_at=HERE.now - 5, in_turn=False)
+    taken = sound(HERE, plan)
+    assert (taken.grants, taken.in_turn, taken.again_at) == (plan.grants, False, HERE.now + AGAIN_S)
+    assert sound(HERE, Plan((STAYS,), again_at=HERE.now + 99)).again_at == HERE.now + 99
+    assert sound(HERE, Plan((STAYS,))).again_at is None
+
+
+def test_of_jobs_that_are_gone_by_then_nothing_is_left_in_the_plan():
+    plan = Plan((STAYS, Grant(3, 1), Grant(4, 4)), again_at=9.0)
+    later = snapshot(HERE.jobs[0], HERE.jobs[3], waits(5, 1))
+    assert fitted(plan, later).grants == (STAYS, Grant(4, 4))
+
+
+def test_one_that_lost_a_node_may_keep_what_it_has_whatever_a_quota_leaves():
+    def taken(chunks, most):
+        here = snapshot(runs(1, 1, least=2, most=most))
+        return sound(here, Plan((Grant(1, chunks),))).grants[0].chunks
+
+    assert [taken(1, 3), taken(2, 3), taken(3, 3)] == [1, 2, 3]
+    assert [taken(1, 1), taken(2, 1)] == [1, 2]
+    for chunks, most in ((0, 3), (4, 3), (3, 1)):
+        with pytest.raises(PolicyFailed, match="which may have"):
+            taken(chunks, most)
+
+
+class WithOptions:
+    moves_running = True
+
+    def __init__(self, share=1.0):
+        self.share = share
+
+    def plan(self, _snapshot):
+        return Plan((STAYS,), again_at=1e9 * self.share)
+
+
+def test_a_class_a_function_or_a_module_may_be_one():
+    made = policy_in(WithOptions, {"share": 2.0})
+    assert (made.moves_running, made.elastic, made.plan(HERE).again_at) == (True, False, 2e9)
+    assert policy_in(WithOptions().plan, {}).plan(HERE).grants == (STAYS,)
+    with pytest.raises(PolicyFailed, match="takes no options"):
+        policy_in(WithOptions().plan, {"share": 2.0})
+    for found in (7, SimpleNamespace(), None, type("Empty", (), {})):
+        with pytest.raises(PolicyFailed, match="has no function plan"):
+            policy_in(found, {})

@@ -1,0 +1,66 @@
+"""The documents keep up with the code: each option and command is in the guide, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import minicluster
+from minicluster.commands.table import COMMANDS
+from minicluster.options import cell_arguments
+
+from ...documents import blocks
+
+TREE = Path(__file__).resolve().parents[3]
+DOCUMENTS = [TREE / "README.md", *sorted((TREE / "docs").glob("*.md"))]
+
+
+def tables() -> str:
+    """The guide's last section."""
+    return (TREE / "docs" / "guide.md").read_text().split("\n## ")[-1]
+
+
+@pytest.mark.parametrize("option", [one.name for one in cell_arguments()])
+def test_the_guide_has_each_option_of_a_cell(option: str) -> None:
+    assert re.search(rf"`{option}[ `]", tables())
+
+
+@pytest.mark.parametrize("usage", [command.usage for command in COMMANDS.values()])
+def test_the_guide_has_each_command(usage: str) -> None:
+    assert f"`{usage}`" in tables()
+
+
+@pytest.mark.parametrize("helper", sorted({*minicluster.__all__} - {"local_rank"}))
+def test_the_guide_has_each_helper(helper: str) -> None:
+    assert f"`mc.{helper}(" in tables()
+
+
+def test_what_is_not_run_by_a_test_says_why() -> None:
+    left_out = [block for block in blocks((TREE / "docs" / "guide.md").read_text()) if block.reason]
+    assert {block.source.split()[0] for block in left_out} == {"curl", "%distribute", "%pip", "%load_ext"}
+    assert all(len(block.reason.split()) > 3 for block in left_out)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\(((?!https?:)[^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        there = document.parent / path if path else document
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there.read_text()), target
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings, as its readers' sites make them."""
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_each_picture_is_shown() -> None:
+    texts = "".join(document.read_text() for document in DOCUMENTS)
+    pictures = {path.name for path in (TREE / "docs" / "images").iterdir()}
+    assert {name for name in pictures if f"images/{name})" not in texts} == set()
