@@ -7,8 +7,8 @@ minute. What a real engine does with real faults is tested in tests/lab.
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from minicluster_hub.engines.base import Engine, EngineError, LighthouseView, TaskRefused, TaskView
-from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.engines.base import Engine, EngineError, TaskRefused
+from minicluster_hub.jobs.records import LighthouseView, NodeView, TaskView
 
 SEEN_AFTER_S = 11.0
 """How long an engine takes a node that does not answer for one that is up."""

@@ -17,10 +17,10 @@ from minicluster.wire import (
     TaskReport,
 )
 from minicluster_hub.control.reconciler import Reconciler
-from minicluster_hub.engines.base import Engine, TaskView
+from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.jobs.orders import TaskOver
-from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.jobs.records import NodeView, TaskView
 from minicluster_hub.policy.active_policy import BUILT_IN, Rules
 
 from ..patience import WITHIN_S

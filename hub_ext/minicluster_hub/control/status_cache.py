@@ -29,11 +29,10 @@ from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import sentence
 from minicluster_hub.jobs.gang_state import Isolate, Limits, Scene, together
 from minicluster_hub.jobs.orders import TaskOver, orders_for
-from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, World
+from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list, with_closed
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
-from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store
 from minicluster_hub.support.notifier import NODES, NOTICES, Bell

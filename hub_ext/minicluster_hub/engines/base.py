@@ -14,7 +14,7 @@ from traitlets.config import LoggingConfigurable
 
 from minicluster.wire import Versions
 from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.jobs.records import NodeView, ServerRecord
+from minicluster_hub.jobs.records import LighthouseView, NodeView, ServerRecord, TaskView
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +38,6 @@ class TaskLaunch:
     image: str | None = None
     shm_bytes: int | None = None
     epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskView:
-    """A task that the engine knows. `detail`: the last words of one that ended by itself.
-
-    starting: it is on its way (its node pulls the image, say), so its agent is silent for good reason.
-    clean: nothing is left of it, no process and no container. A task whose agent died is neither
-    alive nor clean until `Engine.end` has swept it.
-    node_lost: it did not end by itself, its node went away.
-    """
-
-    task_id: int
-    alive: bool
-    starting: bool = False
-    clean: bool = False
-    exit_code: int | None = None
-    detail: str = ""
-    node_lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LighthouseView:
-    """The lighthouse of a gang with a fault-tolerant job. address: host:port, the same after a restart.
-
-    alive: it runs, or is on its way. detail: the last words of one that ended.
-    """
-
-    gang_id: int
-    address: str
-    alive: bool
-    detail: str = ""
 
 
 class EngineError(Exception):

@@ -7,16 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from minicluster.wire import JobState, OutputLimits, RankState
-from minicluster_hub.engines.base import LighthouseView, TaskView
 from minicluster_hub.jobs.connectivity import Unreached, apart
 from minicluster_hub.jobs.records import (
     DataView,
     GangRecord,
     JobRecord,
+    LighthouseView,
     RankRecord,
     SnapshotRecord,
     TaskRecord,
     TaskState,
+    TaskView,
     World,
 )
 from minicluster_hub.jobs.root_cause import is_consequence, root_cause

@@ -297,3 +297,45 @@ class UseRecord:
     def holder(self) -> tuple[int | None, int | None, int | None]:
         """What tells it from others that hold slots at the same time."""
         return self.task_id, self.job_id, self.server_id
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """A task that the engine knows. `detail`: the last words of one that ended by itself.
+
+    starting: it is on its way (its node pulls the image, say), so its agent is silent for good reason.
+    clean: nothing is left of it, no process and no container. A task whose agent died is neither
+    alive nor clean until `Engine.end` has swept it.
+    node_lost: it did not end by itself, its node went away.
+    """
+
+    task_id: int
+    alive: bool
+    starting: bool = False
+    clean: bool = False
+    exit_code: int | None = None
+    detail: str = ""
+    node_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseView:
+    """The lighthouse of a gang with a fault-tolerant job. address: host:port, the same after a restart.
+
+    alive: it runs, or is on its way. detail: the last words of one that ended.
+    """
+
+    gang_id: int
+    address: str
+    alive: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """`expected_start_at` is None where nobody can tell."""
+
+    job_id: int
+    position: int
+    reason: str
+    expected_start_at: float | None

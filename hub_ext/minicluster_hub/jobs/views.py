@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse, shortened
-from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, World
-from minicluster_hub.scheduling.reasons import Wait
+from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, Wait, World
 
 _BRIEF_CHARS = 500
 

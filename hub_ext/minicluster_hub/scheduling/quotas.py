@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from minicluster_hub.jobs.records import Wait
 from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.limits import NO_QUOTA, YOURS, Quota, Quotas, over_hours
-from minicluster_hub.scheduling.reasons import Wait
 
 HOURS_LOOK_S = 300.0
 """After so long somebody's GPU-hours may be old enough to count no more."""

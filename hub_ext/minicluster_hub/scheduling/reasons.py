@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import inf
 
+from minicluster_hub.jobs.records import Wait
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.holders import held_by, server_holder, until
@@ -14,16 +14,6 @@ from minicluster_hub.scheduling.holders import held_by, server_holder, until
 _NONE: Mapping[int, float] = {}
 _SHOWN = 3
 """How many of the jobs before one are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """`expected_start_at` is None where nobody can tell."""
-
-    job_id: int
-    position: int
-    reason: str
-    expected_start_at: float | None
 
 
 def explain(

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from minicluster.wire import Ahead, JobState, MyQueue, QueuedJob, QuotaUse, Share
-from minicluster_hub.jobs.records import JobRecord, World
+from minicluster_hub.jobs.records import JobRecord, Wait, World
 from minicluster_hub.scheduling.base import Usage
 from minicluster_hub.scheduling.limits import KINDS, Quotas
-from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.scheduling.standing import Planned, why_before
 
 HOUR_S = 3600.0

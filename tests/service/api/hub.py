@@ -4,8 +4,8 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
-from minicluster_hub.engines.base import Engine, ImageUnknown, TaskView
-from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.engines.base import Engine, ImageUnknown
+from minicluster_hub.jobs.records import NodeView, TaskView
 
 READ, SUBMIT, ADMIN, PLACE = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place"))
 

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 from minicluster.wire import ErrorKind, JobState, RankReport, RankState, StopMode
 from minicluster_hub.control.reconciler import LONGEST_REST_S
-from minicluster_hub.engines.base import TaskRefused, TaskView
+from minicluster_hub.engines.base import TaskRefused
 from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.records import TaskView
 from minicluster_hub.jobs.states import JobEvent
 
 from ..machines import Machines, MemoryEngine, play, say, service, submit, until

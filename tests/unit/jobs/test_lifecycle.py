@@ -7,11 +7,10 @@ import pytest
 from minicluster.runtime.agent.artifacts import TIME_LEFT_S
 from minicluster.runtime.agent.attempt import LADDERS
 from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
-from minicluster_hub.engines.base import TaskView
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
 from minicluster_hub.jobs.gang_state import Limits, Sight
 from minicluster_hub.jobs.lifecycle import next_deadline
-from minicluster_hub.jobs.records import GangTarget, RankRecord, TaskState, World
+from minicluster_hub.jobs.records import GangTarget, RankRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.root_cause import root_cause
 from minicluster_hub.jobs.states import JobEvent
 

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 from minicluster.wire import DISK_FULL_EXIT, DataUse, ErrorKind, JobError, JobState, KeeperReport, RankState
 from minicluster_hub.datasets.node_tracker import Keepers
-from minicluster_hub.engines.base import TaskView
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndLighthouse, StartLighthouse
 from minicluster_hub.jobs.gang_state import Sight, silent_nodes
 from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.orders import orders_for
-from minicluster_hub.jobs.records import GangTarget, RankRecord, SnapshotRecord, TaskState, World
+from minicluster_hub.jobs.records import GangTarget, RankRecord, SnapshotRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.states import JobEvent
 
 from .worlds import (

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
-from minicluster_hub.engines.base import LighthouseView, TaskView
 from minicluster_hub.jobs.actions import Action, Happened
 from minicluster_hub.jobs.gang_state import Limits, Scene, Sight, scenes
 from minicluster_hub.jobs.lifecycle import decide
@@ -15,9 +14,11 @@ from minicluster_hub.jobs.records import (
     GangRecord,
     GangTarget,
     JobRecord,
+    LighthouseView,
     RankRecord,
     TaskRecord,
     TaskState,
+    TaskView,
     World,
 )
 from minicluster_hub.jobs.states import JobEvent

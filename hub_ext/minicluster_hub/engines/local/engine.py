@@ -19,13 +19,7 @@ import psutil
 from traitlets import Enum, Integer, Unicode, default
 
 from minicluster.wire import Versions
-from minicluster_hub.engines.base import (
-    Engine,
-    LighthouseView,
-    TaskLaunch,
-    TaskRefused,
-    TaskView,
-)
+from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.data_agent import LocalKeeper
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
@@ -33,7 +27,7 @@ from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
 from minicluster_hub.engines.local.watch import ExitWatch, start_apart
 from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.jobs.records import LighthouseView, NodeView, TaskView
 from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL, find, labelled, wait_gone
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from minicluster_hub.engines.base import LighthouseRefused, LighthouseView
+from minicluster_hub.engines.base import LighthouseRefused
 from minicluster_hub.engines.local.devices import LOOPBACK
 from minicluster_hub.engines.local.watch import ExitWatch, start_apart
+from minicluster_hub.jobs.records import LighthouseView
 from minicluster_hub.support.processes import DATA_LABEL, find, labelled, wait_gone
 
 GANG_LABEL = "MINICLUSTER_LIGHTHOUSE_GANG"

@@ -7,14 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from minicluster_hub.engines.base import (
-    GpusRefused,
-    ImageUnknown,
-    LighthouseView,
-    TaskLaunch,
-    TaskRefused,
-    TaskView,
-)
+from minicluster_hub.engines.base import GpusRefused, ImageUnknown, TaskLaunch, TaskRefused
 from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.engines.swarm.data_agents import DataAgents
 from minicluster_hub.engines.swarm.docker import (
@@ -33,7 +26,7 @@ from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.server_gpus import Key, ServerGpus
 from minicluster_hub.engines.swarm.spec import secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
-from minicluster_hub.jobs.records import NodeView, ServerRecord
+from minicluster_hub.jobs.records import LighthouseView, NodeView, ServerRecord, TaskView
 
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
 """A new service's task is listed within a look or two; one not there after both of these never came."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from minicluster_hub.engines.base import LighthouseRefused, LighthouseView
+from minicluster_hub.engines.base import LighthouseRefused
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,
@@ -20,6 +20,7 @@ from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
 from minicluster_hub.engines.swarm.tenant_limits import limits
 from minicluster_hub.engines.swarm.view import SwarmNode
+from minicluster_hub.jobs.records import LighthouseView
 
 PORT = 29510
 _HOST_PORTS = 1000

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
 
+from minicluster_hub.jobs.records import Wait
 from minicluster_hub.scheduling.allocation.assign import Assignment
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common
 from minicluster_hub.scheduling.base import JobView, Placement, Snapshot, Topology, WarmGang
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.planning.moments import soonest
 from minicluster_hub.scheduling.policies import policy
-from minicluster_hub.scheduling.reasons import Wait
 from minicluster_hub.scheduling.reservations.claims import Claim, GroupsOf, belongs
 from minicluster_hub.scheduling.reservations.held_slots import (
     Against,
