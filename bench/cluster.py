@@ -19,13 +19,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster_lab import BenchCluster, lab_cluster, stage
-from cluster_memory import JOBS, SERVERS, Memory, counted_mb, local_mb, measure_memory
-from cluster_start import Start, start_to_usable
-from cluster_wire import LINK_MBIT, NODES, Wire, measure_wire
 from launch import STEP
 from notebook import Cluster, Notebook, Timing, running_cluster
-from targets import Target, close
+from parts.cluster_lab import BenchCluster, lab_cluster, stage
+from parts.cluster_memory import JOBS, SERVERS, Memory, counted_mb, local_mb, measure_memory
+from parts.cluster_start import Start, start_to_usable
+from parts.cluster_wire import LINK_MBIT, NODES, Wire, measure_wire
+from parts.targets import Target, close
 
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import FIRST_USER

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from parts.targets import Target, close
 from PIL import Image
-from targets import Target, close
 from torch.utils.data import DataLoader
 
 from minicluster import vision

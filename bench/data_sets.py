@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from targets import Target, close
+from parts.targets import Target, close
 
 BOUND = 0.8
 HERE, THERE = "10.97.0.1", "10.97.0.2"

@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import psutil
 from notebook import Cluster, Notebook, running_cluster
-from targets import Target, close
+from parts.targets import Target, close
 
 from minicluster_hub.launch import ports
 from minicluster_hub.support.processes import SERVER_LABEL, find, of_data_folder

@@ -19,7 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from notebook import Notebook, running_cluster
-from targets import Target, close
+from parts.targets import Target, close
 
 PEERS = Path(__file__).parent / "peers"
 COLD_BOUND = 1.3

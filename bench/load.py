@@ -22,8 +22,8 @@ from typing import TypeVar
 
 import httpx
 import psutil
-from load_calls import PAGES, TASKS, Calls
-from targets import Target, close
+from parts.load_calls import PAGES, TASKS, Calls
+from parts.targets import Target, close
 
 HERE = Path(__file__).resolve().parent
 GANGS = 20
@@ -68,7 +68,7 @@ def main() -> None:
 @contextmanager
 def service() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run a job service; give it and its URL. Its further lines stay for whoever plays the agents."""
-    command = [sys.executable, HERE / "load_service.py", str(GANGS * TASKS), str(PAGES)]
+    command = [sys.executable, HERE / "parts" / "load_service.py", str(GANGS * TASKS), str(PAGES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as running:
         try:
             if not running.stdout or not (url := running.stdout.readline().decode().strip()):
@@ -81,7 +81,7 @@ def service() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 @contextmanager
 def crowd(running: subprocess.Popen[bytes], url: str) -> Iterator[None]:
     """Have all users there; they must still be there at the end."""
-    command = [sys.executable, HERE / "load_crowd.py", url]
+    command = [sys.executable, HERE / "parts" / "load_crowd.py", url]
     with subprocess.Popen(command, stdin=running.stdout, stdout=subprocess.PIPE, text=True) as users:
         try:
             if not users.stdout or users.stdout.readline().strip() != "ready":

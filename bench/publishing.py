@@ -20,7 +20,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from targets import Target, close
+from parts.targets import Target, close
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -23,8 +23,8 @@ import httpx
 import psutil
 import recovery_torchrun
 from notebook import Cluster, running_cluster
-from recovery_lives import NEVER_S, SIGNALS, Recovery, strike, until
-from targets import Target, close
+from parts.recovery_lives import NEVER_S, SIGNALS, Recovery, strike, until
+from parts.targets import Target, close
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor

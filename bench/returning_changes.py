@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from targets import Target, close
+from parts.targets import Target, close
 
 from minicluster.changes.applying import Sent
 from minicluster.changes.digest import digest

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from targets import Target, close
+from parts.targets import Target, close
 
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S
 from minicluster_hub.scheduling.policies import POLICIES

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from notebook import Notebook, running_cluster
-from targets import Target, close
+from parts.targets import Target, close
 
 RATIO_BOUND = 0.7
 AGAIN_BOUND_S = 2.0

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from notebook import Notebook, running_cluster
-from targets import Target, close
+from parts.targets import Target, close
 
 RANKS = 2
 COST_BOUND_PERCENT = 3.5

@@ -26,7 +26,7 @@ LIMIT_SHARE = 0.5
 """Of its time limit that a job is taken to run."""
 
 BOUNDED = frozenset({"fifo", "round_robin", "time_slice", "backfill", "priority"})
-"""Policies under which `latest_starts` holds for 95 of 100 jobs or more (bench/scheduling_forecast.py); under
+"""Policies under which `latest_starts` holds for 95 of 100 jobs or more (bench/policies/forecast.py); under
 the others jobs that come later go before too often."""
 
 _STILL_S = 3600.0

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
-from recovery_lives import NEVER_S, Recovery, parse_steps, strike, until
+from parts.recovery_lives import NEVER_S, Recovery, parse_steps, strike, until
 
 PEER = Path(__file__).parent / "peers" / "recovering.py"
 NODES = 3

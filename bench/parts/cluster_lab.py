@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from cluster_start import has_server
 from notebook import Notebook
+from parts.cluster_start import has_server
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.lab.cluster import SOCKET, UP_WITHIN_S, Images, LabCluster
 from tests.lab.machines import Lab, Node
 from tests.lab.machines.builder import build_engine

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
-from scheduling_real_jobs import Arrival
-from scheduling_real_runs import NODES, Result
+from real_jobs import Arrival
+from real_runs import NODES, Result
 
 from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.placement import placement

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[1]
+TREE = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE))
 
 from tests.service.api.conftest import serving  # noqa: E402

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from cluster_lab import Lab, Node
 from notebook import Notebook
+from parts.cluster_lab import Lab, Node
 
 NODES = 3
 LINK_MBIT = 1000

@@ -22,13 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
 
-from cluster_lab import lab_cluster, stage
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from notebook import running_cluster
+from parts.cluster_lab import lab_cluster, stage
+from parts.targets import Target, close
+from real_forecast import foretell
+from real_jobs import KINDS, Arrival, workload
+from real_runs import NODES, Result, lone_s, moves_s, put_in_force, run
 from recovery import our_jobs
-from scheduling_real_forecast import foretell
-from scheduling_real_jobs import KINDS, Arrival, workload
-from scheduling_real_runs import NODES, Result, lone_s, moves_s, put_in_force, run
-from targets import Target, close
 from tests.lab.faults import Jobs, administrator
 
 from minicluster_hub.simulator.model import Model

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import idle
-from cluster_lab import KNOWN, BenchCluster
 from notebook import Cluster, Notebook
+from parts.cluster_lab import KNOWN, BenchCluster
 
 SERVERS, JOBS = 50, 20
 AT_ONCE = 5

@@ -9,12 +9,15 @@ that had started by the expected start, "by the latest" by the moment that is to
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median, quantiles
 
-from targets import Target, close
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parts.targets import Target, close
 
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import JobView, Snapshot

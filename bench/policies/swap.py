@@ -13,19 +13,23 @@ import hashlib
 import os
 import re
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from notebook import Cluster, running_cluster
-from targets import Target, close
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parts.targets import Target, close
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import FIRST_USER
 
-GUIDE = Path(__file__).resolve().parents[1] / "docs" / "scheduling.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "scheduling.md"
 SWAP_BOUND_S = 1.0
 JOBS = 50
 CELL = b"pass"

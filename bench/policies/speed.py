@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,7 +20,9 @@ from itertools import product
 from math import inf
 from pathlib import Path
 
-from targets import Target, close
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from parts.targets import Target, close
 
 from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots

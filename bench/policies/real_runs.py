@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scheduling_real_jobs import DEVICE_S, EVERY, KINDS, Arrival, Kind
+from real_jobs import DEVICE_S, EVERY, KINDS, Arrival, Kind
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 from tests.lab.faults import Jobs
 from tests.lab.machines.processes import wait_for
 from tests.lab.recovering import steps
