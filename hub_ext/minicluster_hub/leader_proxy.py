@@ -187,9 +187,9 @@ def _onward(headers: HTTPHeaders) -> HTTPHeaders:
 
 
 # Who answers a request: this service or, while it stands by, the one that leads.
-# A service that stands by knows only whether it is well itself. All else is passed on, body and answer piece by
-# piece: the policy, the queue, who may read what is in the leader's memory. Agents are told to go to the leader
-# themselves: they know all services, and the way is shorter.
+# A follower knows only whether it is well itself. It passes all else on, body and answer piece by piece: the
+# policy, the queue and who may read what are in the leader's memory. Agents are sent to the leader: they know
+# all services, and the way is shorter.
 
 
 class Door(Router):

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Data sets: what users pushed, and which node has which."""

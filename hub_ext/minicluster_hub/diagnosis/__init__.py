@@ -1,1 +1,1 @@
-"""TODO"""
+"""Where ranks are and why a job is stuck, from their stacks: pure."""

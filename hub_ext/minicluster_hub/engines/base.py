@@ -141,7 +141,7 @@ class Engine(LoggingConfigurable):
         raise ImageUnknown(f"this engine cannot look up {reference}")
 
     def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
-        """Have an agent for data sets on each node (minicluster.runtime.node.data_agent). Called again and again.
+        """Have a data set agent (minicluster.runtime.node.data_agent) on each node. Called again and again.
 
         wanted: a job reads a data set. tokens: what each agent speaks for its node by.
         """

@@ -1,1 +1,1 @@
-"""TODO"""
+"""JupyterHub's side: how the hub of a Swarm is configured, its templates, its DNS."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The service's pages: handlers, templates, static files."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Who used how much, and who may: accounting, quotas, reservations, reports."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What all handlers share: login, limits, errors, files, routes as data."""

@@ -72,7 +72,7 @@ class CellPayload:
     gather: the names that come back as a list with each rank's value.
     versions: python, torch, cloudpickle, minicluster of the sender.
     packages: pins (as JSON) of what the ranks are to have besides their image.
-    parts: what is large of `names`, kept apart from it; then `names` is the rest (see minicluster.pickling.parts).
+    parts: what is large of `names`, kept apart; then `names` is the rest (see minicluster.pickling.parts).
     refers: parts that are elsewhere, of a cell that was read.
     sources: texts of other cells whose functions came along, for tracebacks.
     home: the notebook's folder, and what stayed there.

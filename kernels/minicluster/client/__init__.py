@@ -1,1 +1,1 @@
-"""TODO"""
+"""The one HTTP client of a notebook: connecting, credentials, event streams."""

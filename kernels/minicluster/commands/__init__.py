@@ -1,1 +1,1 @@
-"""TODO"""
+"""What `%distribute COMMAND` does."""

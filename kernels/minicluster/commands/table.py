@@ -64,24 +64,24 @@ class Command:
 
 
 _ROWS = (
-    Command("status", "commands:status", "your jobs and their states"),
-    Command("logs", "commands:logs", "the end of a rank's output", (_JOB, _RANK)),
-    Command("snapshots", "commands:snapshots", "what is kept of a job to go on from", (_JOB,)),
+    Command("status", "commands.jobs:status", "your jobs and their states"),
+    Command("logs", "commands.jobs:logs", "the end of a rank's output", (_JOB, _RANK)),
+    Command("snapshots", "commands.jobs:snapshots", "what is kept of a job to go on from", (_JOB,)),
     Command(
-        "files", "downloads:files", "what a job left in mc.output(): listed, or brought here",
+        "files", "commands.files:files", "what a job left in mc.output(): listed, or brought here",
         (_JOB, _PATH, _option("--to", "FOLDER", "bring them into this folder")),
     ),
-    Command("attach", "commands:attach", "a job's panel, and its results at the end", (_JOB,)),
-    Command("why", "commands:why", "why a job does not get on: who waits for whom", (_JOB,)),
-    Command("stop", "commands:stop", "end a job", (_JOB,)),
-    Command("result", "commands:result", "bring a job's results once more", (_JOB, _PULL)),
+    Command("attach", "commands.jobs:attach", "a job's panel, and its results at the end", (_JOB,)),
+    Command("why", "commands.jobs:why", "why a job does not get on: who waits for whom", (_JOB,)),
+    Command("stop", "commands.jobs:stop", "end a job", (_JOB,)),
+    Command("result", "commands.jobs:result", "bring a job's results once more", (_JOB, _PULL)),
     Command(
-        "run", "scripts:run", "run a script on all nodes, as torchrun does",
+        "run", "commands.scripts:run", "run a script on all nodes, as torchrun does",
         (*cell_arguments(), _SCRIPT), "[OPTIONS of a cell] SCRIPT [ARGUMENTS]",
     ),
-    Command("queue", "commands:queue", "why your jobs wait, your share, who is before you"),
-    Command("nodes", "commands:nodes", "the nodes and their slots"),
-    Command("gpus", "commands:gpus", "take the GPUs again that this notebook server left idle"),
+    Command("queue", "commands.jobs:queue", "why your jobs wait, your share, who is before you"),
+    Command("nodes", "commands.jobs:nodes", "the nodes and their slots"),
+    Command("gpus", "commands.jobs:gpus", "take the GPUs again that this notebook server left idle"),
     Command("images", "publishing.commands:images", "the images that ranks can run in"),
     Command(
         "publish", "publishing.commands:publish", "make an image of what you installed with pip",
@@ -97,18 +97,18 @@ _ROWS = (
         (_word("NAME", "a data set", offers="data"),),
     ),
     Command(
-        "storage", "storage:show", "what you keep with the job service, and what is largest",
+        "storage", "commands.storage:show", "what you keep with the job service, and what is largest",
         (Argument("--all", "everyone's (admins)", dest="all"),),
     ),
     Command(
-        "storage rm", "storage:remove", "remove for good what ended jobs keep; their story stays",
+        "storage rm", "commands.storage:remove", "remove for good what ended jobs keep; their story stays",
         (Argument("ID", "the numbers of jobs", str, dest="jobs", offers="jobs", rest=True),), "ID ...",
     ),
     Command(
-        "connect", "connect:connect", "connect a Jupyter outside of the hub",
+        "connect", "client.connect:connect", "connect a Jupyter outside of the hub",
         (_word("URL", "the hub's address, as in a browser", needed=False), _CA, _TRUST),
     ),
-    Command("disconnect", "connect:disconnect", "forget the token of the last connection"),
+    Command("disconnect", "client.connect:disconnect", "forget the token of the last connection"),
 )  # fmt: skip
 
 COMMANDS = {row.verb: row for row in _ROWS}

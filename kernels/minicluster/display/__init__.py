@@ -1,1 +1,1 @@
-"""TODO"""
+"""What a person sees of a job: panel, plots, tables, text."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Objects between the notebook and the ranks: one pickle, large parts apart."""

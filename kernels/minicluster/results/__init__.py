@@ -1,1 +1,1 @@
-"""TODO"""
+"""A job's result: read, unpickled and put into the notebook."""

@@ -1,4 +1,4 @@
-"""Configuration of the hub that tests/lab/servers/test_spawner.py runs in a container: the spawner, and no more."""
+"""Configuration of the hub that test_spawner.py runs in a container: the spawner, and no more."""
 
 import json
 import os

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 IMPORTS = """
 import numpy as np, torch
 from collections import OrderedDict, defaultdict, deque
-from tests.unit.drawn_kinds import Data, Listed, Plain, Slots
+from tests.unit.changes.drawn_kinds import Data, Listed, Plain, Slots
 """
 IMPORTED = ["np", "torch", "OrderedDict", "defaultdict", "deque", "Data", "Listed", "Plain", "Slots"]
 MADE = {

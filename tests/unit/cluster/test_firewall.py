@@ -197,7 +197,7 @@ until seen INPUT; do sleep 0.05; done
 echo mended
 kill $firewall; wait $firewall
 seen DOCKER-USER && echo stays
-{python} -c "from minicluster_hub.cluster import firewall; firewall.remove()"
+{python} -c "from minicluster_hub.cluster.firewall import program; program.remove()"
 iptables-nft -S
 """
 

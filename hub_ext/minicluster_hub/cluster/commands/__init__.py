@@ -1,1 +1,1 @@
-"""TODO"""
+"""The commands of `minicluster-cluster`: up, down, status, accounts, policy."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Ends tenants' containers on a node whose disk gets full."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What users' containers may reach of the machines' network."""

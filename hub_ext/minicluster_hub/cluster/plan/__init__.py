@@ -1,1 +1,1 @@
-"""TODO"""
+"""A cluster as data: choices in, Docker's services, networks, secrets and volumes out."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The container in which a lab's own policies run."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Queries about jobs: their gangs, reports, history, snapshots and artifacts."""

@@ -1,4 +1,4 @@
-"""Which owner has which blob, which jobs take it along. The bytes are files; see minicluster_hub.storage.blobs."""
+"""Which owner has which blob, and which jobs take it along. minicluster_hub.storage.blobs has the bytes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Queries about people: quotas, reservations, policies, notices, notebook servers."""
