@@ -26,7 +26,7 @@ from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.compare import Setting
 from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
-from minicluster_hub.simulator.replay import Rules, Simulation, Start
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, Start
 from minicluster_hub.simulator.traces import read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.work import Shape, TracedJob, works
@@ -121,9 +121,11 @@ def row(name: str, known: str, told: Told, got: Figures) -> str:
 
 def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobView]) -> Told:
     """Play the jobs through, and ask at each arrival."""
-    rules = Rules(LAB.topology(), policy(name), placement("locality"))
+    scheduler = SimulatedScheduler(LAB.topology(), policy(name), placement("locality"))
     start = Start(FreeSlots({node: range(count) for node, count in LAB.shape.by_node().items()}))
-    simulation = Simulation(rules, start, works(jobs, LAB.shape, LAB.model, elastic=rules.policy.elastic))
+    simulation = Simulation(
+        scheduler, start, works(jobs, LAB.shape, LAB.model, elastic=scheduler.policy.elastic)
+    )
     told, arrived = Told(), set[int]()
     while (ended := simulation.advance()) is not None:
         waits_s = {job.job_id: job.started_at - job.submitted_at for job in ended}
@@ -132,17 +134,19 @@ def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobV
         new = {job.job_id for job in here.waiting} - arrived
         arrived |= {job.job_id for job in here.jobs}
         if new:
-            ask(_seen(here, seen), rules, new, told, bounded=name in BOUNDED)
+            ask(_seen(here, seen), scheduler, new, told, bounded=name in BOUNDED)
     return told
 
 
-def ask(snapshot: Snapshot, rules: Rules, new: set[int], told: Told, *, bounded: bool) -> None:
+def ask(
+    snapshot: Snapshot, scheduler: SimulatedScheduler, new: set[int], told: Told, *, bounded: bool
+) -> None:
     def waits_s(starts: Mapping[int, float]) -> dict[int, float]:
         return {job_id: starts[job_id] - snapshot.now for job_id in new if job_id in starts}
 
-    told.expected_s |= waits_s(forecast(snapshot, rules.policy, rules.placement))
+    told.expected_s |= waits_s(forecast(snapshot, scheduler.policy, scheduler.placement))
     if bounded:
-        told.latest_s |= waits_s(latest_starts(snapshot, rules.policy, rules.placement))
+        told.latest_s |= waits_s(latest_starts(snapshot, scheduler.policy, scheduler.placement))
 
 
 def _seen(snapshot: Snapshot, seen: Callable[[JobView], JobView]) -> Snapshot:

@@ -20,7 +20,7 @@ from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.policies.time_slice import TimeSlice
 from minicluster_hub.simulator.compare import Setting
 from minicluster_hub.simulator.model import PowerLaw
-from minicluster_hub.simulator.replay import Rules, Simulation, Start
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, Start
 from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 LAB = Setting(Shape(3, 4))
@@ -108,10 +108,10 @@ def draw(path: Path, chosen: Policy, placed: str) -> None:
 
 def replay(chosen: Policy, placed: str) -> Iterator[Stretch]:
     """Yield what the jobs had, from one change of their places to the next."""
-    rules = Rules(LAB.topology(), chosen, placement(placed), LAB.model)
-    free = FreeSlots({node: range(count) for node, count in rules.topology.slots.items()})
+    scheduler = SimulatedScheduler(LAB.topology(), chosen, placement(placed), LAB.model)
+    free = FreeSlots({node: range(count) for node, count in scheduler.topology.slots.items()})
     offered = works(dozen(), LAB.shape, LAB.model, elastic=chosen.elastic)
-    simulation, had = Simulation(rules, Start(free), offered), dict[int, JobView]()
+    simulation, had = Simulation(scheduler, Start(free), offered), dict[int, JobView]()
     while simulation.advance() is not None:
         has = {job.job_id: job for job in simulation.snapshot().running}
         for job_id, before in had.items():

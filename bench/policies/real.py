@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from notebook import running_cluster
 from parts.cluster_lab import lab_cluster, stage
 from parts.targets import Target, close
-from real_forecast import foretell
+from real_forecast import forecast
 from real_jobs import KINDS, Arrival, workload
-from real_runs import NODES, Result, lone_s, moves_s, put_in_force, run
+from real_runs import NODES, Result, activate, lone_s, moves_s, run
 from recovery import our_jobs
 from tests.lab.faults import Jobs, administrator
 
@@ -89,12 +89,12 @@ def _service_options() -> tuple[str, ...]:
 
 def measure(jobs: Jobs) -> tuple[dict[str, dict[int, float]], Model]:
     """Return how long each kind takes alone on each number of nodes, and what a move costs."""
-    put_in_force(jobs, "fifo", "pack")
+    activate(jobs, "fifo", "pack")
     alone_s: dict[str, dict[int, float]] = {}
     for kind in KINDS:
         alone_s[kind.name] = {nodes: lone_s(jobs, kind, nodes) for nodes in SIZES}
         stage(f"{kind.name}: " + ", ".join(f"{s:.1f} s on {n}" for n, s in alone_s[kind.name].items()))
-    put_in_force(jobs, "elastic_fifo", "pack")
+    activate(jobs, "elastic_fifo", "pack")
     costs_s = moves_s(jobs, MOVES)
     stage("changes of size cost " + ", ".join(f"{cost_s:.1f} s" for cost_s in costs_s))
     return alone_s, Model(restart_s=fmean(costs_s), min_run_s=MIN_RUN_S)
@@ -112,8 +112,8 @@ def compare(
     for number, arrivals in enumerate(loads, 1):
         for name in policies:
             placement = PLACEMENTS[name]
-            foretold = foretell(arrivals, alone_s, (name, placement), model)
-            put_in_force(jobs, name, placement)
+            foretold = forecast(arrivals, alone_s, (name, placement), model)
+            activate(jobs, name, placement)
             real = run(jobs, arrivals)
             found[name].append((foretold, real))
             stage(f"{name}, workload {number}: {real}; foretold {foretold}")

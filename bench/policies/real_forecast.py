@@ -14,7 +14,7 @@ from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import Rules, simulate
+from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
 from minicluster_hub.simulator.work import Work
 
 
@@ -29,16 +29,16 @@ class Measured:
         return self.alone_s[1] / self.alone_s[slots]
 
 
-def foretell(
+def forecast(
     arrivals: Sequence[Arrival],
     alone_s: Mapping[str, Mapping[int, float]],
-    rules: tuple[str, str],
+    scheduler: tuple[str, str],
     model: Model,
 ) -> Result:
     """Replay a workload under a policy and a placement, the jobs with the ranges that the service sees."""
     topology = Topology({f"node-{number}": 1 for number in range(NODES)})
     works = [_work(number, arrival, alone_s, model) for number, arrival in enumerate(arrivals, 1)]
-    chosen = Rules(topology, policy(rules[0]), placement(rules[1]), model)
+    chosen = SimulatedScheduler(topology, policy(scheduler[0]), placement(scheduler[1]), model)
     outcomes = simulate(works, chosen).outcomes
     return Result(
         max(job.ended_at for job in outcomes),

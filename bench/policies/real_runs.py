@@ -32,7 +32,7 @@ class Result:
     moves: float
 
 
-def put_in_force(jobs: Jobs, policy: str, placement: str) -> None:
+def activate(jobs: Jobs, policy: str, placement: str) -> None:
     choice = {"policy": policy, "placement": placement}
     jobs.http.put("api/policy", json=choice).raise_for_status()
 

@@ -143,7 +143,7 @@ class MiniclusterHub(
     pip_index_url = Unicode(
         help="A mirror of PyPI, told to jobs and notebook servers as PIP_INDEX_URL; empty: pip's own."
     ).tag(config=True)
-    keeper_token_file = Unicode(
+    data_agent_token_file = Unicode(
         help="File with the token of the nodes' keepers of data sets; by default one made in the data folder."
     ).tag(config=True)
     data_grace_s = Float(
@@ -215,13 +215,13 @@ class MiniclusterHub(
 
     async def serve(self) -> None:
         """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
-        from minicluster_hub.wiring import Parts
+        from minicluster_hub.wiring import Wiring
 
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         sockets = self.bind()
-        parts = Parts.open(self, self.url_for_tasks(sockets))
+        parts = Wiring.open(self, self.url_for_tasks(sockets))
         try:
             await parts.run(sockets, stopped)
         finally:
@@ -254,15 +254,15 @@ class MiniclusterHub(
         """Return the secret that signs cookies; kept, so that logins outlive a restart."""
         return self._kept_secret("cookie_secret")
 
-    def keeper_token(self) -> str:
+    def data_agent_token(self) -> str:
         """Return what opens the keepers' part of the API. Raises ServiceBroken."""
-        if not self.keeper_token_file:
+        if not self.data_agent_token_file:
             return self._kept_secret("keeper_token").hex()
         try:
-            return Path(self.keeper_token_file).read_text().strip()
+            return Path(self.data_agent_token_file).read_text().strip()
         except OSError as error:
             raise ServiceBroken(
-                f"the keepers' token cannot be read: {self.keeper_token_file}: {error.strerror}"
+                f"the keepers' token cannot be read: {self.data_agent_token_file}: {error.strerror}"
             ) from error
 
     def _kept_secret(self, name: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.jobs.records import TaskState
 from minicluster_hub.listeners import ServiceBroken, bind
 
@@ -23,10 +23,10 @@ class FormerAgents:
         self._bind_url = bind_url
         self._log = log
 
-    async def run(self, server: HTTPServer, board: Board) -> None:
+    async def run(self, server: HTTPServer, status_cache: StatusCache) -> None:
         """Return when none is left; at once where there is none."""
-        await board.looked.wait()
-        if not self._bind_url or not self._live(board):
+        await status_cache.looked.wait()
+        if not self._bind_url or not self._live(status_cache):
             return
         try:
             server.add_sockets(bind(self._bind_url))
@@ -34,23 +34,25 @@ class FormerAgents:
             self._log.error("tasks of the former release are not answered, and start again: %s", error)
             return
         self._log.info("tasks of the former release live: they are answered at %s", self._bind_url)
-        await self._ended(board)
+        await self._ended(status_cache)
         server.stop()
         await server.close_all_connections()
         self._log.info("no task of the former release lives: plain HTTP is no longer answered")
 
-    async def _ended(self, board: Board) -> None:
-        async with board.changes.listen() as listener:
-            while self._live(board):
+    async def _ended(self, status_cache: StatusCache) -> None:
+        async with status_cache.changes.listen() as listener:
+            while self._live(status_cache):
                 await listener.wait(None)
 
-    def _live(self, board: Board) -> bool:
-        newest = self._newest(board)
-        return any(task.id <= newest and task.state is not TaskState.ENDED for task in board.world.tasks)
+    def _live(self, status_cache: StatusCache) -> bool:
+        newest = self._newest(status_cache)
+        return any(
+            task.id <= newest and task.state is not TaskState.ENDED for task in status_cache.world.tasks
+        )
 
-    def _newest(self, board: Board) -> int:
+    def _newest(self, status_cache: StatusCache) -> int:
         if not self._file.exists():
             fresh = self._file.with_suffix(".new")
-            fresh.write_text(str(max((task.id for task in board.world.tasks), default=0)))
+            fresh.write_text(str(max((task.id for task in status_cache.world.tasks), default=0)))
             fresh.replace(self._file)
         return int(self._file.read_text())

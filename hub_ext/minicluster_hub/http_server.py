@@ -31,8 +31,8 @@ from tornado.routing import Router, URLSpec
 from tornado.web import Application, RedirectHandler, RequestHandler
 
 from minicluster_hub.api.table import API_ROUTES
-from minicluster_hub.control.leader_election import Duty
-from minicluster_hub.leader_proxy import Door, as_it_came
+from minicluster_hub.control.leader_election import LeaderElection
+from minicluster_hub.leader_proxy import LeaderRouter, as_it_came
 from minicluster_hub.pages import handlers
 from minicluster_hub.support.tls import ServiceTls
 from minicluster_hub.web.auth import LoginCallback
@@ -53,7 +53,7 @@ PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "storage", handlers.StoragePage, "Storage", **_PAGE),
     Route("GET", "queue", handlers.QueuePage, "Queue", **_PAGE),
 )
-_AGENTS = (Who.TASK, Who.KEEPER, Who.MACHINE)
+_AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
 _NO_PAGE = {"GET": Route("GET", "other", handlers.NoPage, "No page", **_PAGE)}
 
 
@@ -86,12 +86,16 @@ class Servers:
         return [server for server in (self.users, self.agents, self.former) if server is not None]
 
 
-def make_servers(context: Context, cookie_secret: bytes, duty: Duty, tls: ServiceTls | None) -> Servers:
+def make_servers(
+    context: Context, cookie_secret: bytes, leader_election: LeaderElection, tls: ServiceTls | None
+) -> Servers:
     """Return the servers of one service. tls: of the agents' one. Raises OSError."""
     asks = tls.client() if tls else None
-    agents = Door(_application(context, agent_specs(context)), duty, context.prefix, of_users=False)
+    agents = LeaderRouter(
+        _application(context, agent_specs(context)), leader_election, context.prefix, of_users=False
+    )
     specs = url_specs(context, agents=tls is None)
-    users = Door(_application(context, specs, cookie_secret), duty, context.prefix, asks)
+    users = LeaderRouter(_application(context, specs, cookie_secret), leader_election, context.prefix, asks)
     limits, of_agents = context.limits, _Connections(context.limits.connections)
     inside = _Inside(agents, users, of_agents)
     return Servers(
@@ -109,7 +113,7 @@ def make_server(context: Context, cookie_secret: bytes) -> HTTPServer:
 class _Inside(Router):
     """The agents' listener: whoever shows the job service's own certificate passes on what users ask."""
 
-    def __init__(self, agents: Door, users: Door, connections: _Connections) -> None:
+    def __init__(self, agents: LeaderRouter, users: LeaderRouter, connections: _Connections) -> None:
         self._agents = agents
         self._users = users
         self._connections = connections
@@ -250,7 +254,7 @@ class _Watched(HTTPMessageDelegate):
             self._end = None
 
 
-def _proxied(users: Application | Door, limits: ApiLimits) -> HTTPServer:
+def _proxied(users: Application | LeaderRouter, limits: ApiLimits) -> HTTPServer:
     """Return a server that believes what the hub's proxy says of who asks: all come from its address."""
     watch = _Watch(users, limits.body_stalled_s)
     return HTTPServer(watch, xheaders=True, idle_connection_timeout=limits.idle_s, **_LIMITS)

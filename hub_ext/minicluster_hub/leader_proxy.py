@@ -20,7 +20,7 @@ from tornado.routing import Router
 from tornado.tcpclient import TCPClient
 from tornado.web import Application
 
-from minicluster_hub.control.leader_election import Duty
+from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.web.errors import ApiError, answer
 
 PASSED_ON = "Minicluster-Passed-On"
@@ -47,7 +47,7 @@ class Refusal(HTTPMessageDelegate):
         refuse(self._request, self._error)
 
 
-class PassOn(HTTPMessageDelegate):
+class LeaderProxy(HTTPMessageDelegate):
     """One request on its way to `url`. Answers with `error` when that service does not.
 
     moved: set when another service leads, so that nobody waits for one that is frozen.
@@ -192,7 +192,7 @@ def _onward(headers: HTTPHeaders) -> HTTPHeaders:
 # all services, and the way is shorter.
 
 
-class Door(Router):
+class LeaderRouter(Router):
     """Takes each request to who answers it. tls: what one job service shows another.
 
     of_users: users come in here, too; else what is not for agents is not passed on, but unknown.
@@ -201,14 +201,14 @@ class Door(Router):
     def __init__(
         self,
         inside: Application,
-        duty: Duty,
+        leader_election: LeaderElection,
         prefix: str,
         tls: ssl.SSLContext | None = None,
         *,
         of_users: bool = True,
     ) -> None:
         self._inside = inside
-        self._duty = duty
+        self._leader_election = leader_election
         self._prefix = prefix
         self._tls = tls
         self._of_users = of_users
@@ -216,13 +216,15 @@ class Door(Router):
     def find_handler(self, request: HTTPServerRequest, **_kwargs: object) -> HTTPMessageDelegate:
         path = request.path.removeprefix(self._prefix)
         of_agents = path.startswith(_TASKS)
-        if self._duty.leads or path == _OWN or not (of_agents or self._of_users):
+        if self._leader_election.leads or path == _OWN or not (of_agents or self._of_users):
             return self._inside.find_handler(request)
         if of_agents:
-            return Refusal(request, not_leading(self._duty.leader_url))
-        if not self._duty.leader_url or PASSED_ON in request.headers:
+            return Refusal(request, not_leading(self._leader_election.leader_url))
+        if not self._leader_election.leader_url or PASSED_ON in request.headers:
             return Refusal(request, nobody_leads())
-        return PassOn(request, self._duty.leader_url, self._duty.moved, nobody_leads(), self._tls)
+        return LeaderProxy(
+            request, self._leader_election.leader_url, self._leader_election.moved, nobody_leads(), self._tls
+        )
 
 
 def not_leading(leader_url: str) -> ApiError:

@@ -18,7 +18,7 @@ from minicluster.wire import JobState, NodeList, SlotUse
 from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.jobs.records import EventRecord, JobRecord, World
 from minicluster_hub.store import Store, StoreError
-from minicluster_hub.support.notifier import Bell
+from minicluster_hub.support.notifier import Notifier
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600)
 
@@ -165,10 +165,10 @@ class JobWatch:
         self._log = log
         self._open = {job.id: job.state is not JobState.QUEUED for job in store.world().jobs}
 
-    async def run(self, changes: Bell) -> None:
-        async with changes.listen() as listener:
+    async def run(self, changes: Notifier) -> None:
+        async with changes.listen() as subscription:
             while True:
-                self._look([key for key in await listener.wait(None) if isinstance(key, int)])
+                self._look([key for key in await subscription.wait(None) if isinstance(key, int)])
 
     def _look(self, job_ids: list[int]) -> None:
         try:

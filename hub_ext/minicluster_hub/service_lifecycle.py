@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster_hub.control.leader_election import Duty
+from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.servers.idle_watch import IdleWatch
 from minicluster_hub.storage.artifacts import Retention
 from minicluster_hub.storage.retention import OldJobsRemoval
@@ -14,15 +14,15 @@ from minicluster_hub.web.context import Context
 
 
 @dataclass(frozen=True)
-class Shift:
+class ServiceLifecycle:
     """See the module."""
 
     context: Context
-    duty: Duty
+    leader_election: LeaderElection
 
     async def run(self) -> None:
         """Raises NotLeading when another service leads, and what the reconciler dies of."""
-        await self.duty.taken()
+        await self.leader_election.taken()
         self.context.log.info("this job service leads from now on")
         await self._lead()
 
@@ -30,7 +30,7 @@ class Shift:
         """Only the leader sweeps: another one's uploads are under way until then."""
         self._forget_known()
         await asyncio.to_thread(self._sweep)
-        acting = self.duty.kept(), self._open_to_all(), self.context.reconciler.run()
+        acting = self.leader_election.kept(), self._open_to_all(), self.context.reconciler.run()
         await _while_all_run(
             *acting,
             self._retention().run(),
@@ -38,12 +38,12 @@ class Shift:
             self._offer_images(),
             self.context.data_sets.run(),
             self._idle_watch().run(),
-            self.context.post.run(self.context.board.changes),
+            self.context.post.run(self.context.status_cache.changes),
         )
 
     async def _open_to_all(self) -> None:
-        await self.context.board.looked.wait()
-        self.duty.begin()
+        await self.context.status_cache.looked.wait()
+        self.leader_election.begin()
         await asyncio.get_running_loop().create_future()
 
     async def _offer_images(self) -> None:
@@ -69,7 +69,7 @@ class Shift:
         store = self.context.store
         store.owners.forget_known()
         store.claims.forget_known()
-        self.context.reconciler.accounts.allowed.forget_known()
+        self.context.reconciler.accounting.allowed.forget_known()
         self.context.storage.forget_known()
 
     def _sweep(self) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 from jupyterhub.httpclient import JupyterHubHTTPClient
 
 from minicluster.wire import PolicyChoice
-from minicluster_hub.control.leader_election import Duty
+from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.control.stall_watch import StallWatch
 from minicluster_hub.datasets.manager import DataSetFiles
-from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.former_agents import FormerAgents
 from minicluster_hub.http_server import Servers, make_servers
 from minicluster_hub.hub.dns_client import client_options
@@ -24,12 +24,12 @@ from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.listeners import Sockets
 from minicluster_hub.metrics import JobWatch, Metrics
-from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.errors import ChoiceRefused
-from minicluster_hub.policy.what_if_worker import Shadowing
+from minicluster_hub.policy.what_if_worker import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.service_lifecycle import Shift
+from minicluster_hub.service_lifecycle import ServiceLifecycle
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Wiring:
     """What `app` wires. `open` raises what the parts raise when they cannot be opened."""
 
     context: Context
     servers: Servers
-    duty: Duty
+    leader_election: LeaderElection
     former: FormerAgents
 
     @classmethod
@@ -66,37 +66,37 @@ class Parts:
         registries = RegistrySettings(parent=app).registries()
         store, clock, engine = Store.open(app.database_url()), SteadyClock(), app.make_engine()
         catalogue = Catalogue(store, engine, registries, clock, app.log, app.publishing)  # pyright: ignore[reportArgumentType]
-        rules = _rules(app, store, clock)
+        policy_manager = _policy_manager(app, store, clock)
         reconciler = Reconciler(
             store,
             engine,
-            rules=rules,
-            accounts=app.accounts(store),
+            policy_manager=policy_manager,
+            accounting=app.accounting(store),
             service_url=",".join(dict.fromkeys([task_url, *app.task_urls])),
             limits=app.limits,
             log=app.log,
             clock=clock,
-            keepers=Keepers(app.keeper_token(), clock),
+            data_set_tracker=DataSetTracker(app.data_agent_token(), clock),
         )
         context = _context(app, hub_auth, store, reconciler, clock, catalogue)
-        reconciler.board.paces.recall = context.logs.last_records
-        duty = Duty(store.compete(task_url), context.log)
-        servers = make_servers(context, secret, duty, app.tls)
+        reconciler.status_cache.progress_rates.recall = context.logs.last_records
+        leader_election = LeaderElection(store.compete(task_url), context.log)
+        servers = make_servers(context, secret, leader_election, app.tls)
         former = FormerAgents(app.service_dir / "last_plain_task", app.former_bind_url, context.log)
-        return cls(context, servers, duty, former)
+        return cls(context, servers, leader_election, former)
 
     async def run(self, sockets: Sockets, stopped: asyncio.Event) -> None:
         """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
         context = self.context
         watch = JobWatch(context.store, context.metrics, context.log)
-        stalls = StallWatch(context.store, context.board, context.clock, context.log)
+        stalls = StallWatch(context.store, context.status_cache, context.clock, context.log)
         stop = asyncio.ensure_future(stopped.wait())
-        looked = asyncio.ensure_future(context.board.looked.wait())
-        standing_by = asyncio.ensure_future(self.duty.stands_by.wait())
-        acting = asyncio.ensure_future(Shift(context, self.duty).run())
-        watching = asyncio.ensure_future(watch.run(context.board.changes))
+        looked = asyncio.ensure_future(context.status_cache.looked.wait())
+        standing_by = asyncio.ensure_future(self.leader_election.stands_by.wait())
+        acting = asyncio.ensure_future(ServiceLifecycle(context, self.leader_election).run())
+        watching = asyncio.ensure_future(watch.run(context.status_cache.changes))
         stalling = asyncio.ensure_future(stalls.run())
-        former = asyncio.ensure_future(self.former.run(self.servers.former, context.board))
+        former = asyncio.ensure_future(self.former.run(self.servers.former, context.status_cache))
         try:
             await _first(looked, standing_by, acting, watching, stop)
             self.servers.listen(sockets.users, sockets.agents)
@@ -118,7 +118,7 @@ class Parts:
         self.context.shadowing.close()
         self.context.post.close()
         await self.context.reconciler.close()
-        await self.duty.close()
+        await self.leader_election.close()
         self.context.store.close()
 
 
@@ -131,9 +131,11 @@ def _context(
     catalogue: Catalogue,
 ) -> Context:
     blobs = BlobFiles(app.service_dir / "blobs")
-    storage = app.storage(store, lambda owner: reconciler.accounts.quotas.storage_gb(owner), app.service_dir)
+    storage = app.storage(
+        store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
+    )
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
+    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -178,19 +180,21 @@ def _limits(app: MiniclusterHub) -> ApiLimits:
     )
 
 
-def _rules(app: MiniclusterHub, store: Store, clock: SteadyClock) -> Rules:
+def _policy_manager(app: MiniclusterHub, store: Store, clock: SteadyClock) -> PolicyManager:
     """Raises ValueError."""
     try:
         choice = PolicyChoice(policy=app.policy, placement=app.placement)
-        own = app.own_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]
-        return Rules(store, choice, clock, app.log, own)  # pyright: ignore[reportArgumentType]
+        own = app.custom_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]
+        return PolicyManager(store, choice, clock, app.log, own)  # pyright: ignore[reportArgumentType]
     except ChoiceRefused as refused:
         raise ValueError(f"{refused.message}. {refused.hint}") from refused
 
 
-def _shadowing(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> Shadowing:
+def _shadowing(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> WhatIfWorker:
     model = Model(min_run_s=app.min_run_s, half_life_s=app.usage_half_life_days * 86400)
-    return Shadowing(store, reconciler.rules, reconciler.board.node_views, clock, app.log, model)  # pyright: ignore[reportArgumentType]
+    return WhatIfWorker(
+        store, reconciler.policy_manager, reconciler.status_cache.node_views, clock, app.log, model
+    )  # pyright: ignore[reportArgumentType]
 
 
 async def _first(*works: asyncio.Future[Any]) -> None:

@@ -33,7 +33,7 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     queue = session.new_page()
     queue.goto(f"{site.url}{JOBS_PATH}queue")
     expect(queue.locator("#in-force")).to_have_text("backfill, pack")
-    put_in_force(queue, "fifo")
+    activate(queue, "fifo")
     site.put_notebook("queue.ipynb", FIRST, LARGE, SMALL)
     open_notebook(page, site.url, USER, "queue.ipynb")
     for index in range(3):
@@ -42,7 +42,7 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     expect(small).to_contain_text("first in the queue", timeout=JOB_MS)
     expect(queue.locator("#share")).to_contain_text("would be your fair share now", timeout=JOB_MS)
     expect(queue.locator("#my-jobs")).to_contain_text("(small): waits for job", timeout=JOB_MS)
-    put_in_force(queue, "backfill")
+    activate(queue, "backfill")
     expect(small).to_have_count(0, timeout=JOB_MS)
     expect(queue.get_by_role("row").filter(has_text="large")).to_be_visible()
 
@@ -67,7 +67,7 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     assert loading.value.path().read_text().startswith("owner,gpu_hours,slot_hours")
 
 
-def put_in_force(queue, policy):
+def activate(queue, policy):
     queue.locator("#policies").select_option(policy)
     queue.get_by_role("button", name="Put in force").click()
     expect(queue.locator("#in-force")).to_have_text(f"{policy}, pack")
@@ -86,6 +86,6 @@ def test_an_admin_puts_a_policy_of_the_labs_own_in_force(page, site):
     page.get_by_role("button", name="Put in force").click()
     expect(page.get_by_role("alert")).to_contain_text("wrong cannot be put in force: SyntaxError")
     expect(page.locator("#in-force")).to_have_text("backfill, pack")
-    put_in_force(page, "latest")
+    activate(page, "latest")
     expect(page.get_by_role("alert")).to_be_hidden()
-    put_in_force(page, "backfill")
+    activate(page, "backfill")

@@ -81,11 +81,11 @@ class House:
 
     def orders(self, task_id):
         """Answer as a held request is answered: from what the service last saw. Raises TaskOver."""
-        board = self.service.reconciler.board
-        task = next((one for one in board.world.tasks if one.id == task_id), None)
+        status_cache = self.service.reconciler.status_cache
+        task = next((one for one in status_cache.world.tasks if one.id == task_id), None)
         if task is None:
             raise TaskOver(f"task {task_id} is over")
-        return board.orders(task)
+        return status_cache.orders(task)
 
     def send(self, token, report):
         """Have a report travel: it may come late, and behind one that was sent after it."""
@@ -100,7 +100,7 @@ class House:
             task = self.store.task_by_token(digest(token))
             if task is None:
                 return
-            self.service.reconciler.board.orders(task)
+            self.service.reconciler.status_cache.orders(task)
             self.service.reconciler.heartbeat(task.id)
             if self.faulty.report(task, report, self.clock()):
                 self.service.reconciler.wake()

@@ -57,13 +57,13 @@ def jobs(standing: LabCluster) -> Iterator[Jobs]:
         found.stop_all()
         wait_idle(found)
         yield found
-        put_in_force(found, "backfill")
+        activate(found, "backfill")
         found.stop_all()
         wait_idle(found)
         check_nothing_of_jobs_left(standing)
 
 
-def put_in_force(jobs: Jobs, policy: str) -> None:
+def activate(jobs: Jobs, policy: str) -> None:
     answer = jobs.http.put("api/policy", json={"policy": policy, "placement": "pack"})
     assert answer.is_success and in_force(jobs) == policy, answer.text
 
@@ -106,7 +106,7 @@ def test_no_policy_touches_a_running_job_when_it_is_put_in_force(jobs: Jobs, sta
     before = all_containers(standing)
     reasons = set()
     for policy in ("backfill", "priority", "fair_share", "round_robin", "fifo"):
-        put_in_force(jobs, policy)
+        activate(jobs, policy)
         wait_for(lambda: bool(jobs.job(waiting)["reason"]), "a reason", WITHIN_S, 0.2)
         reasons.add(jobs.job(waiting)["reason"])
     assert all_containers(standing) == before
@@ -117,7 +117,7 @@ def test_no_policy_touches_a_running_job_when_it_is_put_in_force(jobs: Jobs, sta
 def test_a_job_makes_room_for_an_urgent_one_and_goes_on_on_another_node(
     jobs: Jobs, standing: LabCluster
 ) -> None:
-    put_in_force(jobs, "priority")
+    activate(jobs, "priority")
     others = [jobs.submit(ENDLESS, **WHOLE_NODES) for _ in standing.lab.nodes[1:]]
     for other in others:
         jobs.wait_log(other, "here")
@@ -134,7 +134,7 @@ def test_a_job_makes_room_for_an_urgent_one_and_goes_on_on_another_node(
 
 
 def test_an_elastic_job_shrinks_for_another_and_grows_back(jobs: Jobs) -> None:
-    put_in_force(jobs, "elastic_fifo")
+    activate(jobs, "elastic_fifo")
     job = jobs.submit(TRAINING, nodes={"min": 1, "max": 3}, **WHOLE_NODES)
     wait_snapshot(jobs, job)
     assert began(jobs, job, attempt=1) == (0, 6)
@@ -149,7 +149,7 @@ def test_an_elastic_job_shrinks_for_another_and_grows_back(jobs: Jobs) -> None:
 
 
 def test_a_policy_stays_in_force_when_the_service_starts_again(jobs: Jobs, standing: LabCluster) -> None:
-    put_in_force(jobs, "las")
+    activate(jobs, "las")
     killed = kill(standing, "service")
     wait_for(runs_again(standing, "service", killed), "the service", WITHIN_S, 0.5)
     assert jobs.wait(jobs.submit(SHORT))["state"] == "succeeded"

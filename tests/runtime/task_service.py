@@ -110,7 +110,7 @@ class TaskService:
             await self._server.close_all_connections()
             self._server = None
 
-    async def notify(self) -> None:
+    async def send_notices(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 
@@ -124,13 +124,13 @@ class TaskService:
         before = task.orders.run
         look = task.orders.look if run and before and run.attempt == before.attempt else 0
         task.orders = TaskOrders(version=str(int(task.orders.version) + 1), run=run, stop=stop, look=look)
-        await self.notify()
+        await self.send_notices()
 
     async def answer(self, task: Task, report: TaskReport) -> ReportAnswer:
         """Keep what a report says. Faults override this."""
         task.report, task.reports = report, task.reports + 1
         sizes = self.keep(report)
-        await self.notify()
+        await self.send_notices()
         attempt = self.attempts.get(report.attempt or 0)
         if attempt and attempt.failed:
             for other in attempt.tasks:

@@ -9,7 +9,7 @@ import torch
 
 from minicluster.runtime.rank import memory
 from minicluster.train.snapshots.session import SHARE
-from minicluster.train.snapshots.store import Shelf
+from minicluster.train.snapshots.store import SnapshotStore
 from minicluster.wire import BlobInfo, SnapshotRef, StopMode
 
 from .cluster import Cluster, Run
@@ -63,12 +63,12 @@ async def killed(run: Run) -> None:
     await run.over()
 
 
-def shelf(cluster: Cluster, number: int, job_id: int) -> Shelf:
+def snapshot_store(cluster: Cluster, number: int, job_id: int) -> SnapshotStore:
     environ = {
         "MINICLUSTER_TASK": cluster.label(number),
         "MINICLUSTER_SCRATCH": str(cluster.folder / f"task-{number}"),
     }
-    return Shelf(memory.job_folders(job_id, environ))
+    return SnapshotStore(memory.job_folders(job_id, environ))
 
 
 # In the middle of an epoch between two snapshots, and with the newest one at the very end of an epoch.
@@ -147,7 +147,7 @@ async def test_with_fewer_ranks_each_sample_of_the_epoch_is_seen_once(cluster: C
 @pytest.mark.asyncio
 async def test_a_node_that_lacks_the_snapshot_has_it_from_a_peer(cluster: Cluster) -> None:
     job_id = await stopped_at_3(cluster, 2)
-    shelf(cluster, 0, job_id).remove_all()
+    snapshot_store(cluster, 0, job_id).remove_all()
     resumed = await (await cluster.run(counting(0), nodes=3, job_id=job_id)).result()
     assert resumed["began_at"] == 3
     assert set(resumed["seen"]) == set(map(float, range(40))) - in_first_steps(2, 3)
@@ -156,7 +156,7 @@ async def test_a_node_that_lacks_the_snapshot_has_it_from_a_peer(cluster: Cluste
 @pytest.mark.asyncio
 async def test_damaged_files_are_passed_over(cluster: Cluster) -> None:
     job_id = await stopped_at_3(cluster, 1)
-    newest, older = shelf(cluster, 0, job_id).entries()
+    newest, older = snapshot_store(cluster, 0, job_id).entries()
     assert (newest.step, older.step) == (3, 2)
     data = next(newest.folder.glob("*.distcp"))
     damaged = bytearray(data.read_bytes())
@@ -174,7 +174,7 @@ async def test_an_agent_brings_the_newest_into_the_storage_and_another_goes_on_f
     await run.result()
     (told,) = run.attempt.tasks[0].report.snapshots
     assert (told.step, told.attempt, told.keep) == (20, run.attempt.id, 2)
-    shelf(cluster, 0, run.attempt.id).remove_all()
+    snapshot_store(cluster, 0, run.attempt.id).remove_all()
     ref = SnapshotRef(step=told.step, attempt=told.attempt, parts=(told.blob,))
     again = await cluster.run(counting(0), nodes=2, job_id=run.attempt.id, snapshot=ref)
     assert (await again.result())["began_at"] == 20
@@ -206,7 +206,7 @@ while go_on.item():
 async def test_the_interval_is_chosen_and_the_ranks_agree_on_it(cluster: Cluster) -> None:
     run = await cluster.run(AUTOMATIC, nodes=2)
     await run.result()
-    mine, peers = (shelf(cluster, number, run.attempt.id).entries() for number in (0, 1))
+    mine, peers = (snapshot_store(cluster, number, run.attempt.id).entries() for number in (0, 1))
     assert [entry.step for entry in mine] == [entry.step for entry in peers]
     assert len(mine) == 2
     assert mine[0].step - mine[1].step > 5, "a snapshot of nearly each step costs too much"

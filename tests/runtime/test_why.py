@@ -38,7 +38,7 @@ async def look(run: Run) -> dict[int, RankStack]:
                 found.update({stack.rank: stack for stack in task.report.stacks})
         return len(found) == run.attempt.world_size
 
-    await run.cluster.service.notify()
+    await run.cluster.service.send_notices()
     await run.cluster.service.until(all_answered)
     return found
 

@@ -50,8 +50,8 @@ class PostgresServer:
         init = [binaries / "initdb", "-D", data, "-A", "trust", "-U", "minicluster", "--no-sync"]
         subprocess.run([*self._as_account(), *init], check=True, capture_output=True, cwd=folder)
         if listen:
-            with (data / "pg_hba.conf").open("a") as rules:
-                rules.write("host all all 10.64.0.0/10 trust\n")
+            with (data / "pg_hba.conf").open("a") as policy_manager:
+                policy_manager.write("host all all 10.64.0.0/10 trust\n")
         settings = ["-c", f"listen_addresses={listen}", "-c", "fsync=off", "-c", "max_connections=60"]
         self._serve = [*self._as_account(), binaries / "postgres", "-D", data, "-k", folder, *settings]
         self.start()

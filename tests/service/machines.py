@@ -21,7 +21,7 @@ from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import NodeView, TaskView
-from minicluster_hub.policy.active_policy import BUILT_IN, Rules
+from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 
 from ..patience import WITHIN_S
 
@@ -73,7 +73,7 @@ async def service(store, machines, kind=MemoryEngine, own=None, **limits):
         store,
         engine,
         service_url="http://127.0.0.1:1/",
-        rules=Rules(store, BUILT_IN, time.time, logging.getLogger("minicluster-test"), own),
+        policy_manager=PolicyManager(store, BUILT_IN, time.time, logging.getLogger("minicluster-test"), own),
         # Silence is tested where there is no clock; here a busy machine would make it.
         limits=Limits(**{"heartbeat_timeout_s": 600.0, "boot_timeout_s": 600.0, **limits}),
     )
@@ -132,12 +132,12 @@ async def play_one(store, reconciler, machines):
     job = submit(store, nodes=1)
     reconciler.wake()
     assert (await play(store, reconciler, machines, job)).state is JobState.SUCCEEDED
-    return reconciler.rules.report()
+    return reconciler.policy_manager.report()
 
 
 def _act(store, reconciler, task, done, succeed):
     try:
-        orders = reconciler.board.orders(task)
+        orders = reconciler.status_cache.orders(task)
     except TaskOver:
         return
     if orders.run is None or done.get(task.id) == orders.run.attempt:

@@ -56,8 +56,8 @@ class OneService:
         self._environ = {**environ, "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:{port}"}
         self._kept = True
         self.start()
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
+        self._data_agent = threading.Thread(target=self._keep, daemon=True)
+        self._data_agent.start()
 
     def start(self):
         with self.log.open("ab") as log:
@@ -77,7 +77,7 @@ class OneService:
         self._kept = False
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
-        self._keeper.join(20)
+        self._data_agent.join(20)
         self.process.kill()
         self.process.wait(10)
 

@@ -12,7 +12,7 @@ from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer
 from minicluster_hub.api.feed import Cursor, Event, JobFeed
-from minicluster_hub.support.notifier import NODES, Listener
+from minicluster_hub.support.notifier import NODES, Subscription
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.open_streams import PendingTooMuch
@@ -28,7 +28,7 @@ class EventStream(UserHandler):
     def open(self) -> None:
         self._gone = False
         self._known_at = time.monotonic()
-        self._waker = Listener()
+        self._waker = Subscription()
         self._sent_at = time.monotonic()
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self.set_header("Cache-Control", "no-cache, no-transform")
@@ -143,7 +143,7 @@ class JobEventsHandler(EventStream):
         self._job_id = job_id
         feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(place))
         self.open()
-        changes, logs = self.context.board.changes, self.context.logs
+        changes, logs = self.context.status_cache.changes, self.context.logs
         async with (
             self.counted(),
             changes.listen(feed.job_id) as changed,
@@ -156,7 +156,7 @@ class JobEventsHandler(EventStream):
     def check_right(self) -> None:
         self.job_record(self._job_id)
 
-    async def _follow(self, feed: JobFeed, changed: Listener) -> None:
+    async def _follow(self, feed: JobFeed, changed: Subscription) -> None:
         """Send a change of the job at once, and output as often as the limits allow."""
         interval_s = self.context.limits.push_interval_s
         pushed_at, waiting = float("-inf"), True
@@ -181,7 +181,7 @@ class OverviewEventsHandler(EventStream):
         self.open()
         async with (
             self.counted(),
-            self.context.board.changes.listen(into=self._waker),
+            self.context.status_cache.changes.listen(into=self._waker),
         ):
             await self._send(": listening\n\n")
             await self._follow(owner)
@@ -199,9 +199,9 @@ class OverviewEventsHandler(EventStream):
                 await self.push(jobs)
             nodes_wait = nodes_wait or NODES in rung
             if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
-                await self.push([Event("nodes", self.context.board.overview.nodes())])
+                await self.push([Event("nodes", self.context.status_cache.overview.nodes())])
                 nodes_at, nodes_wait = time.monotonic(), False
 
     def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
         changed = [key for key in job_ids if isinstance(key, int)]
-        return [Event("job", text) for text in self.context.board.overview.jobs(changed, owner)]
+        return [Event("job", text) for text in self.context.status_cache.overview.jobs(changed, owner)]

@@ -62,7 +62,7 @@ class JobFeed:
         if record is None:
             return None
         self._take(record)
-        return self._context.board.job(record)
+        return self._context.status_cache.job(record)
 
     def news(self) -> Iterator[Event]:
         """Read the job again; yield it if its owner sees a change.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from minicluster.wire import RESULT_LEFT, Job, JobList, JobSpec, JobState, JobSubmit, JobWhy, StorageKind
-from minicluster_hub.api.messages import JobStory, StoryLine, check_kept
+from minicluster_hub.api.messages import HistoryLine, JobHistory, check_kept
 from minicluster_hub.api.storage.datasets import refused as data_refused
 from minicluster_hub.datasets.manager import DataSetRefused
 from minicluster_hub.diagnosis.why import explain
@@ -48,7 +48,7 @@ class JobsHandler(UserHandler):
         while left := limit - len(jobs):
             count = min(left, _AT_ONCE)
             records = self.context.store.jobs(owner, open_only=open_only, limit=count, before=before)
-            jobs += self.context.board.summaries(records)
+            jobs += self.context.status_cache.summaries(records)
             self._charge(sum(map(_read_chars, records)) // self.context.limits.answer_bytes)
             if len(records) < count:
                 break
@@ -60,7 +60,7 @@ class JobsHandler(UserHandler):
         request = self.parse(JobSubmit)
         known = self.context.store.job_of_key(self.user.name, request.idempotency_key)
         if known is not None:
-            self.reply(self.context.board.job(known))
+            self.reply(self.context.status_cache.job(known))
             return
         if self.user.groups is not None:
             self.context.store.owners.note(self.user.name, self.user.groups, self.context.clock())
@@ -68,9 +68,9 @@ class JobsHandler(UserHandler):
         record, new = self._kept(decided)
         if new:
             self.context.log.info("job %s: submitted by %s", record.id, record.owner)
-            self.context.board.changes.ring(record.id)
+            self.context.status_cache.changes.notify(record.id)
             self.context.reconciler.wake()
-        self.reply(self.context.board.job(record), 201 if new else 200)
+        self.reply(self.context.status_cache.job(record), 201 if new else 200)
 
     def _kept(self, request: JobSubmit) -> tuple[JobRecord, bool]:
         """Write the job's row, which counts as a file does. Raises OverQuota, DiskReserved."""
@@ -103,15 +103,15 @@ class JobsHandler(UserHandler):
         return decided.model_copy(update=chosen)
 
     def _open_nodes(self) -> tuple[NodeView, ...]:
-        bookings, context = self.context.reconciler.bookings, self.context
-        return bookings.open_nodes(context.board.node_views(), context.clock())
+        reservations, context = self.context.reconciler.reservations, self.context
+        return reservations.open_nodes(context.status_cache.node_views(), context.clock())
 
     def _submitter(self) -> Submitter:
         name, context = self.user.name, self.context
         return Submitter(
             context.store.count_open_jobs(name),
             self.user.has(Scope.ADMIN),
-            context.reconciler.accounts.quotas.at_door(name),
+            context.reconciler.accounting.quotas.at_door(name),
         )
 
 
@@ -119,7 +119,7 @@ class JobHandler(UserHandler):
     """One job."""
 
     def get(self, job_id: str) -> None:
-        self.reply(self.context.board.job(self.job_record(job_id)))
+        self.reply(self.context.status_cache.job(self.job_record(job_id)))
 
 
 class StopHandler(UserHandler):
@@ -129,7 +129,7 @@ class StopHandler(UserHandler):
         record = self.job_record(job_id)
         if not record.state.terminal:
             record = self._ask(record)
-        self.reply(self.context.board.job(record))
+        self.reply(self.context.status_cache.job(record))
 
     def _ask(self, record: JobRecord) -> JobRecord:
         reason = f"stop asked for by {self.user.name}"
@@ -139,15 +139,15 @@ class StopHandler(UserHandler):
             return self.job_record(str(record.id))  # it ended in the meantime
 
 
-class StoryHandler(UserHandler):
+class HistoryHandler(UserHandler):
     """What happened to a job so far, page by page."""
 
     def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
         limit = self.query_int("limit", 200, low=1, high=1000)
         lines = self.context.store.events(record.id, self.query_int("after", 0), limit + 1)
-        told = (StoryLine(id=line.id, at=line.at, kind=line.kind, text=line.text) for line in lines[:limit])
-        self.reply(JobStory(lines=tuple(told), more=len(lines) > limit))
+        told = (HistoryLine(id=line.id, at=line.at, kind=line.kind, text=line.text) for line in lines[:limit])
+        self.reply(JobHistory(lines=tuple(told), more=len(lines) > limit))
 
 
 class LogHandler(UserHandler, FileReply):
@@ -214,14 +214,14 @@ class WhyHandler(UserHandler):
     """One sentence on a job, and the stacks of its ranks while it runs."""
 
     async def get(self, job_id: str) -> None:
-        job = self.context.board.job(self.job_record(job_id))
+        job = self.context.status_cache.job(self.job_record(job_id))
         if job.state is JobState.RUNNING:
             self.reply(await self._look(job))
         else:
             self.reply(JobWhy(job_id=job.id, state=job.state, sentence=_known(job), hint=_hint(job)))
 
     async def _look(self, job: Job) -> JobWhy:
-        stacks = await self.context.board.look(job.id)
+        stacks = await self.context.status_cache.look(job.id)
         why = explain(stacks)
         return JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
 

@@ -8,17 +8,17 @@ from minicluster_hub.storage.artifacts import DAY_S
 from minicluster_hub.web.errors import ApiError
 
 
-class StoryLine(Message):
+class HistoryLine(Message):
     id: int
     at: float
     kind: str
     text: str
 
 
-class JobStory(Message):
+class JobHistory(Message):
     """A page of a job's events in order. more: the next page begins `after` the last of these."""
 
-    lines: tuple[StoryLine, ...]
+    lines: tuple[HistoryLine, ...]
     more: bool = False
 
 

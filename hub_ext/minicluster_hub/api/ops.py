@@ -72,7 +72,7 @@ class AboutHandler(UserHandler):
                 scopes=tuple(self.user.model.get("scopes", ())),
                 wire_version=WIRE_VERSION,
                 release=version("minicluster"),
-                ranks=self.context.store.environments.of(image) or self.context.board.environment(),
+                ranks=self.context.store.environments.of(image) or self.context.status_cache.environment(),
             )
         )
 
@@ -82,14 +82,14 @@ class AboutHandler(UserHandler):
 
 class NodesHandler(UserHandler):
     def get(self) -> None:
-        self.reply(self.context.board.nodes())
+        self.reply(self.context.status_cache.nodes())
 
 
 class NodeAddressesHandler(OpenHandler):
     """For the nodes' firewalls, on the agents' port. Whoever is on the machines' network sees them anyway."""
 
     def get(self) -> None:
-        nodes = self.context.board.node_views()
+        nodes = self.context.status_cache.node_views()
         addresses = {node.address for node in nodes if node.address}
-        addresses |= self.context.board.keepers.addresses(node.name for node in nodes)
+        addresses |= self.context.status_cache.data_set_tracker.addresses(node.name for node in nodes)
         self.reply(NodeAddresses(addresses=tuple(sorted(addresses))))

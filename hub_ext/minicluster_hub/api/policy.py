@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minicluster.wire import PolicyChoice, PolicyReport, ShadowReport
+from minicluster.wire import PolicyChoice, PolicyReport, WhatIfReport
 from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
@@ -25,13 +25,13 @@ class PolicyHandler(UserHandler):
 
     def _report(self) -> PolicyReport:
         """Return what is in force; what others would have done is for admins' eyes."""
-        report = self.context.reconciler.rules.report()
+        report = self.context.reconciler.policy_manager.report()
         if not self.user.has(Scope.ADMIN):
             return report
         return report.model_copy(update={"shadow": self.context.shadowing.latest})
 
 
-class ShadowHandler(UserHandler):
+class WhatIfHandler(UserHandler):
     """What other policies would have done; it takes some seconds."""
 
     async def get(self) -> None:
@@ -59,9 +59,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/policy/shadow",
-        ShadowHandler,
+        WhatIfHandler,
         "What each policy would have done with the last week's jobs",
         scope=Scope.ADMIN,
-        answer=ShadowReport,
+        answer=WhatIfReport,
     ),
 )

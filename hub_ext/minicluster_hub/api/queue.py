@@ -13,16 +13,16 @@ class MyQueueHandler(UserHandler):
 
     def get(self) -> None:
         context, now = self.context, self.context.clock()
-        accounts = context.reconciler.accounts
+        accounting = context.reconciler.accounting
         known = Known(
             now=now,
-            world=context.board.world,
-            waits=context.board.waits(),
-            planned=context.board.planned,
-            usage=accounts.usage(now),
-            quotas=accounts.quotas,
-            gpu_hours=accounts.gpu_hours(self.user.name, now),
-            policy=context.reconciler.rules.in_force.choice.policy,
+            world=context.status_cache.world,
+            waits=context.status_cache.waits(),
+            planned=context.status_cache.planned,
+            usage=accounting.usage(now),
+            quotas=accounting.quotas,
+            gpu_hours=accounting.gpu_hours(self.user.name, now),
+            policy=context.reconciler.policy_manager.in_force.choice.policy,
         )
         self.reply(my_queue(self.user.name, known))
 

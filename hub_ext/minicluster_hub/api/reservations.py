@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from minicluster.wire import Claim, ClaimList, DrainNode, MakeClaim, NodeList
+from minicluster.wire import DrainNode, MakeReservation, NodeList, Reservation, ReservationList
 from minicluster_hub.support.notifier import NODES
-from minicluster_hub.usage.reservations import BookingRefused, Bookings
+from minicluster_hub.usage.reservations import ReservationBook, ReservationRefused
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Route, Scope
@@ -14,36 +14,40 @@ class ClaimsBase(UserHandler):
     """Base: a change is seen by the scheduler and the pages at once."""
 
     @property
-    def bookings(self) -> Bookings:
-        return self.context.reconciler.bookings
+    def reservations(self) -> ReservationBook:
+        return self.context.reconciler.reservations
 
     def changed(self) -> None:
-        self.context.board.changes.ring(NODES)
+        self.context.status_cache.changes.notify(NODES)
         self.context.reconciler.wake()
 
 
-class ClaimsHandler(ClaimsBase):
+class ReservationsHandler(ClaimsBase):
     """All of them, and new ones."""
 
     def get(self) -> None:
-        self.reply(self.bookings.shown(self.context.clock()))
+        self.reply(self.reservations.shown(self.context.clock()))
 
     def post(self) -> None:
-        ask, context = self.parse(MakeClaim), self.context
+        ask, context = self.parse(MakeReservation), self.context
         try:
-            made = self.bookings.make(ask, context.board.node_views(), self.user.name, context.clock())
-        except BookingRefused as refused:
+            made = self.reservations.make(
+                ask, context.status_cache.node_views(), self.user.name, context.clock()
+            )
+        except ReservationRefused as refused:
             raise ApiError(422, refused.code, refused.message, refused.hint) from refused
         self.changed()
         self.reply(made, 201)
 
 
-class ClaimHandler(ClaimsBase):
+class ReservationHandler(ClaimsBase):
     """One of them, taken back."""
 
-    def delete(self, claim_id: str) -> None:
-        if not self.bookings.take_back(int(claim_id), self.user.name, self.context.clock()):
-            raise ApiError(404, "unknown_claim", f"there is no claim {claim_id}", "GET api/claims lists them")
+    def delete(self, reservation_id: str) -> None:
+        if not self.reservations.take_back(int(reservation_id), self.user.name, self.context.clock()):
+            raise ApiError(
+                404, "unknown_claim", f"there is no claim {reservation_id}", "GET api/claims lists them"
+            )
         self.changed()
         self.set_status(204)
         self.finish()
@@ -55,10 +59,10 @@ class DrainHandler(ClaimsBase):
     def post(self, node: str) -> None:
         ask, context = self.parse(DrainNode), self.context
         try:
-            made = self.bookings.drain(
-                node, ask.note, context.board.node_views(), self.user.name, context.clock()
+            made = self.reservations.drain(
+                node, ask.note, context.status_cache.node_views(), self.user.name, context.clock()
             )
-        except BookingRefused as refused:
+        except ReservationRefused as refused:
             raise ApiError(404, refused.code, refused.message, refused.hint) from refused
         self.changed()
         self.reply(made)
@@ -70,36 +74,38 @@ class UndrainHandler(ClaimsBase):
     def post(self, node: str) -> None:
         context = self.context
         try:
-            self.bookings.undrain(node, context.board.node_views(), self.user.name, context.clock())
-        except BookingRefused as refused:
+            self.reservations.undrain(
+                node, context.status_cache.node_views(), self.user.name, context.clock()
+            )
+        except ReservationRefused as refused:
             raise ApiError(404, refused.code, refused.message, refused.hint) from refused
         self.changed()
-        self.reply(context.board.nodes())
+        self.reply(context.status_cache.nodes())
 
 
 ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/claims",
-        ClaimsHandler,
+        ReservationsHandler,
         "Reservations, maintenance windows and drained nodes",
         scope=Scope.READ,
-        answer=ClaimList,
+        answer=ReservationList,
     ),
     Route(
         "POST",
         "api/claims",
-        ClaimsHandler,
+        ReservationsHandler,
         "Reserve slots, or announce maintenance of nodes",
         scope=Scope.ADMIN,
-        body=MakeClaim,
-        answer=Claim,
+        body=MakeReservation,
+        answer=Reservation,
         status=201,
     ),
     Route(
         "DELETE",
-        "api/claims/{claim_id}",
-        ClaimHandler,
+        "api/claims/{reservation_id}",
+        ReservationHandler,
         "Take a reservation, a window or a drain back",
         scope=Scope.ADMIN,
         status=204,
@@ -111,7 +117,7 @@ ROUTES: tuple[Route, ...] = (
         "Let a node take nothing new; jobs that can be moved leave it",
         scope=Scope.ADMIN,
         body=DrainNode,
-        answer=Claim,
+        answer=Reservation,
     ),
     Route(
         "POST",

@@ -31,7 +31,7 @@ from minicluster_hub.api import (
     tasks,
     usage,
 )
-from minicluster_hub.api.messages import Health, JobStory, NodeAddresses
+from minicluster_hub.api.messages import Health, JobHistory, NodeAddresses
 from minicluster_hub.api.storage import artifacts, blobs, datasets, report, snapshots
 from minicluster_hub.api.storage.images import ROUTES as IMAGE_ROUTES
 from minicluster_hub.web.route import Query, Route, Scope, Who
@@ -92,10 +92,10 @@ API_ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/jobs/{job_id}/story",
-        jobs.StoryHandler,
+        jobs.HistoryHandler,
         "What happened to a job, page by page",
         scope=_READ,
-        answer=JobStory,
+        answer=JobHistory,
         query=_AFTER_LINE,
     ),
     Route(

@@ -81,7 +81,7 @@ class TaskHandler(ServiceHandler):
     def orders(self, task: TaskRecord) -> TaskOrders:
         """Return the task's orders. Raises ApiError (410) when it is over."""
         try:
-            return self.context.board.orders(task)
+            return self.context.status_cache.orders(task)
         except TaskOver as error:
             raise _over(str(error)) from error
 
@@ -125,9 +125,9 @@ class ReportHandler(TaskHandler):
         if on_it is not None:
             sizes = self._keep_or_say(on_it, report)
             self._hear_records(on_it, report)
-            self.context.board.annotate(on_it.job_id, " ".join(report.ending), f"end-{self.task.id}")
+            self.context.status_cache.annotate(on_it.job_id, " ".join(report.ending), f"end-{self.task.id}")
             own = range(on_it.first_rank, on_it.first_rank + on_it.local_world_size)
-            self.context.board.looks.hear(self.task.id, on_it.job_id, own, report)
+            self.context.status_cache.stack_dumps.hear(self.task.id, on_it.job_id, own, report)
         # The output first: `cleared` says that all of it is kept.
         kept = only_those_here(self.context, on_it, report)
         if self.context.store.report(self.task, kept, self.context.clock()):
@@ -137,7 +137,7 @@ class ReportHandler(TaskHandler):
                 drop_surplus(self.context, run, kept)
             self.context.reconciler.wake()
             if run is not None and report.notes:
-                self.context.board.changes.ring(run.job_id)
+                self.context.status_cache.changes.notify(run.job_id)
         self.reply(ReportAnswer(sizes=sizes, missing=missing(report, kept)))
 
     def _check_result(self, run: RunOrder | None, report: TaskReport) -> None:
@@ -151,18 +151,18 @@ class ReportHandler(TaskHandler):
 
     def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
         """Take what the ranks logged of their progress, for the scheduler."""
-        board, now = self.context.board, self.context.clock()
+        status_cache, now = self.context.status_cache, self.context.clock()
         records = (chunk.data for chunk in report.chunks if chunk.stream.startswith(("records", "agent-")))
-        if any([board.hear_records(self.task, run, data, now) for data in records]):
+        if any([status_cache.hear_records(self.task, run, data, now) for data in records]):
             self.context.reconciler.wake()
 
     def _keep_or_say(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
         """Keep the output. When the disk does not take it: what became of the ranks counts all the same."""
-        board = self.context.board
+        status_cache = self.context.status_cache
         try:
             sizes = self._keep(run, report)
         except NotKept as error:
-            board.annotate(run.job_id, _WAITS_FOR_ROOM if error.full else _WAITS, _OUTPUT)
+            status_cache.annotate(run.job_id, _WAITS_FOR_ROOM if error.full else _WAITS, _OUTPUT)
             if self.context.store.report(
                 self.task,
                 report.model_copy(update={"cleared": 0, "snapshots": (), "artifacts": ()}),
@@ -171,7 +171,7 @@ class ReportHandler(TaskHandler):
                 self.context.reconciler.wake()
             raise
         if report.chunks:
-            board.annotate(run.job_id, self._lost_output(run, sizes), _OUTPUT)
+            status_cache.annotate(run.job_id, self._lost_output(run, sizes), _OUTPUT)
         return sizes
 
     def _lost_output(self, run: RunOrder, sizes: Mapping[str, int]) -> str:
@@ -223,9 +223,9 @@ class OrdersHandler(TaskHandler, HeldHandler):
         return self.context.limits.report_rate
 
     async def get(self) -> None:
-        bell, most = self.context.board.orders_bell, self.context.limits.polls
+        notifier, most = self.context.status_cache.orders_notifier, self.context.limits.polls
         with self.context.streams.one_more(("task", self.task.id), most, "polls of this task"):
-            orders = await self.held(lambda: self.orders(self.living_task()), bell, self.task.id)
+            orders = await self.held(lambda: self.orders(self.living_task()), notifier, self.task.id)
         self.reply(orders)
 
 

@@ -91,7 +91,7 @@ def _service(words: list[str]) -> int:
     # Only there: on the machine's own networks this door would be open to whoever is on the machine.
     address = socket.gethostbyname(socket.gethostname())
     more.append(f"--MiniclusterHub.bind_url=http://{address}:8082")
-    more.append(f"--MiniclusterHub.keeper_token_file={SECRETS / 'keeper_token'}")
+    more.append(f"--MiniclusterHub.data_agent_token_file={SECRETS / 'keeper_token'}")
     _become([sys.executable, "-P", "-m", "minicluster_hub", *words, *more])
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from minicluster_hub.control.steps import ENDING, STARTING, Key, Step, lighthouse_key, task_key
 from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
-from minicluster_hub.jobs.gang_state import Scene
+from minicluster_hub.jobs.gang_state import GangState
 from minicluster_hub.jobs.records import TaskRecord
 from minicluster_hub.store import Store, StoreError
 
@@ -51,22 +51,22 @@ class EngineWork:
             work.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
-    def start_task(self, task: TaskRecord, scene: Scene, refused: Refused) -> None:
+    def start_task(self, task: TaskRecord, gang_state: GangState, refused: Refused) -> None:
         """Keep the token's hash first, then start: a kill between the two only makes a new token."""
         token = secrets.token_urlsafe(32)
         self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
         launch = TaskLaunch(
             task.id,
             task.gang_id,
-            scene.gang.owner,
+            gang_state.gang.owner,
             task.node,
             task.slots,
             token,
             self._service_url,
-            job_id=scene.job.id if scene.job else None,
-            attempt_id=scene.job.attempt_id if scene.job else None,
-            image=scene.gang.image,
-            shm_bytes=scene.gang.shm_bytes,
+            job_id=gang_state.job.id if gang_state.job else None,
+            attempt_id=gang_state.job.attempt_id if gang_state.job else None,
+            image=gang_state.gang.image,
+            shm_bytes=gang_state.gang.shm_bytes,
             epoch=self._store.epoch,
         )
         self._begin(STARTING, task_key(task.id), self._start_task(launch, refused))

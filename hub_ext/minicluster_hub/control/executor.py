@@ -8,7 +8,7 @@ from typing import Protocol
 
 from minicluster.wire import ErrorKind, JobError
 from minicluster_hub.control.engine_actions import EngineWork
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import (
     Action,
@@ -24,7 +24,7 @@ from minicluster_hub.jobs.actions import (
     StartLighthouse,
     StartTask,
 )
-from minicluster_hub.jobs.gang_state import Scene
+from minicluster_hub.jobs.gang_state import GangState
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
@@ -45,7 +45,7 @@ class Executor:
         self,
         store: Store,
         engine: Engine,
-        board: Board,
+        status_cache: StatusCache,
         work: EngineWork,
         service: Service,
         clock: Callable[[], float],
@@ -53,7 +53,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._engine = engine
-        self._board = board
+        self._status_cache = status_cache
         self._work = work
         self._service = service
         self._clock = clock
@@ -68,7 +68,7 @@ class Executor:
             case MarkEnded(task):
                 self._store.task_ended(task.id, self._clock())
                 self._engine.forget(task.id)
-                self._board.ring()
+                self._status_cache.notify()
             case EndGang(gang_id, reason):
                 self._log.info("ending gang %s%s", gang_id, f": {reason}" if reason else "")
                 self._store.end_gang(gang_id)
@@ -85,7 +85,7 @@ class Executor:
         """Begin what the engine takes its time for."""
         match action:
             case StartTask(task):
-                self._work.start_task(task, self._board.scenes[task.gang_id], self._task_refused)
+                self._work.start_task(task, self._status_cache.gang_states[task.gang_id], self._task_refused)
             case EndTask(task):
                 self._work.end_task(task.id)
             case EndStray(task_id):
@@ -97,15 +97,15 @@ class Executor:
                 self._work.end_lighthouse(gang_id)
 
     def _drop(self, gang_id: int, task_ids: tuple[int, ...], reason: str) -> None:
-        scene = self._board.scenes[gang_id]
-        nodes = ", ".join(task.node for task in scene.tasks if task.id in task_ids)
+        gang_state = self._status_cache.gang_states[gang_id]
+        nodes = ", ".join(task.node for task in gang_state.tasks if task.id in task_ids)
         self._log.info("gang %s goes on without %s%s", gang_id, nodes, f": {reason}" if reason else "")
         self._store.drop_tasks(gang_id, task_ids, self._clock())
-        if scene.job is not None and scene.tolerates_loss:
-            self._service.pause_growth(scene.job.id, refused=bool(reason))
+        if gang_state.job is not None and gang_state.tolerates_loss:
+            self._service.pause_growth(gang_state.job.id, refused=bool(reason))
             why = f"{nodes} {f'leaves: {reason}' if reason else 'is lost'}; the others go on"
-            self._store.note(scene.job.id, "shrunk", why, self._clock())
-            self._board.ring(scene.job.id)
+            self._store.note(gang_state.job.id, "shrunk", why, self._clock())
+            self._status_cache.notify(gang_state.job.id)
 
     def happened(
         self,
@@ -118,29 +118,29 @@ class Executor:
         """Apply an event to a job and tell everyone who looks at it."""
         record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error, losses=losses)
         self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
-        self._board.ring(job_id)
+        self._status_cache.notify(job_id)
         self._service.wake()
         return record
 
     def _task_refused(self, task_id: int, error: EngineError) -> None:
         """Fail the job whose task cannot start; one that was only to join a running attempt is dropped."""
-        task = next((task for task in self._board.world.tasks if task.id == task_id), None)
-        scene = self._board.scenes.get(task.gang_id) if task else None
-        if task is None or scene is None:
+        task = next((task for task in self._status_cache.world.tasks if task.id == task_id), None)
+        gang_state = self._status_cache.gang_states.get(task.gang_id) if task else None
+        if task is None or gang_state is None:
             return
         self._log.warning("task %s was not started on %s: %s", task_id, task.node, error)
-        if scene.tolerates_loss:
-            self._drop(scene.gang.id, (task_id,), str(error))
+        if gang_state.tolerates_loss:
+            self._drop(gang_state.gang.id, (task_id,), str(error))
             return
-        self._store.end_gang(scene.gang.id)
-        self._fail(scene, error, task.node)
+        self._store.end_gang(gang_state.gang.id)
+        self._fail(gang_state, error, task.node)
 
     def _lighthouse_refused(self, gang_id: int, error: EngineError) -> None:
-        scene = self._board.scenes.get(gang_id)
-        if scene is not None:
-            self._fail(scene, error, None)
+        gang_state = self._status_cache.gang_states.get(gang_id)
+        if gang_state is not None:
+            self._fail(gang_state, error, None)
 
-    def _fail(self, scene: Scene, error: EngineError, node: str | None) -> None:
-        if scene.job is not None:
+    def _fail(self, gang_state: GangState, error: EngineError, node: str | None) -> None:
+        if gang_state.job is not None:
             failure = JobError(kind=ErrorKind.START, node=node, message=str(error))
-            self.happened(scene.job.id, JobEvent.FAILURE_SEEN, str(error), failure)
+            self.happened(gang_state.job.id, JobEvent.FAILURE_SEEN, str(error), failure)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from math import ceil
 
-from minicluster_hub.policy.active_policy import Rules
-from minicluster_hub.policy.custom_policy import OwnPolicy
+from minicluster_hub.policy.active_policy import PolicyManager
+from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.reservations.keeping import Kept
@@ -24,15 +24,15 @@ _ROUNDED_TO_S = 60.0
 Starts = Mapping[int, float]
 
 
-class Foretelling:
+class ForecastWorker:
     """`starts`: of waiting jobs, as far as one can tell. `latest`: if all jobs run to their time limits.
     `told`: called when they have changed.
     """
 
-    def __init__(self, rules: Rules, told: Callable[[], None], log: logging.Logger) -> None:
+    def __init__(self, policy_manager: PolicyManager, told: Callable[[], None], log: logging.Logger) -> None:
         self.starts: Starts = {}
         self.latest: Starts = {}
-        self._rules = rules
+        self._policy_manager = policy_manager
         self._told = told
         self._log = log
         self._newest: Kept | None = None
@@ -51,17 +51,21 @@ class Foretelling:
     async def _run(self) -> None:
         while self._newest is not None:
             kept, self._newest = self._newest, None
-            policy, placement, began = self._rules.policy, self._rules.placement, time.monotonic()
-            if isinstance(policy, OwnPolicy):
+            policy, placement, began = (
+                self._policy_manager.policy,
+                self._policy_manager.placement,
+                time.monotonic(),
+            )
+            if isinstance(policy, CustomPolicy):
                 starts, self.latest = {}, {}  # It answers one question at a time: those of the plans.
             else:
-                starts, self.latest = await asyncio.to_thread(self._foretell, kept, policy, placement)
+                starts, self.latest = await asyncio.to_thread(self._forecast, kept, policy, placement)
             if starts != self.starts:
                 self.starts = starts
                 self._told()
             await asyncio.sleep(max(PAUSE_S, _RESTS * (time.monotonic() - began)))
 
-    def _foretell(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
+    def _forecast(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
         """Return when waiting jobs are expected to start, and by when at the latest.
 
         Of starts after a claim begins, or too late for a claim to come, nothing is said: the forecast knows
@@ -72,7 +76,7 @@ class Foretelling:
         snapshot, outside, rests = kept.snapshot, kept_off(placement, kept.barred), Rests()
         try:
             found = forecast(snapshot, policy, outside, rest=rests)
-            bounded = self._rules.in_force.choice.policy in BOUNDED
+            bounded = self._policy_manager.in_force.choice.policy in BOUNDED
             latest = latest_starts(snapshot, policy, outside, rests) if bounded else {}
         except Exception:
             self._log.exception("no forecast of the queue")

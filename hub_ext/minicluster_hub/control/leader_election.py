@@ -22,7 +22,7 @@ LOOK_S = 0.25
 _Answer = TypeVar("_Answer")
 
 
-class Duty:
+class LeaderElection:
     """`leads`: this service acts now. `leader_url`: of the one that does, "" if it is not known."""
 
     def __init__(

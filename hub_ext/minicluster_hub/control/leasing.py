@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from minicluster_hub.control.quarantine import Quarantine
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.control.steps import PLACING, Step
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.scheduling.allocation.free_slots import Places
@@ -29,13 +29,13 @@ class Leasing:
     def __init__(
         self,
         store: Store,
-        board: Board,
+        status_cache: StatusCache,
         quarantine: Quarantine,
         pause_growth: Callable[[int], None],
         log: logging.Logger,
     ) -> None:
         self._store = store
-        self._board = board
+        self._status_cache = status_cache
         self._quarantine = quarantine
         self._pause_growth = pause_growth
         self._log = log
@@ -75,20 +75,22 @@ class Leasing:
             self._log.warning("the plan no longer holds: %s", error)
             return False
         self._log.info("job %s: %s", job_id, decision)
-        self._board.ring(job_id)
+        self._status_cache.notify(job_id)
         return True
 
     def _trim(self, gang_id: int, nodes: Sequence[str], now: float) -> None:
-        tasks = self._board.scenes[gang_id].tasks
+        tasks = self._status_cache.gang_states[gang_id].tasks
         self._store.drop_tasks(gang_id, [task.id for task in tasks if task.node in nodes], now)
 
     def _resize(self, job_id: int, places: Places, why: str, now: float) -> None:
         """Have a fault-tolerant job go on with what it keeps; any other starts again from its snapshot."""
-        scene = next(one for one in self._board.scenes.values() if one.job and one.job.id == job_id)
+        gang_state = next(
+            one for one in self._status_cache.gang_states.values() if one.job and one.job.id == job_id
+        )
         kept = set(places)
-        gone = tuple(task for task in scene.tasks if (task.node, task.slots) not in kept)
-        if scene.tolerates_loss and places and len(gone) == len(scene.tasks) - len(places):
-            self._store.drop_tasks(scene.gang.id, [task.id for task in gone], now)
+        gone = tuple(task for task in gang_state.tasks if (task.node, task.slots) not in kept)
+        if gang_state.tolerates_loss and places and len(gone) == len(gang_state.tasks) - len(places):
+            self._store.drop_tasks(gang_state.gang.id, [task.id for task in gone], now)
             nodes = ", ".join(task.node for task in gone)
             self._store.note(job_id, "shrunk", f"{nodes} leaves: the job {why}", now)
             self._pause_growth(job_id)

@@ -16,7 +16,7 @@ INATTENTIVE_S = 1.0
 """A longer time between two such notes was spent elsewhere."""
 
 
-class Attention:
+class Liveness:
     """Times in seconds by `clock`, which is monotonic: jumps of the machine's time do no harm."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

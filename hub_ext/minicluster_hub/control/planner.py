@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from minicluster.wire import JobSpec, JobState
-from minicluster_hub.control.forecast_worker import Foretelling
+from minicluster_hub.control.forecast_worker import ForecastWorker
 from minicluster_hub.control.leasing import Leasing
 from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.jobs.gang_state import Limits, Sight, silent_nodes
+from minicluster_hub.jobs.gang_state import Limits, Observation, silent_nodes
 from minicluster_hub.jobs.records import GangTarget, JobRecord, World
-from minicluster_hub.policy.active_policy import Rules
-from minicluster_hub.policy.custom_policy import OwnPolicy
+from minicluster_hub.policy.active_policy import PolicyManager
+from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.policy.errors import PlanFailed
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
@@ -34,8 +34,8 @@ from minicluster_hub.scheduling.scheduler import (
 )
 from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store, StoreError
-from minicluster_hub.usage.accounting import Accounts
-from minicluster_hub.usage.reservations import Bookings
+from minicluster_hub.usage.accounting import UsageAccounting
+from minicluster_hub.usage.reservations import ReservationBook
 
 GROWTH_PAUSE_S = 5.0
 """How long a job that lost a node, or a node that was to join it, gets no other one."""
@@ -81,9 +81,9 @@ class Planner:
         self,
         store: Store,
         engine: Engine,
-        board: Board,
-        rules: Rules,
-        accounts: Accounts,
+        status_cache: StatusCache,
+        policy_manager: PolicyManager,
+        accounting: UsageAccounting,
         limits: Limits,
         log: logging.Logger,
         quarantine: Quarantine,
@@ -91,18 +91,18 @@ class Planner:
     ) -> None:
         self._store = store
         self._engine = engine
-        self._board = board
-        self._rules = rules
-        self._accounts = accounts
+        self._status_cache = status_cache
+        self._policy_manager = policy_manager
+        self._accounting = accounting
         self._limits = limits
         self._log = log
-        self._leasing = Leasing(store, board, quarantine, self.pause_growth, log)
+        self._leasing = Leasing(store, status_cache, quarantine, self.pause_growth, log)
         self._clock = clock
         self._no_growth: dict[int, float] = {}
         self._ending_since: dict[int, float] = {}
         self._held_out: Mapping[int, float] = {}
         self._held_out_until: Mapping[int, float] = {}
-        self._foretelling = Foretelling(rules, self._explain, log)
+        self._foretelling = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: look again soon."""
         self.again_at: float | None = None
@@ -110,46 +110,46 @@ class Planner:
         self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
         """What was last planned for: without the jobs that quotas and claims hold back."""
         self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
-        self.bookings = Bookings(store, log)
+        self.reservations = ReservationBook(store, log)
 
-    def plan(self, world: World, sight: Sight) -> bool:
+    def plan(self, world: World, observation: Observation) -> bool:
         """Start jobs, make room for others; return whether anything was done. Raises JobsAtFault."""
         try:
-            with self._blaming(world, sight):
-                return self._plan(world, sight)
+            with self._blaming(world, observation):
+                return self._plan(world, observation)
         except PlanFailed as failed:
-            self._rules.blame(failed)
+            self._policy_manager.blame(failed)
             return True
 
-    def _plan(self, world: World, sight: Sight) -> bool:
-        self._within, self._kept = self._look(world, sight)
+    def _plan(self, world: World, observation: Observation) -> bool:
+        self._within, self._kept = self._look(world, observation)
         self.snapshot = snapshot = self._kept.snapshot
-        for urgent in first(self._kept, self._rules.placement):
-            if any([self._leasing.apply(decision, sight.now) for decision in urgent]):
-                self._rules.drop_answer()
+        for urgent in first(self._kept, self._policy_manager.placement):
+            if any([self._leasing.apply(decision, observation.now) for decision in urgent]):
+                self._policy_manager.drop_answer()
                 return True
         decisions = self._decide(snapshot)
-        done = [self._leasing.apply(decision, sight.now) for decision in decisions]
+        done = [self._leasing.apply(decision, observation.now) for decision in decisions]
         if not any(done):
-            self._rules.ask_again(snapshot)
+            self._policy_manager.ask_again(snapshot)
             self._explain()
-            self._board.show_closed(self.bookings.closed(sight.now))
+            self._status_cache.show_closed(self.reservations.closed(observation.now))
         if snapshot.waiting:
             self._foretelling.look(self._kept)
         return any(done)
 
     def close(self) -> None:
         self._foretelling.close()
-        self._rules.close()
+        self._policy_manager.close()
 
     def _explain(self) -> None:
         starts = self._foretelling.starts
         waits = explain(self._kept.shown(), starts, self._held_out_until)
-        self._board.planned = Planned(self.snapshot, self._foretelling.latest)
-        self._board.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
+        self._status_cache.planned = Planned(self.snapshot, self._foretelling.latest)
+        self._status_cache.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
 
     @contextmanager
-    def _blaming(self, world: World, sight: Sight) -> Iterator[None]:
+    def _blaming(self, world: World, observation: Observation) -> Iterator[None]:
         """Turn what planning raises because of some jobs into JobsAtFault."""
         try:
             yield
@@ -157,47 +157,49 @@ class Planner:
             raise
         except Exception as error:
             jobs = at_fault(
-                world.jobs, _PLAIN, lambda some: self._raises(replace(world, jobs=tuple(some)), sight)
+                world.jobs, _PLAIN, lambda some: self._raises(replace(world, jobs=tuple(some)), observation)
             )
             if jobs:
                 raise JobsAtFault(jobs) from error
             raise
 
-    def _raises(self, world: World, sight: Sight) -> bool:
+    def _raises(self, world: World, observation: Observation) -> bool:
         """Whether planning for this world raises; nothing is done. A lab's own policy is not asked again."""
-        rules = self._rules
+        policy_manager = self._policy_manager
         try:
-            _, kept = self._left(self._snapshot(world, sight))
-            for _ in first(kept, rules.placement):
+            _, kept = self._left(self._snapshot(world, observation))
+            for _ in first(kept, policy_manager.placement):
                 pass
-            if not isinstance(rules.policy, OwnPolicy):
-                rules.schedule(kept.snapshot, kept.barred)
+            if not isinstance(policy_manager.policy, CustomPolicy):
+                policy_manager.schedule(kept.snapshot, kept.barred)
             explain(kept.shown(), {}, {})
         except Exception:
             return True
         return False
 
-    def _look(self, world: World, sight: Sight) -> tuple[Within, Kept]:
+    def _look(self, world: World, observation: Observation) -> tuple[Within, Kept]:
         """Return what quotas leave of what there is, and what claims leave of that."""
-        snapshot = self._snapshot(world, sight)
-        self.bookings.attend(snapshot)
+        snapshot = self._snapshot(world, observation)
+        self.reservations.attend(snapshot)
         return self._left(snapshot)
 
     def _left(self, snapshot: Snapshot) -> tuple[Within, Kept]:
-        within = self._accounts.within_quotas(snapshot)
-        return within, keep(within.snapshot, self.bookings.claims(), self.bookings.groups_of)
+        within = self._accounting.within_quotas(snapshot)
+        return within, keep(within.snapshot, self.reservations.claims(), self.reservations.groups_of)
 
     def _undecided(self, snapshot: Snapshot) -> bool:
         """Whether there is anything to plan."""
-        return bool(snapshot.waiting or snapshot.growing or (snapshot.running and self._rules.moves_running))
+        return bool(
+            snapshot.waiting or snapshot.growing or (snapshot.running and self._policy_manager.moves_running)
+        )
 
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
         """Return what to do. Raises PlanFailed."""
         self.again_at = min(self._moments(), default=None)
-        if self._rules.loaded and not self._undecided(snapshot):
-            self._rules.drop_answer()
+        if self._policy_manager.loaded and not self._undecided(snapshot):
+            self._policy_manager.drop_answer()
             return ()
-        if not self._rules.ready_for(snapshot):
+        if not self._policy_manager.ready_for(snapshot):
             return ()
         schedules = self._schedules(replace(snapshot, held_out=self._held_out))
         self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)
@@ -211,15 +213,15 @@ class Planner:
 
         A lab's own policy answers one question at a time: the first one.
         """
-        rules, kept = self._rules, self._kept
-        own = isinstance(rules.policy, OwnPolicy)
-        schedule = rules.schedule(snapshot, kept.barred)
+        policy_manager, kept = self._policy_manager, self._kept
+        own = isinstance(policy_manager.policy, CustomPolicy)
+        schedule = policy_manager.schedule(snapshot, kept.barred)
         if schedule.decisions or own:
             return [schedule]
-        left = meanwhile(kept, schedule.assignment, elastic=rules.policy.elastic)
+        left = meanwhile(kept, schedule.assignment, elastic=policy_manager.policy.elastic)
         if left is None:
             return [schedule]
-        return [schedule, rules.schedule(replace(left, held_out=snapshot.held_out), kept.barred)]
+        return [schedule, policy_manager.schedule(replace(left, held_out=snapshot.held_out), kept.barred)]
 
     def _moments(self, *more: float | None) -> list[float]:
         moments = (self._within.again_at, self._kept.again_at, *more)
@@ -227,29 +229,31 @@ class Planner:
 
     def kept_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
         """Return the slots that claims keep from a notebook server that may hold some until then, and why."""
-        return self._kept.against.kept_from(owner, ends_at, self.bookings.groups_of)
+        return self._kept.against.kept_from(owner, ends_at, self.reservations.groups_of)
 
     def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
         """Give a job no more nodes for a while."""
         self._no_growth[job_id] = self._clock() + (REFUSED_GROWTH_PAUSE_S if refused else GROWTH_PAUSE_S)
 
-    def _snapshot(self, world: World, sight: Sight) -> Snapshot:
+    def _snapshot(self, world: World, observation: Observation) -> Snapshot:
         now = self._clock()
-        away = silent_nodes(world, sight, self._limits, self._ending_s(world, now))
-        self.settling = _settling(world, sight.now - self._engine.settle_s) if away else frozenset()
+        away = silent_nodes(world, observation, self._limits, self._ending_s(world, now))
+        self.settling = _settling(world, observation.now - self._engine.settle_s) if away else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
-        lost = {scene.gang.id for scene in self._board.scenes.values() if scene.lost}
+        lost = {
+            gang_state.gang.id for gang_state in self._status_cache.gang_states.values() if gang_state.lost
+        }
         about = Circumstances(
             lost,
             away,
             self._no_growth,
             self.settling,
             self._limits.min_run_s,
-            self._accounts.usage(sight.now),
-            self._accounts.attained,
-            self._board.paces.known,
+            self._accounting.usage(observation.now),
+            self._accounting.attained,
+            self._status_cache.progress_rates.known,
         )
-        return snapshot_of(world, self._engine.nodes(), sight.now, about)
+        return snapshot_of(world, self._engine.nodes(), observation.now, about)
 
     def _ending_s(self, world: World, now: float) -> dict[int, float]:
         """Return for how long gangs have been ending, as far as this service has seen it."""

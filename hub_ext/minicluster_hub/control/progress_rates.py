@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from minicluster.wire import JobState, Record
 from minicluster_hub.jobs.records import JobRecord, World
 from minicluster_hub.scheduling.base import JobView
-from minicluster_hub.scheduling.progress_rate import Pace, with_pace
+from minicluster_hub.scheduling.progress_rate import ProgressRate, with_rate
 
 _MARK = b'"whole":'
 _MOST_TRIED = 16
@@ -39,12 +39,12 @@ class _Move:
             self.began_at = job.state_since
 
 
-class Paces:
+class ProgressRates:
     """`recall`: where records are that came before the service began. For the service's one event loop."""
 
     def __init__(self) -> None:
         self.recall: Recall = lambda _job_id, _attempt: b""
-        self._paces: dict[int, Pace] | None = None
+        self._paces: dict[int, ProgressRate] | None = None
         self._moves: dict[int, _Move] = {}
 
     def show(self, world: World) -> None:
@@ -60,7 +60,9 @@ class Paces:
                 self._moves[job.id].see(job)
         if self._paces or self._moves:
             open_jobs = {job.id for job in world.jobs}
-            self._paces = {job_id: pace for job_id, pace in self._paces.items() if job_id in open_jobs}
+            self._paces = {
+                job_id: progress_rate for job_id, progress_rate in self._paces.items() if job_id in open_jobs
+            }
             self._moves = {job_id: move for job_id, move in self._moves.items() if job_id in open_jobs}
 
     def hear(self, job_id: int, attempt: int, chunks: int, data: bytes, now: float) -> bool:
@@ -71,17 +73,17 @@ class Paces:
         record = _newest(data)
         if record is None or record.whole is None or self._paces is None:
             return False
-        pace = self._paces.setdefault(job_id, Pace())
+        progress_rate = self._paces.setdefault(job_id, ProgressRate())
         move = self._moves.get(job_id)
         if move is not None and move.began_at is not None:
-            pace.move_s = move.ending_s + max(0.0, now - move.began_at)
+            progress_rate.move_s = move.ending_s + max(0.0, now - move.began_at)
             del self._moves[job_id]
-        return pace.hear(record.whole, record.at, now, attempt, chunks)
+        return progress_rate.hear(record.whole, record.at, now, attempt, chunks)
 
     def known(self, job: JobView) -> JobView:
         """Return the job with what is known of its pace."""
-        pace = (self._paces or {}).get(job.job_id)
-        return job if pace is None else with_pace(job, pace)
+        progress_rate = (self._paces or {}).get(job.job_id)
+        return job if progress_rate is None else with_rate(job, progress_rate)
 
     def _remember(self, job: JobRecord) -> None:
         """Take what the newest attempt told, if it told something."""

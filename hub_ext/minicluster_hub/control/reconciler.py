@@ -16,21 +16,21 @@ from dataclasses import replace
 from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.control.engine_actions import RETRY_S, EngineWork
 from minicluster_hub.control.executor import Executor
-from minicluster_hub.control.liveness import LOOK_S, Attention
+from minicluster_hub.control.liveness import LOOK_S, Liveness
 from minicluster_hub.control.planner import JobsAtFault, Planner
 from minicluster_hub.control.quarantine import Failure, Quarantine
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.control.steps import ENDING, PLACING, STARTING, Step, all_keys, key_of, step_of
-from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import Action, MarkStarted
-from minicluster_hub.jobs.gang_state import Limits, Sight, scenes
+from minicluster_hub.jobs.gang_state import Limits, Observation, gang_states
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import GangRecord, World
 from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.policy.active_policy import BUILT_IN, Rules
+from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.store import NotLeading, Store
-from minicluster_hub.usage.accounting import WEEK_S, Accounts
+from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 
 IDLE_LOOK_S = 5.0
 LONGEST_REST_S = 0.2
@@ -46,42 +46,42 @@ class Reconciler:
         engine: Engine,
         *,
         service_url: str,
-        rules: Rules | None = None,
-        accounts: Accounts | None = None,
+        policy_manager: PolicyManager | None = None,
+        accounting: UsageAccounting | None = None,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
-        keepers: Keepers | None = None,
+        data_set_tracker: DataSetTracker | None = None,
     ) -> None:
         self._limits = limits or Limits()
         self._log = log or logging.getLogger(__name__)
         self.quarantine = Quarantine(store, self._limits.retry_s, monotonic, self._log)
-        self.board = Board(store, engine, self._limits, keepers, self._isolate)
+        self.status_cache = StatusCache(store, engine, self._limits, data_set_tracker, self._isolate)
         self._service_url = service_url
         self._store = store
         self._engine = engine
         self._clock = clock
-        self.accounts = accounts or Accounts(store, WEEK_S, {})
-        self.rules = rules or Rules(store, BUILT_IN, clock, self._log)
-        self.rules.changed = self.wake
+        self.accounting = accounting or UsageAccounting(store, WEEK_S, {})
+        self.policy_manager = policy_manager or PolicyManager(store, BUILT_IN, clock, self._log)
+        self.policy_manager.changed = self.wake
         self._awake = asyncio.Event()
-        self._attention = Attention(monotonic)
+        self._liveness = Liveness(monotonic)
         self._planner = Planner(
             store,
             engine,
-            self.board,
-            self.rules,
-            self.accounts,
+            self.status_cache,
+            self.policy_manager,
+            self.accounting,
             self._limits,
             self._log,
             self.quarantine,
             monotonic,
         )
-        self.bookings, self.kept_from = self._planner.bookings, self._planner.kept_from
+        self.reservations, self.kept_from = self._planner.reservations, self._planner.kept_from
         self._unreached: dict[int, tuple[str, ...]] = {}
         self._work = EngineWork(store, engine, service_url, self.wake, self._worked, self._log)
-        self._executor = Executor(store, engine, self.board, self._work, self, clock, self._log)
+        self._executor = Executor(store, engine, self.status_cache, self._work, self, clock, self._log)
         self.happened, self.pause_growth = self._executor.happened, self._planner.pause_growth
 
     # --- the loop -----------------------------------------------------------------------------
@@ -114,8 +114,8 @@ class Reconciler:
     async def _listen(self) -> None:
         """Note that the loop turns, while there are agents to hear."""
         while True:
-            await asyncio.sleep(LOOK_S if self.board.world.tasks else IDLE_LOOK_S)
-            self._attention.note()
+            await asyncio.sleep(LOOK_S if self.status_cache.world.tasks else IDLE_LOOK_S)
+            self._liveness.note()
 
     async def _open(self) -> None:
         """Open the engine, however long what it stands on is away; `doctor` shows that nobody answers."""
@@ -132,25 +132,25 @@ class Reconciler:
 
     async def choose_policy(self, choice: PolicyChoice, by: str) -> None:
         """Put a policy in force, from the next tick on. Raises ChoiceRefused, with nothing changed."""
-        await self.rules.choose(choice, by, self._planner.snapshot)
+        await self.policy_manager.choose(choice, by, self._planner.snapshot)
         self.wake()
 
     def slots_changed(self) -> None:
         """Say that a notebook server took or gave back slots: everyone sees it from now on."""
         self._look()
-        self.board.ring()
+        self.status_cache.notify()
         self.wake()
 
     def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
         """Say that a task's agent has spoken, and which others of its attempt it does not reach."""
-        self._attention.hear(task_id)
+        self._liveness.hear(task_id)
         if self._unreached.get(task_id, ()) != unreached:
             self._unreached[task_id] = unreached
             self.wake()
 
     def missed(self) -> None:
         """Say that agents may have spoken, and the database was away to tell who they are."""
-        self._attention.miss()
+        self._liveness.miss()
 
     async def close(self) -> None:
         """End what is under way in the engine; the tasks go on."""
@@ -167,7 +167,7 @@ class Reconciler:
         self._awake.clear()
 
     def _engine_changed(self) -> None:
-        self.board.ring()
+        self.status_cache.notify()
         self.wake()
 
     def _tick(self) -> float | None:
@@ -176,35 +176,35 @@ class Reconciler:
             self._look()
             if self._give_up_hopeless():
                 continue
-            world, sight = self.board.world, self._sight(self.board.world)
-            decided = decide(world, sight, self._limits, self._isolate)
+            world, observation = self.status_cache.world, self._observe(self.status_cache.world)
+            decided = decide(world, observation, self._limits, self._isolate)
             actions = [action for action in decided if self._is_new(action)]
             for action in actions:
                 step = step_of(action)
                 done = step.doing not in (STARTING, ENDING)
                 with self.quarantine.isolate(step, self._job_of(step), done=done):
                     self._executor.carry_out(action)
-            if not actions and not self._plan(world, sight):
+            if not actions and not self._plan(world, observation):
                 break
-        self.board.ring_orders()
-        keepers = self.board.keepers
-        self._engine.keep_data(self._service_url, keepers.tokens, wanted=keepers.busy)
+        self.status_cache.notify_orders()
+        data_set_tracker = self.status_cache.data_set_tracker
+        self._engine.keep_data(self._service_url, data_set_tracker.tokens, wanted=data_set_tracker.busy)
         replan_at = self._planner.again_at
         waits_s = (
-            next_deadline(world, sight, self._limits, self._isolate),
+            next_deadline(world, observation, self._limits, self._isolate),
             self.quarantine.next_in_s(),
             RETRY_S if self._planner.settling else None,
-            None if replan_at is None else max(0.0, replan_at - sight.now),
+            None if replan_at is None else max(0.0, replan_at - observation.now),
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    def _plan(self, world: World, sight: Sight) -> bool:
+    def _plan(self, world: World, observation: Observation) -> bool:
         """Plan for all jobs but those that a moment ago made planning fail; return whether to look again."""
         left_out = self.quarantine.waiting_jobs(PLACING)
         jobs = tuple(job for job in world.jobs if job.id not in left_out) if left_out else world.jobs
         world = replace(world, jobs=jobs)
         try:
-            done = self._planner.plan(world, sight)
+            done = self._planner.plan(world, observation)
             self.quarantine.all_worked(PLACING)
             return done
         except JobsAtFault as fault:
@@ -218,21 +218,23 @@ class Reconciler:
 
     def _look(self) -> None:
         world = self._store.world()
-        self.accounts.note(world, self._engine.nodes(), self._clock())
-        sight = self._sight(world)
-        self.quarantine.look(lambda: all_keys(world, sight.views, sight.lighthouses))
-        self.board.show(world, scenes(world, sight, self._limits, self._isolate))
+        self.accounting.note(world, self._engine.nodes(), self._clock())
+        observation = self._observe(world)
+        self.quarantine.look(lambda: all_keys(world, observation.views, observation.lighthouses))
+        self.status_cache.show(world, gang_states(world, observation, self._limits, self._isolate))
 
-    def _sight(self, world: World) -> Sight:
+    def _observe(self, world: World) -> Observation:
         views = self._engine.tasks()
         for task_id, view in views.items():
             if view.starting:
-                self._attention.hear(task_id)
-        silence_s = self._attention.silence_s(task.id for task in world.tasks)
-        data = self.board.keepers.views(world)
+                self._liveness.hear(task_id)
+        silence_s = self._liveness.silence_s(task.id for task in world.tasks)
+        data = self.status_cache.data_set_tracker.views(world)
         self._unreached = {task.id: self._unreached.get(task.id, ()) for task in world.tasks}
         down = frozenset(node.name for node in self._engine.nodes() if not node.up)
-        return Sight(views, silence_s, self._clock(), self._engine.lighthouses(), data, self._unreached, down)
+        return Observation(
+            views, silence_s, self._clock(), self._engine.lighthouses(), data, self._unreached, down
+        )
 
     def _is_new(self, action: Action) -> bool:
         """Whether it is not under way, and did not fail a moment ago."""
@@ -257,12 +259,12 @@ class Reconciler:
         if step.kind == "job":
             return step.id
         if step.kind == "task":
-            gang_id = next((task.gang_id for task in self.board.world.tasks if task.id == step.id), 0)
-        return next((gang.job_id for gang in self.board.world.gangs if gang.id == gang_id), None)
+            gang_id = next((task.gang_id for task in self.status_cache.world.tasks if task.id == step.id), 0)
+        return next((gang.job_id for gang in self.status_cache.world.gangs if gang.id == gang_id), None)
 
     def _give_up_hopeless(self) -> bool:
         """End the jobs with which nothing works; return whether any was ended."""
-        open_jobs = {job.id for job in self.board.world.jobs}
+        open_jobs = {job.id for job in self.status_cache.world.jobs}
         hopeless = {one.job_id: one for one in self.quarantine.hopeless() if one.job_id in open_jobs}
         return any([self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id])
 

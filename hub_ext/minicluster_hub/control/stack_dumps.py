@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from minicluster.wire import RankStack, TaskReport
-from minicluster_hub.support.notifier import Bell
+from minicluster_hub.support.notifier import Notifier
 
 
 @dataclass
@@ -42,11 +42,11 @@ class _Quiet:
     ranks: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-class Looks:
+class StackDumps:
     """`bell` rings a job's id when it becomes quiet, or is so no more."""
 
     def __init__(self) -> None:
-        self.bell = Bell()
+        self.notifier = Notifier()
         self._looks: dict[int, Look] = {}
         self._quiet: dict[int, _Quiet] = {}
         # Agents must not take the numbers of a restarted service for those that they have answered.
@@ -85,7 +85,7 @@ class Looks:
             known = self._quiet[job_id] = _Quiet(report.attempt or 0)
         known.ranks[task_id] = tuple(rank for rank in report.quiet if rank in own_ranks)
         if self.is_quiet(job_id) != before:
-            self.bell.ring(job_id)
+            self.notifier.notify(job_id)
 
     def keep_only(self, job_ids: Collection[int], task_ids: Collection[int]) -> None:
         """Forget jobs that are over, and tasks that were lost."""
@@ -99,4 +99,4 @@ class Looks:
             self._looks.pop(job_id).complete.set()
         for job_id in were_quiet:
             if not self.is_quiet(job_id):
-                self.bell.ring(job_id)
+                self.notifier.notify(job_id)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from minicluster.wire import JobState
 from minicluster.wire.bounds import shortened
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.diagnosis.why import Explanation, explain
 from minicluster_hub.store import Store, StoreError
 
@@ -22,9 +22,11 @@ _MOST_CHARS = 4000
 class StallWatch:
     """Hears which jobs are quiet; looks at them, writes a line of their story, shows it while it lasts."""
 
-    def __init__(self, store: Store, board: Board, clock: Callable[[], float], log: logging.Logger) -> None:
+    def __init__(
+        self, store: Store, status_cache: StatusCache, clock: Callable[[], float], log: logging.Logger
+    ) -> None:
         self._store = store
-        self._board = board
+        self._status_cache = status_cache
         self._clock = clock
         self._log = log
         self._began_at = clock()
@@ -33,9 +35,9 @@ class StallWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         try:
-            async with self._board.looks.bell.listen() as listener:
+            async with self._status_cache.stack_dumps.notifier.listen() as subscription:
                 while True:
-                    for key in await listener.wait(None):
+                    for key in await subscription.wait(None):
                         if isinstance(key, int):
                             self._changed(key)
         finally:
@@ -43,18 +45,18 @@ class StallWatch:
                 look.cancel()
 
     def _changed(self, job_id: int) -> None:
-        if not self._board.looks.is_quiet(job_id):
-            self._board.annotate(job_id, "")
+        if not self._status_cache.stack_dumps.is_quiet(job_id):
+            self._status_cache.annotate(job_id, "")
         elif job_id not in self._looking:
             look = self._looking[job_id] = asyncio.create_task(self._tell(job_id))
             look.add_done_callback(lambda _: self._looking.pop(job_id, None))
 
     async def _tell(self, job_id: int) -> None:
-        why = explain(await self._board.look(job_id))
-        if not self._board.looks.is_quiet(job_id):
+        why = explain(await self._status_cache.look(job_id))
+        if not self._status_cache.stack_dumps.is_quiet(job_id):
             return
         self._log.info("job %s makes no progress: %s", job_id, why.sentence)
-        self._board.annotate(job_id, words(why))
+        self._status_cache.annotate(job_id, words(why))
         try:
             self._keep(job_id, words(why))
         except StoreError as error:
@@ -71,7 +73,7 @@ class StallWatch:
         if self._store.history.count(job_id, STALLED) >= STALLS_OF_JOB:
             return
         self._store.note(job_id, STALLED, text, self._clock())
-        self._board.changes.ring(job_id)
+        self._status_cache.changes.notify(job_id)
 
 
 def words(why: Explanation) -> str:

@@ -22,12 +22,12 @@ from minicluster.wire import (
     TaskOrders,
     Versions,
 )
-from minicluster_hub.control.progress_rates import Paces
-from minicluster_hub.control.stack_dumps import Looks
-from minicluster_hub.datasets.node_tracker import Keepers
+from minicluster_hub.control.progress_rates import ProgressRates
+from minicluster_hub.control.stack_dumps import StackDumps
+from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import Isolate, Limits, Scene, together
+from minicluster_hub.jobs.gang_state import GangState, Isolate, Limits, together
 from minicluster_hub.jobs.orders import TaskOver, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list, with_closed
@@ -35,7 +35,7 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store
-from minicluster_hub.support.notifier import NODES, NOTICES, Bell
+from minicluster_hub.support.notifier import NODES, NOTICES, Notifier
 
 _MOST_NOTES = 3
 LOOK_S = 3.0
@@ -45,7 +45,7 @@ MOST_JOBS = 1000
 """So many jobs' texts are kept; each is a line of a list, without traceback and spec."""
 
 
-class Board:
+class StatusCache:
     """`changes` rings a job's id, or NODES, when what people see of it changed.
 
     `looked` is set at the first look: before it, living tasks would be told that they are over.
@@ -56,17 +56,17 @@ class Board:
         store: Store,
         engine: Engine,
         limits: Limits,
-        keepers: Keepers | None = None,
+        data_set_tracker: DataSetTracker | None = None,
         isolate: Isolate = together,
     ) -> None:
-        self.changes = Bell()
-        self.looks = Looks()
-        self.orders_bell = Bell()
-        self.keepers = keepers or Keepers()
-        self.paces = Paces()
+        self.changes = Notifier()
+        self.stack_dumps = StackDumps()
+        self.orders_notifier = Notifier()
+        self.data_set_tracker = data_set_tracker or DataSetTracker()
+        self.progress_rates = ProgressRates()
         self.looked = asyncio.Event()
         self.world = World((), (), (), (), ())
-        self.scenes: dict[int, Scene] = {}
+        self.gang_states: dict[int, GangState] = {}
         self.planned = Planned(Snapshot(0.0, (), FreeSlots(), Topology({})))
         self._store = store
         self._engine = engine
@@ -82,20 +82,20 @@ class Board:
 
     # --- shown by the reconciler --------------------------------------------------------------
 
-    def show(self, world: World, scenes: Iterable[Scene]) -> None:
+    def show(self, world: World, gang_states: Iterable[GangState]) -> None:
         """Take a new look at the world. A gang of which nothing can be said now is as it was."""
-        known, self.world = self.scenes, world
-        self.scenes = {gang.id: known[gang.id] for gang in world.gangs if gang.id in known}
-        self.scenes.update({scene.gang.id: scene for scene in scenes})
-        for job_id, _ in _told(self.scenes.values()) ^ _told(known.values()):
-            self.changes.ring(job_id)
-        self.keepers.show(world)
-        self.paces.show(world)
-        for scene in self.scenes.values():
-            if scene.job is not None:
-                self.annotate(scene.job.id, sentence(scene.apart), "meeting")
+        known, self.world = self.gang_states, world
+        self.gang_states = {gang.id: known[gang.id] for gang in world.gangs if gang.id in known}
+        self.gang_states.update({gang_state.gang.id: gang_state for gang_state in gang_states})
+        for job_id, _ in _told(self.gang_states.values()) ^ _told(known.values()):
+            self.changes.notify(job_id)
+        self.data_set_tracker.show(world)
+        self.progress_rates.show(world)
+        for gang_state in self.gang_states.values():
+            if gang_state.job is not None:
+                self.annotate(gang_state.job.id, sentence(gang_state.apart), "meeting")
         self._forget_ends(f"end-{task.id}" for task in world.tasks)
-        self.looks.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
+        self.stack_dumps.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
         self.looked.set()
 
     def _forget_ends(self, living: Iterable[str]) -> None:
@@ -110,30 +110,30 @@ class Board:
         before, self._waits = self._waits, {wait.job_id: wait for wait in waits}
         for job_id in self._waits.keys() | before.keys():
             if self._waits.get(job_id) != before.get(job_id):
-                self.changes.ring(job_id)
+                self.changes.notify(job_id)
 
     def hear_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
         """Take what a task's ranks logged; return whether their job ends at another time than it seemed."""
-        scene = self.scenes.get(task.gang_id)
-        if scene is None or scene.job is None:
+        gang_state = self.gang_states.get(task.gang_id)
+        if gang_state is None or gang_state.job is None:
             return False
-        chunks = sum(len(one.slots) for one in scene.tasks) // scene.job.spec.slots_per_node
-        return self.paces.hear(run.job_id, run.restart_count + 1, chunks, data, now)
+        chunks = sum(len(one.slots) for one in gang_state.tasks) // gang_state.job.spec.slots_per_node
+        return self.progress_rates.hear(run.job_id, run.restart_count + 1, chunks, data, now)
 
-    def ring(self, job_id: int | None = None) -> None:
+    def notify(self, job_id: int | None = None) -> None:
         """Say that a job changed, and with it who holds the nodes' slots."""
         if job_id is not None:
-            self.changes.ring(job_id)
-        self.changes.ring(NODES)
+            self.changes.notify(job_id)
+        self.changes.notify(NODES)
 
-    def notify(
+    def send_notices(
         self, owner: str, event: NoticeEvent, now: float, *, server: str = "", reason: str = ""
     ) -> None:
         """Tell an owner of a notebook server by e-mail or webhook, if wanted; jobs tell themselves."""
         if self._store.notices.tell(owner, event, now, server=server, reason=reason):
-            self.changes.ring(NOTICES)
+            self.changes.notify(NOTICES)
 
-    def ring_orders(self) -> None:
+    def notify_orders(self) -> None:
         """Wake the agents whose orders changed since the last call."""
         before, self._versions = self._versions, {}
         gangs = {gang.id: gang for gang in self.world.gangs}
@@ -142,7 +142,7 @@ class Board:
                 self._versions.update({task.id: self._version(task) for task in tasks})
         for task_id in self._versions.keys() | before.keys():
             if self._versions.get(task_id) != before.get(task_id):
-                self.orders_bell.ring(task_id)
+                self.orders_notifier.notify(task_id)
 
     def _version(self, task: TaskRecord) -> str:
         try:
@@ -154,26 +154,28 @@ class Board:
 
     def orders(self, task: TaskRecord) -> TaskOrders:
         """Return what the task should be doing now. Raises TaskOver."""
-        scene = self.scenes.get(task.gang_id)
-        if scene is None:
+        gang_state = self.gang_states.get(task.gang_id)
+        if gang_state is None:
             raise TaskOver(f"task {task.id} is over")
-        look = self.looks.number(scene.job.id) if scene.job else 0
-        uses = scene.job.spec.data if scene.job else ()
-        folders = {use.name: self.keepers.folder(use) for use in uses}
-        return orders_for(task, scene, look=look, limits=self._limits, folders=folders)
+        look = self.stack_dumps.number(gang_state.job.id) if gang_state.job else 0
+        uses = gang_state.job.spec.data if gang_state.job else ()
+        folders = {use.name: self.data_set_tracker.folder(use) for use in uses}
+        return orders_for(task, gang_state, look=look, limits=self._limits, folders=folders)
 
     async def look(self, job_id: int) -> tuple[RankStack, ...]:
         """Ask where the ranks of a running job are; those of agents that do not answer are AWAY."""
-        scene = next((one for one in self.scenes.values() if one.job and one.job.id == job_id), None)
-        if scene is None:
+        gang_state = next(
+            (one for one in self.gang_states.values() if one.job and one.job.id == job_id), None
+        )
+        if gang_state is None:
             return ()
-        look = self.looks.begin(job_id, [task.id for task in scene.tasks])
-        self.ring_orders()
+        look = self.stack_dumps.begin(job_id, [task.id for task in gang_state.tasks])
+        self.notify_orders()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await look.complete.wait()
-        self.looks.end(look)
-        return tuple(look.stacks.get(rank.rank, _unseen(rank)) for rank in scene.living_ranks)
+        self.stack_dumps.end(look)
+        return tuple(look.stacks.get(rank.rank, _unseen(rank)) for rank in gang_state.living_ranks)
 
     def annotate(self, job_id: int, note: str, about: str = "stall") -> None:
         """Show a sentence beside a running job, one for each subject; an empty one takes it away."""
@@ -184,7 +186,7 @@ class Board:
         if not notes:
             del self._notes[job_id]
         if note != before:
-            self.changes.ring(job_id)
+            self.changes.notify(job_id)
 
     def environment(self) -> Versions | None:
         """Return what ranks have, if the engine knows it before any ran."""
@@ -209,13 +211,13 @@ class Board:
         """Show which nodes take nothing new, and why."""
         before, self._closed = self._closed, closed
         if closed != before:
-            self.ring()
+            self.notify()
 
     def show_idle(self, idle: Mapping[int, IdleGpus]) -> None:
         """Show which notebook servers, by id, leave their GPUs idle."""
         before, self._idle = self._idle, idle
         if idle.keys() != before.keys():
-            self.ring()
+            self.notify()
 
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""
@@ -249,15 +251,15 @@ class Board:
         return notes, len(notes)
 
     def _data_told(self, record: JobRecord) -> str:
-        scene = self.scenes.get(record.gang_id or 0)
-        return scene.data.told if scene is not None and scene.data is not None else ""
+        gang_state = self.gang_states.get(record.gang_id or 0)
+        return gang_state.data.told if gang_state is not None and gang_state.data is not None else ""
 
     def _nodes_of(self, record: JobRecord) -> tuple[str, ...]:
         if record.state is JobState.QUEUED or record.attempt_id is None:
             return ()
-        scene = self.scenes.get(record.gang_id or 0)
-        if scene is not None and not record.state.terminal:
-            return tuple(task.node for task in scene.tasks)
+        gang_state = self.gang_states.get(record.gang_id or 0)
+        if gang_state is not None and not record.state.terminal:
+            return tuple(task.node for task in gang_state.tasks)
         return self._store.attempt_nodes(record.attempt_id)
 
 
@@ -266,14 +268,18 @@ def _joined(notes: Sequence[str], count: int) -> str:
     return " ".join(notes[:_MOST_NOTES]) + more
 
 
-def _told(scenes: Iterable[Scene]) -> set[tuple[int, str]]:
+def _told(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:
     """Return what the owners of starting jobs are told of their data sets."""
-    return {(scene.job.id, scene.data.told) for scene in scenes if scene.job and scene.data}
+    return {
+        (gang_state.job.id, gang_state.data.told)
+        for gang_state in gang_states
+        if gang_state.job and gang_state.data
+    }
 
 
 def _unseen(rank: RankRecord) -> RankStack:
     over = rank.state is RankState.EXITED
-    return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)
+    return RankStack(rank=rank.rank, observation=RankSight.ENDED if over else RankSight.AWAY)
 
 
 # What all who watch the lists are sent: read and written once for each change, however many watch.

@@ -15,20 +15,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minicluster.wire import (
+    DataAgentOrders,
+    DataAgentReport,
     DataOrder,
     DataStanding,
     DataUse,
     ErrorKind,
     JobError,
     JobState,
-    KeeperOrders,
-    KeeperReport,
     Standing,
 )
 from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
 from minicluster_hub.scheduling.idle import GpuUse
-from minicluster_hub.support.notifier import Bell
+from minicluster_hub.support.notifier import Notifier
 
 DATA = "data"
 """The bell's key: what some node is to have changed."""
@@ -51,13 +51,13 @@ class _Node:
     moved_at: float = 0.0
 
 
-class Keepers:
+class DataSetTracker:
     """secret: nodes' tokens and the folders' names are made from it."""
 
     def __init__(self, secret: str = "", clock: Callable[[], float] = time.time) -> None:
         self._secret = secret or secrets.token_hex(32)
         self.tokens = NodeTokens(self._secret)
-        self.bell = Bell()
+        self.notifier = Notifier()
         self.gpus = GpuReadings()
         self._clock = clock
         self._began = clock()
@@ -75,14 +75,14 @@ class Keepers:
         """Take a new look at the world, and wake the keepers if they are to have something else."""
         before, self._wanted = self._wanted, frozenset(self._wanted_in(world))
         if self._wanted != before:
-            self.bell.ring(DATA)
+            self.notifier.notify(DATA)
 
     @property
     def busy(self) -> bool:
         """Whether some job needs a data set."""
         return bool(self._wanted)
 
-    def orders(self, nodes: Collection[str]) -> KeeperOrders:
+    def orders(self, nodes: Collection[str]) -> DataAgentOrders:
         """Return what a keeper of these nodes is to have; one that two jobs want stands there once."""
         wanted: dict[str, DataOrder] = {}
         for node, order in sorted(self._wanted, key=lambda one: one[1].attempt):
@@ -90,7 +90,7 @@ class Keepers:
                 wanted[order.folder] = order
         orders = tuple(wanted.values())
         text = "".join(order.model_dump_json() for order in orders)
-        return KeeperOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], wanted=orders)
+        return DataAgentOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], wanted=orders)
 
     def manifests(self, nodes: Collection[str]) -> frozenset[str]:
         """Return the versions, by their manifests, that these nodes are to have."""
@@ -114,7 +114,7 @@ class Keepers:
 
     # --- what is there ------------------------------------------------------------------------
 
-    def hear(self, report: KeeperReport) -> bool:
+    def hear(self, report: DataAgentReport) -> bool:
         """Take what a keeper says; return whether anything changed."""
         now, sets = self._clock(), {one.folder: one for one in report.sets}
         changed = False
@@ -124,7 +124,7 @@ class Keepers:
             if node.sets != sets:
                 node.sets, node.moved_at, changed = sets, now, True
         if self.gpus.hear(report, now):
-            self.bell.ring(GPUS)
+            self.notifier.notify(GPUS)
         return changed
 
     def addresses(self, nodes: Iterable[str]) -> set[str]:
@@ -231,7 +231,7 @@ class GpuReadings:
     def __init__(self) -> None:
         self._readings: dict[tuple[str, str], _Reading] = {}
 
-    def hear(self, report: KeeperReport, now: float) -> bool:
+    def hear(self, report: DataAgentReport, now: float) -> bool:
         """Take what a keeper says; return whether it spoke of GPUs."""
         for node in report.nodes:
             for reading in report.gpus:

@@ -21,7 +21,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLocation:
     """Where a rank is. line: "cell line 14", or another file's; text: of that line, if it is known."""
 
     kind: Kind
@@ -59,19 +59,19 @@ _DDP_STEPS = {
 _QUIET_S = 1.0
 
 
-def place_of(stack: RankStack) -> Place:
+def location_of(stack: RankStack) -> RankLocation:
     """Say where a rank is that was seen."""
     if stack.ending:
-        return Place(Kind.END, stack.ending, "")
+        return RankLocation(Kind.END, stack.ending, "")
     depth = next((at for at, frame in enumerate(stack.frames) if not _LIBRARY.search(frame.file)), None)
     library = stack.frames if depth is None else stack.frames[:depth]
     line, text = _line(stack.frames, depth)
     waits_for_ranks = _collective(library) or _backward(library, stack.quiet_s) or _handle(library, text)
     if waits_for_ranks:
-        return Place(Kind.RANKS, waits_for_ranks, line)
+        return RankLocation(Kind.RANKS, waits_for_ranks, line)
     if any(frame.file.endswith(_LOADER) for frame in library):
-        return Place(Kind.DATA, "DataLoader", line, text)
-    return Place(Kind.ELSEWHERE, "", line, text)
+        return RankLocation(Kind.DATA, "DataLoader", line, text)
+    return RankLocation(Kind.ELSEWHERE, "", line, text)
 
 
 def _line(frames: Sequence[StackFrame], depth: int | None) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from minicluster.wire import RankSight, RankStack
-from minicluster_hub.diagnosis.rank_location import Kind, Place, place_of
+from minicluster_hub.diagnosis.rank_location import Kind, RankLocation, location_of
 
 BUSY_S = 5.0
 """A rank with a sign of life in these last seconds is at work."""
@@ -43,7 +43,7 @@ def explain(stacks: Sequence[RankStack]) -> Explanation:
     """Say why the ranks do not get on, or that they do."""
     stacks = sorted(stacks, key=lambda stack: stack.rank)
     seen = [stack for stack in stacks if stack.sight is RankSight.SEEN]
-    places = {stack.rank: place_of(stack) for stack in seen}
+    places = {stack.rank: location_of(stack) for stack in seen}
     waiting = {rank: place for rank, place in places.items() if place.kind is Kind.RANKS}
     hidden = [stack for stack in stacks if stack.sight in _OUT_OF_SIGHT]
     ended = [stack.rank for stack in stacks if stack.sight is RankSight.ENDED]
@@ -61,7 +61,7 @@ def explain(stacks: Sequence[RankStack]) -> Explanation:
     return _none_waits(others, places)
 
 
-def _hidden(hidden: Sequence[RankStack], waiting: dict[int, Place]) -> Explanation:
+def _hidden(hidden: Sequence[RankStack], waiting: dict[int, RankLocation]) -> Explanation:
     parts = []
     for sight, group in groupby(sorted(hidden, key=_by_sight), key=_by_sight):
         ranks = [stack.rank for stack in group]
@@ -82,7 +82,10 @@ def _by_sight(stack: RankStack) -> RankSight:
 
 
 def _missing(
-    waiting: dict[int, Place], others: Sequence[RankStack], places: dict[int, Place], ended: Sequence[int]
+    waiting: dict[int, RankLocation],
+    others: Sequence[RankStack],
+    places: dict[int, RankLocation],
+    ended: Sequence[int],
 ) -> Explanation:
     """Some ranks wait for others that are elsewhere, or are through."""
     goals = _distinct(place for place in waiting.values() if place.line) or _distinct(waiting.values())
@@ -101,7 +104,7 @@ def _missing(
     return Explanation(f"{' and '.join(parts)}; {there}. {where}".strip(), _ORDER if ended else _LOOP)
 
 
-def _all_wait(waiting: dict[int, Place]) -> Explanation:
+def _all_wait(waiting: dict[int, RankLocation]) -> Explanation:
     goals = _distinct(waiting.values())
     if len(goals) > 1:
         return Explanation(f"ranks wait in different places: {_each(waiting)}.", _ORDER)
@@ -111,7 +114,7 @@ def _all_wait(waiting: dict[int, Place]) -> Explanation:
     return Explanation(f"{who}, and it does not end: no data comes through.", _NETWORK)
 
 
-def _none_waits(others: Sequence[RankStack], places: dict[int, Place]) -> Explanation:
+def _none_waits(others: Sequence[RankStack], places: dict[int, RankLocation]) -> Explanation:
     quiet = [stack for stack in others if stack.quiet_s >= BUSY_S]
     if not quiet:
         return Explanation(f"no rank waits for another; {'; '.join(_where(others, places))}.")
@@ -121,7 +124,7 @@ def _none_waits(others: Sequence[RankStack], places: dict[int, Place]) -> Explan
     )
 
 
-def _where(stacks: Sequence[RankStack], places: dict[int, Place]) -> list[str]:
+def _where(stacks: Sequence[RankStack], places: dict[int, RankLocation]) -> list[str]:
     """Say where ranks are that wait for no other, one part for each place."""
     by_place: dict[str, list[int]] = {}
     for stack in stacks:
@@ -129,7 +132,7 @@ def _where(stacks: Sequence[RankStack], places: dict[int, Place]) -> list[str]:
     return [f"{_ranks(ranks)} {_is(ranks)} {words}" for words, ranks in by_place.items()]
 
 
-def _wait(waiting: dict[int, Place], *, there: bool = False) -> str:
+def _wait(waiting: dict[int, RankLocation], *, there: bool = False) -> str:
     if there:
         return f"{_ranks(waiting)} {_waits(waiting)} there"
     goals = _distinct(waiting.values())
@@ -138,18 +141,18 @@ def _wait(waiting: dict[int, Place], *, there: bool = False) -> str:
     return f"others wait: {_each(waiting)}"
 
 
-def _each(waiting: dict[int, Place]) -> str:
-    by_goal: dict[Place, list[int]] = {}
+def _each(waiting: dict[int, RankLocation]) -> str:
+    by_goal: dict[RankLocation, list[int]] = {}
     for rank, place in waiting.items():
         by_goal.setdefault(place, []).append(rank)
     return ", ".join(f"{_ranks(ranks)} in {_the(goal)}" for goal, ranks in by_goal.items())
 
 
-def _distinct(places: Iterable[Place]) -> list[Place]:
+def _distinct(places: Iterable[RankLocation]) -> list[RankLocation]:
     return list(dict.fromkeys(places))
 
 
-def _the(place: Place) -> str:
+def _the(place: RankLocation) -> str:
     return f"the {place.what} of {place.line}" if place.line else f"the {place.what}"
 
 
@@ -187,5 +190,5 @@ def _does(ranks: Sequence[object]) -> str:
     return "does" if len(ranks) == 1 else "do"
 
 
-def _waits(ranks: dict[int, Place]) -> str:
+def _waits(ranks: dict[int, RankLocation]) -> str:
     return "waits" if len(ranks) == 1 else "wait"

@@ -80,7 +80,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Sight:
+class Observation:
     """What is known beside the store: the engine's view, the silence of each agent in seconds.
 
     lighthouses: those of fault-tolerant jobs, by gang. data: how far the data sets are of jobs
@@ -97,7 +97,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Scene:
+class GangState:
     """One gang with its tasks, its job if it has one, and the ranks of that job's newest attempt.
 
     lost: tasks that have ended, or were silent for longer than their `patience_s`, which goes by task.
@@ -168,39 +168,45 @@ class Scene:
         return max(self.job.state_since, moved_at, *(task.state_since for task in self.tasks))
 
 
-def scenes(world: World, sight: Sight, limits: Limits, isolate: Isolate = together) -> Iterator[Scene]:
+def gang_states(
+    world: World, observation: Observation, limits: Limits, isolate: Isolate = together
+) -> Iterator[GangState]:
     jobs = {job.id: job for job in world.jobs}
     queued = (job for job in world.jobs if job.state is JobState.QUEUED)
     awaited = {job.gang_id: job.state_since + limits.awaited_s for job in queued}
     for gang in world.gangs:
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
         with isolate("looking at", gang):
-            yield _scene(gang, job, world, sight, limits, awaited.get(gang.id, 0.0))
+            yield _gang_state(gang, job, world, observation, limits, awaited.get(gang.id, 0.0))
 
 
-def _scene(
+def _gang_state(
     gang: GangRecord,
     job: JobRecord | None,
     world: World,
-    sight: Sight,
+    observation: Observation,
     limits: Limits,
     awaited_until: float,
-) -> Scene:
+) -> GangState:
     tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
     ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
     suspicious = job is not None and lost_connections(job, ranks)
     patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in tasks}
-    lost = tuple(task for task in tasks if _is_lost(task, sight, patience_s[task.id]))
+    lost = tuple(task for task in tasks if _is_lost(task, observation, patience_s[task.id]))
     snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
-    lighthouse = sight.lighthouses.get(gang.id)
+    lighthouse = observation.lighthouses.get(gang.id)
     address = lighthouse.address if lighthouse is not None else ""
-    data = sight.data.get(gang.id)
+    data = observation.data.get(gang.id)
     starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
-    parted = apart(tasks, sight.unreached) if starts else ()
-    return Scene(gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, awaited_until)
+    parted = apart(tasks, observation.unreached) if starts else ()
+    return GangState(
+        gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, awaited_until
+    )
 
 
-def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[int, float]) -> frozenset[str]:
+def silent_nodes(
+    world: World, observation: Observation, limits: Limits, ending_s: Mapping[int, float]
+) -> frozenset[str]:
     """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told.
 
     ending_s: for how long gangs have been ending. Who spoke until then is silent because it was ended.
@@ -209,9 +215,9 @@ def silent_nodes(world: World, sight: Sight, limits: Limits, ending_s: Mapping[i
         task.node
         for task in world.tasks
         if task.gang_id in ending_s
-        and (view := sight.views.get(task.id)) is not None
+        and (view := observation.views.get(task.id)) is not None
         and view.alive
-        and sight.silence_s.get(task.id, 0.0) - ending_s[task.gang_id] > limits.suspect_timeout_s
+        and observation.silence_s.get(task.id, 0.0) - ending_s[task.gang_id] > limits.suspect_timeout_s
     )
 
 
@@ -226,12 +232,12 @@ def _patience_s(task: TaskRecord, limits: Limits, *, suspicious: bool) -> float:
     return limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s
 
 
-def _is_lost(task: TaskRecord, sight: Sight, patience_s: float) -> bool:
-    view = sight.views.get(task.id)
+def _is_lost(task: TaskRecord, observation: Observation, patience_s: float) -> bool:
+    view = observation.views.get(task.id)
     if task.state is TaskState.ENDED:
         return False
     if task.state is TaskState.NEW:
         return view is not None and not view.alive
     if view is None or not view.alive:
         return True
-    return sight.silence_s.get(task.id, 0.0) > patience_s
+    return observation.silence_s.get(task.id, 0.0) > patience_s

@@ -7,66 +7,70 @@ from collections.abc import Iterable, Iterator
 from minicluster.wire import DISK_FULL_EXIT, ErrorKind, JobError, JobState, RankState
 from minicluster_hub.jobs.actions import DropTasks, EndGang, Happened
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import ENDING, Limits, Scene, Sight
+from minicluster_hub.jobs.gang_state import ENDING, GangState, Limits, Observation
 from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
-def without_unusable(scene: Scene, sight: Sight, limits: Limits) -> Iterator[DropTasks | EndGang]:
+def without_unusable(
+    gang_state: GangState, observation: Observation, limits: Limits
+) -> Iterator[DropTasks | EndGang]:
     """Part with the tasks that cannot go on; the others stay together, warm and with their snapshots."""
-    late = _late(scene, sight, limits)
-    gone = {task.id for task in (*scene.lost, *scene.apart)}
-    if scene.tolerates_loss:
-        bad = [task for task in scene.tasks if task.id in gone or _joins_in_vain(task, scene)]
+    late = _late(gang_state, observation, limits)
+    gone = {task.id for task in (*gang_state.lost, *gang_state.apart)}
+    if gang_state.tolerates_loss:
+        bad = [task for task in gang_state.tasks if task.id in gone or _joins_in_vain(task, gang_state)]
     else:
-        gone |= {task.id for task in scene.tasks if _is_no_use(task, scene, sight, limits)}
-        unready = [task for task in scene.tasks if task.state is not TaskState.READY]
-        bad = [task for task in scene.tasks if task.id in gone or task in unready or task in late]
-    reason = "an agent did not end its ranks" if late else _lacks_data(bad, scene)
-    if bad and len(bad) == len(scene.tasks):
-        yield EndGang(scene.gang.id, reason)
+        gone |= {task.id for task in gang_state.tasks if _is_no_use(task, gang_state, observation, limits)}
+        unready = [task for task in gang_state.tasks if task.state is not TaskState.READY]
+        bad = [task for task in gang_state.tasks if task.id in gone or task in unready or task in late]
+    reason = "an agent did not end its ranks" if late else _lacks_data(bad, gang_state)
+    if bad and len(bad) == len(gang_state.tasks):
+        yield EndGang(gang_state.gang.id, reason)
     elif bad:
-        yield DropTasks(scene.gang.id, tuple(task.id for task in bad), reason)
+        yield DropTasks(gang_state.gang.id, tuple(task.id for task in bad), reason)
 
 
-def lost_task(scene: Scene, job: JobRecord, sight: Sight) -> Happened | None:
+def lost_task(gang_state: GangState, job: JobRecord, observation: Observation) -> Happened | None:
     """Return what a lost task means for its job; None when none is lost, or the others go on."""
-    others_go_on = scene.tolerates_loss and len(scene.lost) < len(scene.tasks)
-    if not scene.lost or others_go_on:
+    others_go_on = gang_state.tolerates_loss and len(gang_state.lost) < len(gang_state.tasks)
+    if not gang_state.lost or others_go_on:
         return None
-    task = scene.lost[0]
-    view = sight.views.get(task.id)
+    task = gang_state.lost[0]
+    view = observation.views.get(task.id)
     last_words = view.detail if view is not None else ""
     ended_by_itself = view is None or not (view.alive or view.node_lost)
-    if job.state is JobState.STARTING and not scene.assembled and ended_by_itself:
+    if job.state is JobState.STARTING and not gang_state.assembled and ended_by_itself:
         words = f"the task on {task.node} ended before it could start its ranks"
         error = JobError(kind=ErrorKind.START, node=task.node, message=words, traceback=last_words)
         return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
-    if filler := next((one for one in scene.lost if _filled_disk(one, sight)), None):
+    if filler := next((one for one in gang_state.lost if _filled_disk(one, observation)), None):
         words = (
             f"the task on {filler.node} was ended because it filled the node's disk, which was nearly full"
         )
         error = JobError(kind=ErrorKind.LOST, node=filler.node, message=words, hint="Keep less there.")
         return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
-    losses = 1 if _got_further(scene, job) else job.losses + 1
+    losses = 1 if _got_further(gang_state, job) else job.losses + 1
     return Happened(job.id, JobEvent.TASK_LOST, f"the task on {task.node} was lost", losses=losses)
 
 
-def unreached_task(scene: Scene, job: JobRecord, sight: Sight, limits: Limits) -> Happened | None:
+def unreached_task(
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+) -> Happened | None:
     """Return what it means for a job on its way that tasks do not reach each other, None as long as it waits.
 
     It goes on without them if it can. Else they get some time: a machine that comes back needs it.
     """
-    if job.state is not JobState.STARTING or not scene.apart:
+    if job.state is not JobState.STARTING or not gang_state.apart:
         return None
-    apart = {task.id for task in scene.apart}
-    slots = sum(len(task.slots) for task in scene.tasks if task.id not in apart)
+    apart = {task.id for task in gang_state.apart}
+    slots = sum(len(task.slots) for task in gang_state.tasks if task.id not in apart)
     enough = job.spec.chunks is None or slots // job.spec.slots_per_node >= job.spec.chunks.min
-    since = scene.starting_since(sight.views)
-    if not enough and (since is None or sight.now - since <= limits.meet_patience_s):
+    since = gang_state.starting_since(observation.views)
+    if not enough and (since is None or observation.now - since <= limits.meet_patience_s):
         return None
     losses = job.losses if enough else job.losses + 1
-    return Happened(job.id, JobEvent.TASK_LOST, sentence(scene.apart), losses=losses)
+    return Happened(job.id, JobEvent.TASK_LOST, sentence(gang_state.apart), losses=losses)
 
 
 def given_up(job: JobRecord, limits: Limits) -> Happened | None:
@@ -102,42 +106,44 @@ def image_retired(job: JobRecord, world: World) -> Happened | None:
     return Happened(job.id, JobEvent.FAILURE_SEEN, words, error)
 
 
-def _filled_disk(task: TaskRecord, sight: Sight) -> bool:
+def _filled_disk(task: TaskRecord, observation: Observation) -> bool:
     """Tell whether an agent was ended for it that does not say so itself: it is of an earlier release."""
-    view = sight.views.get(task.id)
+    view = observation.views.get(task.id)
     return view is not None and view.exit_code == DISK_FULL_EXIT
 
 
-def _is_no_use(task: TaskRecord, scene: Scene, sight: Sight, limits: Limits) -> bool:
+def _is_no_use(task: TaskRecord, gang_state: GangState, observation: Observation, limits: Limits) -> bool:
     """Tell whether a warm task that a job waits to go on with is on a node that takes nothing, for long."""
-    awaited = scene.awaited_until > sight.now
-    return awaited and task.node in sight.down and scene.idle_until(limits) <= sight.now
+    awaited = gang_state.awaited_until > observation.now
+    return awaited and task.node in observation.down and gang_state.idle_until(limits) <= observation.now
 
 
-def _late(scene: Scene, sight: Sight, limits: Limits) -> list[TaskRecord]:
+def _late(gang_state: GangState, observation: Observation, limits: Limits) -> list[TaskRecord]:
     """Return the tasks that had their time to clear an ending attempt away."""
-    job = scene.job
+    job = gang_state.job
     if job is None or job.state not in ENDING:
         return []
-    waited_s = sight.now - job.state_since
-    left = [task for task in scene.tasks if task.cleared < (job.attempt_id or 0)]
-    return [task for task in left if waited_s > limits.end_patience_s(job.state, brings=scene.brings(task))]
+    waited_s = observation.now - job.state_since
+    left = [task for task in gang_state.tasks if task.cleared < (job.attempt_id or 0)]
+    return [
+        task for task in left if waited_s > limits.end_patience_s(job.state, brings=gang_state.brings(task))
+    ]
 
 
-def _joins_in_vain(task: TaskRecord, scene: Scene) -> bool:
+def _joins_in_vain(task: TaskRecord, gang_state: GangState) -> bool:
     """Tell whether a task that was to join cannot, or comes too late: it would train on alone."""
-    ranks = [rank for rank in scene.living_ranks if rank.task_id == task.id]
+    ranks = [rank for rank in gang_state.living_ranks if rank.task_id == task.id]
     waits = all(rank.state is RankState.PENDING for rank in ranks)
-    if waits and (task.failure or _lacks_data([task], scene) or _has_finished(scene.living_ranks)):
+    if waits and (task.failure or _lacks_data([task], gang_state) or _has_finished(gang_state.living_ranks)):
         return True
-    first = scene.tasks[0]
-    brought = first.cleared >= (scene.job.attempt_id or 0) if scene.job else False
+    first = gang_state.tasks[0]
+    brought = first.cleared >= (gang_state.job.attempt_id or 0) if gang_state.job else False
     return brought and ranks[0].joined and task is not first and not _has_finished(ranks)
 
 
-def _lacks_data(tasks: Iterable[TaskRecord], scene: Scene) -> str:
+def _lacks_data(tasks: Iterable[TaskRecord], gang_state: GangState) -> str:
     """Return why a data set will not come to one of these tasks' nodes, "" when nothing is known of that."""
-    lacking = scene.data.lacking if scene.data else {}
+    lacking = gang_state.data.lacking if gang_state.data else {}
     return next((lacking[task.node].message for task in tasks if task.node in lacking), "")
 
 
@@ -145,6 +151,6 @@ def _has_finished(ranks: Iterable[RankRecord]) -> bool:
     return any(rank.state is RankState.EXITED and rank.error is None for rank in ranks)
 
 
-def _got_further(scene: Scene, job: JobRecord) -> bool:
+def _got_further(gang_state: GangState, job: JobRecord) -> bool:
     """Tell whether the attempt left a snapshot that the next one can go on from."""
-    return any(snapshot.attempt_id == job.attempt_id for snapshot in scene.snapshots)
+    return any(snapshot.attempt_id == job.attempt_id for snapshot in gang_state.snapshots)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.jobs.connectivity import store_address
-from minicluster_hub.jobs.gang_state import Limits, Scene
+from minicluster_hub.jobs.gang_state import GangState, Limits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 
 _LIMITS = Limits()
@@ -27,7 +27,7 @@ class TaskOver(Exception):
 
 def orders_for(
     task: TaskRecord,
-    scene: Scene,
+    gang_state: GangState,
     *,
     look: int = 0,
     limits: Limits = _LIMITS,
@@ -38,16 +38,16 @@ def orders_for(
     look: see TaskOrders. limits: the cluster's own, for a job that asks for nothing else. folders: see
     RunOrder.data.
     """
-    if scene.gang.target is GangTarget.END:
-        raise TaskOver(f"task {task.id} is over: its gang {scene.gang.id} is being ended")
-    if scene.job is None or scene.job.attempt_id is None:
+    if gang_state.gang.target is GangTarget.END:
+        raise TaskOver(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
+    if gang_state.job is None or gang_state.job.attempt_id is None:
         return _versioned(None, None)
-    joins = scene.tolerates_loss and task.state is TaskState.READY
-    meets = scene.lighthouse or not scene.job.spec.fault_tolerant
-    if not (scene.assembled or joins) or not meets or _waits_for_data(scene.job):
+    joins = gang_state.tolerates_loss and task.state is TaskState.READY
+    meets = gang_state.lighthouse or not gang_state.job.spec.fault_tolerant
+    if not (gang_state.assembled or joins) or not meets or _waits_for_data(gang_state.job):
         return _versioned(None, None)
-    run = _run_order(task, scene, scene.job, limits).model_copy(update={"data": dict(folders)})
-    return _versioned(run, _STOP_MODES.get(scene.job.state), look)
+    run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
+    return _versioned(run, _STOP_MODES.get(gang_state.job.state), look)
 
 
 def _waits_for_data(job: JobRecord) -> bool:
@@ -55,18 +55,18 @@ def _waits_for_data(job: JobRecord) -> bool:
     return starts and bool(job.spec.data) and job.data_attempt_id != job.attempt_id
 
 
-def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, limits: Limits) -> RunOrder:
-    first = scene.tasks[0]
-    mine = [rank for rank in scene.ranks if rank.task_id == task.id]
+def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: Limits) -> RunOrder:
+    first = gang_state.tasks[0]
+    mine = [rank for rank in gang_state.ranks if rank.task_id == task.id]
     # In the order of their ranks; those that were lost on the way keep their places.
-    gang = list(dict.fromkeys(rank.task_id for rank in scene.ranks))
+    gang = list(dict.fromkeys(rank.task_id for rank in gang_state.ranks))
     return RunOrder(
         attempt=job.attempt_id or 0,
         job_id=job.id,
         payload_sha256=job.spec.payload_sha256,
         first_rank=mine[0].rank,
         local_world_size=len(mine),
-        world_size=sum(not rank.joined for rank in scene.ranks),
+        world_size=sum(not rank.joined for rank in gang_state.ranks),
         group_rank=gang.index(task.id),
         group_world_size=len(gang),
         master_addr=first.address,
@@ -77,22 +77,22 @@ def _run_order(task: TaskRecord, scene: Scene, job: JobRecord, limits: Limits) -
         output=limits.output,
         bundle_sha256=job.spec.bundle_sha256,
         parts=job.spec.parts,
-        snapshot=_snapshot(scene, job),
+        snapshot=_snapshot(gang_state, job),
         fault_tolerant=job.spec.fault_tolerant,
-        lighthouse=scene.lighthouse if job.spec.fault_tolerant else "",
+        lighthouse=gang_state.lighthouse if job.spec.fault_tolerant else "",
         joins=mine[0].joined,
-        lead=scene.living_ranks[0].task_id == task.id if job.spec.fault_tolerant else None,
+        lead=gang_state.living_ranks[0].task_id == task.id if job.spec.fault_tolerant else None,
         peers=tuple(
             store_address(other)
-            for other in scene.tasks
+            for other in gang_state.tasks
             if other.id != task.id and other.state is TaskState.READY
         ),
     )
 
 
-def _snapshot(scene: Scene, job: JobRecord) -> SnapshotRef | None:
+def _snapshot(gang_state: GangState, job: JobRecord) -> SnapshotRef | None:
     """Return the newest snapshot that attempts before this one left."""
-    before = [one for one in scene.snapshots if one.attempt_id < (job.attempt_id or 0)]
+    before = [one for one in gang_state.snapshots if one.attempt_id < (job.attempt_id or 0)]
     newest = max(before, key=lambda one: (one.attempt_id, one.step), default=None)
     if newest is None:
         return None

@@ -236,7 +236,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRecord:
+class ReservationRecord:
     """Slots that are not for everybody; see scheduling.claims.Claim.
 
     used_at: when a holder was first there. over_at: when it was taken back, had lapsed or ended.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-    from minicluster_hub.notices.post import Post
+    from minicluster_hub.notices.post import NoticeSender
     from minicluster_hub.store import Store
 
 
@@ -46,13 +46,13 @@ class NoticeOptions(Configurable):
     def _default_public_url(self) -> str:
         return os.environ.get("JUPYTERHUB_PUBLIC_URL", "")
 
-    def post(self, store: Store, clock: Callable[[], float], log: logging.Logger) -> Post:
+    def post(self, store: Store, clock: Callable[[], float], log: logging.Logger) -> NoticeSender:
         from minicluster_hub.notices.emails import Emails
         from minicluster_hub.notices.mail_rates import MailRates
-        from minicluster_hub.notices.post import Post
+        from minicluster_hub.notices.post import NoticeSender
         from minicluster_hub.notices.webhooks import Webhooks
 
         emails = Emails(self.smtp_host, self.smtp_port, self.smtp_from, starttls=self.smtp_starttls)
         rates = MailRates(self.emails_per_hour, self.emails_per_hour_of_all)
         webhooks = Webhooks(self.notice_hosts)
-        return Post(store, webhooks, emails, clock, log, public_url=self.public_url, rates=rates)
+        return NoticeSender(store, webhooks, emails, clock, log, public_url=self.public_url, rates=rates)

@@ -14,8 +14,8 @@ from minicluster_hub.notices.mail_rates import MailRates
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.notices.words import sentence
 from minicluster_hub.store import Store, StoreError
-from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, Lane, Letter
-from minicluster_hub.support.notifier import NOTICES, Bell
+from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, Lane, NoticeMessage
+from minicluster_hub.support.notifier import NOTICES, Notifier
 
 PAUSES_S = (10.0, 120.0)
 """Between the tries."""
@@ -23,7 +23,7 @@ _AT_ONCE = 8
 _STORE_PAUSE_S = 5.0
 
 
-class Post:
+class NoticeSender:
     """`public_url`: of the job service as browsers reach it, "": nobody knows."""
 
     def __init__(
@@ -59,81 +59,81 @@ class Post:
         await self.emails.send_code(address, owner, code)
         return code
 
-    async def run(self, changes: Bell) -> None:
+    async def run(self, changes: Notifier) -> None:
         """Send until cancelled: first what an earlier service left, then whatever comes up."""
         try:
-            async with changes.listen() as listener:
+            async with changes.listen() as subscription:
                 while True:
                     looked = self._look(changes)
-                    await listener.wait(None if looked else _STORE_PAUSE_S)
+                    await subscription.wait(None if looked else _STORE_PAUSE_S)
         finally:
-            for lane in self._lanes.values():
-                lane.cancel()
+            for queue in self._lanes.values():
+                queue.cancel()
 
     def close(self) -> None:
         self.webhooks.close()
         self.emails.close()
 
-    def _look(self, changes: Bell) -> bool:
+    def _look(self, changes: Notifier) -> bool:
         """Serve the lanes that nobody serves yet; return whether the store could tell."""
         try:
             lanes = self._store.notices.lanes()
         except StoreError as error:
             self._log.warning("notices wait: %s", error)
             return False
-        for lane in lanes:
-            if lane not in self._lanes:
-                self._lanes[lane] = asyncio.create_task(self._serve(lane, changes))
+        for queue in lanes:
+            if queue not in self._lanes:
+                self._lanes[queue] = asyncio.create_task(self._serve(queue, changes))
         return True
 
-    async def _serve(self, lane: Lane, changes: Bell) -> None:
+    async def _serve(self, queue: Lane, changes: Notifier) -> None:
         """Send what is in a lane, until it is empty."""
         try:
-            async with changes.listen() as listener:
-                while found := self._store.notices.next(lane):
-                    letter, target = found
-                    pause_s = letter.due_at - self._clock()
-                    if pause_s <= 0 and lane[1] == EMAIL and target is not None:
-                        pause_s = self._rates.take_notice(lane[0])
+            async with changes.listen() as subscription:
+                while found := self._store.notices.next(queue):
+                    message, target = found
+                    pause_s = message.due_at - self._clock()
+                    if pause_s <= 0 and queue[1] == EMAIL and target is not None:
+                        pause_s = self._rates.take_notice(queue[0])
                     if pause_s > 0:
-                        await listener.wait(pause_s)  # A new letter may be due before it.
+                        await subscription.wait(pause_s)  # A new letter may be due before it.
                     else:
-                        await self._send(letter, target)
+                        await self._send(message, target)
         except StoreError as error:
-            self._log.warning("notices for %s wait: %s", lane[0], error)
+            self._log.warning("notices for %s wait: %s", queue[0], error)
             await asyncio.sleep(_STORE_PAUSE_S)
-            changes.ring(NOTICES)
+            changes.notify(NOTICES)
         finally:
-            del self._lanes[lane]
+            del self._lanes[queue]
 
-    async def _send(self, letter: Letter, target: str | None) -> None:
+    async def _send(self, message: NoticeMessage, target: str | None) -> None:
         """Send a letter, or put it off, or give it up."""
         notices = self._store.notices
         if target is None:
-            notices.done(letter)
+            notices.done(message)
             return
         try:
             async with self._free:
-                await self._way(letter).send(target, self.worded(letter.notice))
+                await self._way(message).send(target, self.worded(message.notice))
         except AddressRefused as refused:
-            notices.done(letter, f"{refused}")
+            notices.done(message, f"{refused}")
         except NotSent as error:
-            self._put_off(letter, f"{error}")
+            self._put_off(message, f"{error}")
         except Exception:
-            self._log.exception("a notice for %s was not sent", letter.lane[0])
-            self._put_off(letter, "an error of the job service; its log tells more")
+            self._log.exception("a notice for %s was not sent", message.queue[0])
+            self._put_off(message, "an error of the job service; its log tells more")
         else:
-            notices.done(letter)
+            notices.done(message)
 
-    def _way(self, letter: Letter) -> Webhooks | Emails:
-        return self.webhooks if letter.lane[1] == WEBHOOK else self.emails
+    def _way(self, message: NoticeMessage) -> Webhooks | Emails:
+        return self.webhooks if message.queue[1] == WEBHOOK else self.emails
 
-    def _put_off(self, letter: Letter, trouble: str) -> None:
-        if letter.tries < len(self._pauses_s):
-            self._store.notices.again(letter, self._clock() + self._pauses_s[letter.tries])
+    def _put_off(self, message: NoticeMessage, trouble: str) -> None:
+        if message.tries < len(self._pauses_s):
+            self._store.notices.again(message, self._clock() + self._pauses_s[message.tries])
         else:
-            self._log.warning("a notice for %s did not get there: %s", letter.lane[0], trouble)
-            self._store.notices.done(letter, trouble)
+            self._log.warning("a notice for %s did not get there: %s", message.queue[0], trouble)
+            self._store.notices.done(message, trouble)
 
     def worded(self, notice: Notice) -> Notice:
         """Return a notice with its sentence and the address of its page."""

@@ -7,9 +7,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from minicluster.wire import PolicyChoice, PolicyInForce, PolicyReport
+from minicluster.wire import ActivePolicy, PolicyChoice, PolicyReport
 from minicluster_hub.policy.choices import build, offered_placements, offered_policies
-from minicluster_hub.policy.custom_policy import Answer, OwnPolicies, OwnPolicy, PolicyGone, close
+from minicluster_hub.policy.custom_policy import Answer, CustomPolicies, CustomPolicy, PolicyGone, close
 from minicluster_hub.policy.errors import ChoiceRefused, PlanFailed
 from minicluster_hub.policy.sandbox import SandboxAway
 from minicluster_hub.policy.trial import in_words, try_out
@@ -32,7 +32,7 @@ AWAY_S = 5.0
 _NOTHING: Mapping[int, Places] = {}
 
 
-class Rules:
+class PolicyManager:
     """`default`: what the cluster's settings say. What an admin chooses goes before it.
 
     A lab's own policy loads and plans beside the event loop: call `schedule` only when `ready_for` says so,
@@ -46,13 +46,13 @@ class Rules:
         default: PolicyChoice,
         clock: Callable[[], float],
         log: logging.Logger,
-        own: OwnPolicies | None = None,
+        own: CustomPolicies | None = None,
     ) -> None:
         """Raises ChoiceRefused."""
-        self.own = own or OwnPolicies()
+        self.own = own or CustomPolicies()
         self.changed: Callable[[], None] = lambda: None
         self._store = store
-        self._default = self._chosen = Chosen(None, PolicyInForce(choice=default))
+        self._default = self._chosen = Chosen(None, ActivePolicy(choice=default))
         self._trouble = self._away = ""
         self._clock = clock
         self._log = log
@@ -67,7 +67,7 @@ class Rules:
         self._loading: Policy | None = None
 
     @property
-    def in_force(self) -> PolicyInForce:
+    def in_force(self) -> ActivePolicy:
         return self._chosen.told
 
     @property
@@ -108,7 +108,7 @@ class Rules:
 
     @property
     def _ready(self) -> bool:
-        return self._loaded and (not isinstance(self._policy, OwnPolicy) or self._answer is not None)
+        return self._loaded and (not isinstance(self._policy, CustomPolicy) or self._answer is not None)
 
     def _ask(self, snapshot: Snapshot) -> None:
         asking, self._asking = self._asking, None
@@ -125,10 +125,10 @@ class Rules:
         """Have ready what `schedule` needs; the world may be another one by then."""
         while not self._ready:
             await self._load()
-            if isinstance(self._policy, OwnPolicy):
+            if isinstance(self._policy, CustomPolicy):
                 await self._have_planned(self._policy, snapshot)
 
-    async def _have_planned(self, policy: OwnPolicy, snapshot: Snapshot) -> None:
+    async def _have_planned(self, policy: CustomPolicy, snapshot: Snapshot) -> None:
         try:
             told = await asyncio.to_thread(policy.plan, snapshot)
         except PolicyGone:
@@ -238,7 +238,7 @@ class Rules:
         """
         self._loading, placement = policy, placement = build(choice, self.own)
         try:
-            if isinstance(policy, OwnPolicy):
+            if isinstance(policy, CustomPolicy):
                 await asyncio.to_thread(policy.load)
         except BaseException:
             close(policy)
@@ -260,7 +260,7 @@ class Rules:
         if failed.id is not None:
             self._store.policies.take_back(failed.id, f"{name} was taken back: {why}")
         elif failed is self._default:
-            self._default = Chosen(None, PolicyInForce(choice=LAST_RESORT))
+            self._default = Chosen(None, ActivePolicy(choice=LAST_RESORT))
             self._trouble = f"{name}, which the cluster's settings name, was taken back: {why}"
         self._loaded = False
 
@@ -276,7 +276,7 @@ class Rules:
 
     def _put_built_in(self, choices: Sequence[Chosen]) -> Chosen:
         """Put in force the first of these that is built in and can be, LAST_RESORT if none can; return it."""
-        for chosen in (*choices, Chosen(None, PolicyInForce(choice=LAST_RESORT))):
+        for chosen in (*choices, Chosen(None, ActivePolicy(choice=LAST_RESORT))):
             if chosen.told.choice.policy in POLICIES:
                 with contextlib.suppress(ChoiceRefused):
                     self._put(chosen, *build(chosen.told.choice))

@@ -8,18 +8,18 @@ from importlib import import_module
 from typing import Any
 
 from minicluster.wire import OfferedOption, OfferedPolicy, OptionValue, PolicyChoice
-from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.policy_files import KINDS
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
 
-_NONE = OwnPolicies()
+_NONE = CustomPolicies()
 _NO_FILE = ": none that is built in, no {}.py in the folder of policies, and no installed package brings it"
 
 
-def build(choice: PolicyChoice, own: OwnPolicies = _NONE) -> tuple[Policy, Placement]:
+def build(choice: PolicyChoice, own: CustomPolicies = _NONE) -> tuple[Policy, Placement]:
     """Return what a choice means; a lab's own policy is yet to be loaded. Raises ChoiceRefused."""
     placement = _named(PLACEMENTS, choice.placement, "placement")()
     if choice.policy in POLICIES:
@@ -30,7 +30,7 @@ def build(choice: PolicyChoice, own: OwnPolicies = _NONE) -> tuple[Policy, Place
     raise _unknown("policy", choice.policy, sorted([*POLICIES, *own.names()]), _NO_FILE)
 
 
-def offered_policies(own: OwnPolicies = _NONE) -> tuple[OfferedPolicy, ...]:
+def offered_policies(own: CustomPolicies = _NONE) -> tuple[OfferedPolicy, ...]:
     """Return the built-in ones, then the lab's own."""
     built_in = (_offered(name, _named(POLICIES, name, "policy")) for name in sorted(POLICIES))
     return (*built_in, *own.offered())

@@ -42,7 +42,7 @@ class PolicyGone(Exception):
 
 
 @dataclass(frozen=True)
-class OwnPolicies:
+class CustomPolicies:
     """What the installer of a cluster brought: files of a folder, and entry points of installed packages.
 
     sandbox: where they run; None: there are none. The names of the built-in ones are theirs.
@@ -66,11 +66,11 @@ class OwnPolicies:
             found |= {name: policy_files.about(self.folder, name) for name in self._files()}
         return [found[name] for name in sorted(found)]
 
-    def policy(self, name: str, options: Mapping[str, OptionValue]) -> OwnPolicy:
+    def policy(self, name: str, options: Mapping[str, OptionValue]) -> CustomPolicy:
         """Return one of them, yet to be loaded."""
         if self.sandbox is None:
             raise LookupError(name)
-        return OwnPolicy(name, options, self.sandbox, self.log)
+        return CustomPolicy(name, options, self.sandbox, self.log)
 
     def _files(self) -> list[str]:
         if self.sandbox is None or self.folder is None:
@@ -93,7 +93,7 @@ def _of_package(point: EntryPoint) -> OfferedPolicy:
     return OfferedPolicy(name=point.name, summary=about or "A policy that was installed.", distribution=whose)
 
 
-class OwnPolicy:
+class CustomPolicy:
     """`load` before anything else; all but `close` takes its time.
 
     Close it, or its process stays. From another thread, that ends what is being asked.
@@ -190,7 +190,7 @@ class OwnPolicy:
 class Answer:
     """What a lab's own policy planned a moment ago."""
 
-    policy: OwnPolicy
+    policy: CustomPolicy
     told: Plan
 
     @property
@@ -215,7 +215,7 @@ class Answer:
 
 def close(policy: Policy | None) -> None:
     """End the process of a policy that has one."""
-    if isinstance(policy, OwnPolicy):
+    if isinstance(policy, CustomPolicy):
         policy.close()
 
 

@@ -10,7 +10,7 @@ from traitlets import Unicode
 from traitlets.config import Configurable
 
 if TYPE_CHECKING:
-    from minicluster_hub.policy.custom_policy import OwnPolicies
+    from minicluster_hub.policy.custom_policy import CustomPolicies
 
 
 class PolicyOptions(Configurable):
@@ -28,9 +28,9 @@ class PolicyOptions(Configurable):
         "a policy container's socket.",
     ).tag(config=True)
 
-    def own_policies(self, data_dir: Path, log: logging.Logger) -> OwnPolicies:
+    def custom_policies(self, data_dir: Path, log: logging.Logger) -> CustomPolicies:
         """Return what the lab brought of policies, and where they run."""
-        from minicluster_hub.policy.custom_policy import OwnPolicies
+        from minicluster_hub.policy.custom_policy import CustomPolicies
         from minicluster_hub.policy.policy_files import names
         from minicluster_hub.policy.sandbox import ContainerSandbox, ProcessSandbox
         from minicluster_hub.scheduling.policies import POLICIES
@@ -39,7 +39,7 @@ class PolicyOptions(Configurable):
         for name in {*names(folder)} & POLICIES.keys():
             log.warning("%s/%s.py is not used: a built-in policy has its name; give it another", folder, name)
         if self.policy_sandbox == "none":
-            return OwnPolicies()
+            return CustomPolicies()
         if self.policy_sandbox == "process":
-            return OwnPolicies(folder, ProcessSandbox(folder), log)
-        return OwnPolicies(folder, ContainerSandbox(Path(self.policy_sandbox)), log)
+            return CustomPolicies(folder, ProcessSandbox(folder), log)
+        return CustomPolicies(folder, ContainerSandbox(Path(self.policy_sandbox)), log)

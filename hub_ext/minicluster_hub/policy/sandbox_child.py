@@ -23,7 +23,7 @@ from minicluster_hub.policy.confine import confine
 from minicluster_hub.policy.link import LinkLost, receive, send
 from minicluster_hub.policy.messages import plan_to_json, snapshot_from_json
 from minicluster_hub.policy.policy_files import ENTRY_POINTS, path_of
-from minicluster_hub.scheduling.own import OwnPlan, PolicyFailed, policy_in
+from minicluster_hub.scheduling.own import CustomPlan, PolicyFailed, policy_in
 from minicluster_hub.support.processes import die_with_parent
 
 PRINTED_CHARS = 4000
@@ -70,14 +70,14 @@ class PolicyProcess:
         except (LinkLost, OSError):
             return
 
-    def _load(self, asked: Mapping[str, Any]) -> tuple[OwnPlan, dict[str, Any]]:
+    def _load(self, asked: Mapping[str, Any]) -> tuple[CustomPlan, dict[str, Any]]:
         name = asked["name"]
         path = path_of(self._folder, name) if self._folder else None
         found = module_of(name, path.read_text("utf-8")) if path else _installed(name)
         policy = policy_in(found, asked["options"])
         return policy, {"moves_running": policy.moves_running, "elastic": policy.elastic}
 
-    def _answer(self, make: Callable[[Any], tuple[OwnPlan | None, dict[str, Any]]]) -> OwnPlan | None:
+    def _answer(self, make: Callable[[Any], tuple[CustomPlan | None, dict[str, Any]]]) -> CustomPlan | None:
         """Send what `make` makes of the next question, or its error with the lines where it was raised."""
         asked = receive(self._link)
         made, limit_s = None, asked["limit_s"]

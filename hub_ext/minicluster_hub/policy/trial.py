@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from minicluster_hub.policy.custom_policy import OwnPolicy
+from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Placement, Policy, Snapshot, Topology
 from minicluster_hub.scheduling.own import PolicyFailed
 from minicluster_hub.scheduling.scheduler import schedule
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import Rules, Simulation, SimulationStuck, Start
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, SimulationStuck, Start
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.work import Shape, Work, works
 
@@ -27,13 +27,13 @@ _PATIENCE = 50
 
 def try_out(policy: Policy, placement: Placement, snapshot: Snapshot) -> None:
     """Raises PolicyFailed, with the decision at which it failed."""
-    if isinstance(policy, OwnPolicy):
+    if isinstance(policy, CustomPolicy):
         policy.load()
     try:
         schedule(snapshot, policy, placement)
     except Exception as error:
         raise PolicyFailed(f"planning the jobs of this moment: {in_words(error)}") from error
-    if isinstance(policy, OwnPolicy):
+    if isinstance(policy, CustomPolicy):
         _play(policy, placement)
 
 
@@ -44,9 +44,9 @@ def in_words(error: Exception) -> str:
 def _play(policy: Policy, placement: Placement) -> None:
     topology, model = Topology(_SHAPE.by_node()), Model(min_run_s=60.0)
     free = FreeSlots({node: range(count) for node, count in topology.slots.items()})
-    rules = Rules(topology, policy, placement, model, patience=_PATIENCE)
+    scheduler = SimulatedScheduler(topology, policy, placement, model, patience=_PATIENCE)
     drawn = list(_less_known(works(draw(_LAB, seed=0), _SHAPE, model, elastic=policy.elastic)))
-    simulation = Simulation(rules, Start(free), drawn)
+    simulation = Simulation(scheduler, Start(free), drawn)
     until = time.monotonic() + MOST_S
     try:
         while simulation.advance() is not None:

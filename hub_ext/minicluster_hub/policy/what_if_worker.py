@@ -6,16 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from minicluster.wire import PolicyChoice, ShadowFigures, ShadowReport, ShadowRow
+from minicluster.wire import PolicyChoice, WhatIfFigures, WhatIfReport, WhatIfRow
 from minicluster_hub.jobs.records import NodeView
-from minicluster_hub.policy.active_policy import Rules
+from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.choices import build
 from minicluster_hub.scheduling.base import Topology
 from minicluster_hub.scheduling.policies import POLICIES
 from minicluster_hub.simulator.metrics import Metrics
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import Rules as SimulatedRules
-from minicluster_hub.simulator.replay import SimulationStuck
+from minicluster_hub.simulator.replay import SimulatedScheduler, SimulationStuck
 from minicluster_hub.simulator.what_if import PastJob, assumed, comparable, past_jobs, really, shadow
 from minicluster_hub.store import Store
 from minicluster_hub.support.computing import Rests
@@ -25,34 +24,34 @@ MOST_JOBS = 500
 """The newest ones: more take minutes, and tell hardly more."""
 
 
-class Shadowing:
+class WhatIfWorker:
     """nodes: called for those that there are. model: what is assumed of jobs."""
 
     def __init__(
         self,
         store: Store,
-        rules: Rules,
+        policy_manager: PolicyManager,
         nodes: Callable[[], Sequence[NodeView]],
         clock: Callable[[], float],
         log: logging.Logger,
         model: Model | None = None,
     ) -> None:
         self._store = store
-        self._rules = rules
+        self._policy_manager = policy_manager
         self._nodes = nodes
         self._clock = clock
         self._log = log
         self._model = model or Model()
-        self._work: asyncio.Task[ShadowReport] | None = None
-        self.latest: ShadowReport | None = None
+        self._work: asyncio.Task[WhatIfReport] | None = None
+        self.latest: WhatIfReport | None = None
         """What was last worked out since the service began."""
         self._closed = False
 
-    async def report(self) -> ShadowReport:
+    async def report(self) -> WhatIfReport:
         """Work it out, or wait for who is at it already."""
         if self._work is None or self._work.done():
             up = Topology({node.name: len(node.slot_kinds) for node in self._nodes() if node.open})
-            choice = self._rules.in_force.choice
+            choice = self._policy_manager.in_force.choice
             self._work = asyncio.create_task(asyncio.to_thread(self._evaluate, up, choice))
         self.latest = found = await asyncio.shield(self._work)
         return found
@@ -63,14 +62,14 @@ class Shadowing:
         if self._work is not None:
             self._work.cancel()
 
-    def _evaluate(self, topology: Topology, in_force: PolicyChoice) -> ShadowReport:
+    def _evaluate(self, topology: Topology, in_force: PolicyChoice) -> WhatIfReport:
         until = self._clock()
         since = until - PERIOD_S
         uses = self._store.usage.since(since)
         records = self._store.jobs_by_id({use.job_id for use in uses if use.job_id is not None})
         history = list(past_jobs((job for job in records if job.created_at >= since), uses))
         jobs = comparable(history, topology)[-MOST_JOBS:]
-        told = ShadowReport(
+        told = WhatIfReport(
             since=since,
             until=until,
             jobs=len(jobs),
@@ -85,24 +84,24 @@ class Shadowing:
 
     def _rows(
         self, jobs: Sequence[PastJob], topology: Topology, in_force: PolicyChoice
-    ) -> Iterator[ShadowRow]:
+    ) -> Iterator[WhatIfRow]:
         for name in sorted(POLICIES):
             options = in_force.options if name == in_force.policy else {}
             choice = PolicyChoice(policy=name, placement=in_force.placement, options=options)
             if self._closed:
                 return
             try:
-                rules = SimulatedRules(topology, *build(choice), self._model, rest=Rests())
-                yield ShadowRow(policy=name, figures=_figures(shadow(jobs, rules)))
+                policy_manager = SimulatedScheduler(topology, *build(choice), self._model, rest=Rests())
+                yield WhatIfRow(policy=name, figures=_figures(shadow(jobs, policy_manager)))
             except SimulationStuck as stuck:
-                yield ShadowRow(policy=name, trouble=str(stuck))
+                yield WhatIfRow(policy=name, trouble=str(stuck))
             except Exception as error:
                 self._log.exception("no shadow of the policy %s", name)
-                yield ShadowRow(policy=name, trouble=f"{type(error).__name__}: {error}")
+                yield WhatIfRow(policy=name, trouble=f"{type(error).__name__}: {error}")
 
 
-def _figures(metrics: Metrics) -> ShadowFigures:
-    return ShadowFigures(
+def _figures(metrics: Metrics) -> WhatIfFigures:
+    return WhatIfFigures(
         average_s=metrics.average_s,
         median_s=metrics.median_s,
         p99_s=metrics.p99_s,

@@ -20,7 +20,7 @@ class PolicyFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPlan:
+class CustomPlan:
     """`answer`: what the lab wrote. Raises PolicyFailed if it plans what cannot be."""
 
     answer: Callable[[Snapshot], object]
@@ -31,7 +31,7 @@ class OwnPlan:
         return sound(snapshot, self.answer(snapshot))
 
 
-def policy_in(found: object, options: Mapping[str, Any]) -> OwnPlan:
+def policy_in(found: object, options: Mapping[str, Any]) -> CustomPlan:
     """Return the policy that a module, a class or a function is. Raises PolicyFailed."""
     if isinstance(found, ModuleType):
         found = getattr(found, "Policy", None) or getattr(found, "plan", None)
@@ -45,7 +45,7 @@ def policy_in(found: object, options: Mapping[str, Any]) -> OwnPlan:
         answer, flags = found, {}
     if not callable(answer):
         raise PolicyFailed("it has no function plan(snapshot), and no class Policy with such a method")
-    return OwnPlan(answer, **flags)
+    return CustomPlan(answer, **flags)
 
 
 def sound(snapshot: Snapshot, told: object) -> Plan:

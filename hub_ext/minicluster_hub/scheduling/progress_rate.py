@@ -34,7 +34,7 @@ class _Mark:
 
 
 @dataclass
-class Pace:
+class ProgressRate:
     """One job's, through all of its attempts.
 
     rates: in units of its progress a second, by chunks. unit_steps: steps of the optimizer in a unit.
@@ -98,24 +98,24 @@ class Pace:
         return news
 
 
-def with_pace(job: JobView, pace: Pace) -> JobView:
+def with_rate(job: JobView, progress_rate: ProgressRate) -> JobView:
     """Return the job with what its pace tells.
 
     What is left of a running one is told as of the moment when it got its places, as all of a view is:
     it is as much as leaves what was last heard.
     """
     # In steps as they are now: the unit is the same on all sizes, a step has more samples on more ranks.
-    scale = pace.unit_steps or 1.0
+    scale = progress_rate.unit_steps or 1.0
     seen = replace(
         job,
-        rates=tuple(sorted((chunks, rate * scale) for chunks, rate in pace.rates.items())),
-        gradient_bytes=pace.gradient_bytes if pace.unit_steps else 0,
-        move_s=job.move_s if pace.move_s is None else pace.move_s,
+        rates=tuple(sorted((chunks, rate * scale) for chunks, rate in progress_rate.rates.items())),
+        gradient_bytes=progress_rate.gradient_bytes if progress_rate.unit_steps else 0,
+        move_s=job.move_s if progress_rate.move_s is None else progress_rate.move_s,
     )
-    if pace.left is None or not pace.rates:
+    if progress_rate.left is None or not progress_rate.rates:
         return seen
-    left_s = pace.left * scale / speed(seen, seen.min_chunks)
+    left_s = progress_rate.left * scale / speed(seen, seen.min_chunks)
     if seen.runs:
         gets_on_from = seen.since + (seen.move_s if seen.attained_slot_s else 0.0)
-        left_s += max(0.0, pace.heard_at - gets_on_from) * gain(seen, seen.min_chunks, seen.chunks)
+        left_s += max(0.0, progress_rate.heard_at - gets_on_from) * gain(seen, seen.min_chunks, seen.chunks)
     return replace(seen, remaining_s=left_s)

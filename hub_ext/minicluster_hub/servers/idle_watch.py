@@ -44,19 +44,19 @@ class IdleWatch:
     ) -> None:
         self._store = store
         self._reconciler = reconciler
-        self._board = reconciler.board
+        self._status_cache = reconciler.status_cache
         self._limits = limits
         self._clock = clock
         self._log = log
 
     @property
     def _engine(self) -> Engine:
-        return self._board.engine
+        return self._status_cache.engine
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        await self._board.looked.wait()
-        async with self._board.keepers.bell.listen(GPUS) as listener:
+        await self._status_cache.looked.wait()
+        async with self._status_cache.data_set_tracker.notifier.listen(GPUS) as subscription:
             while True:
                 try:
                     await self._look()
@@ -66,10 +66,10 @@ class IdleWatch:
                 except (StoreError, EngineError) as error:
                     self._log.warning("idle GPUs are looked at again in %s s: %s", _AGAIN_S, error)
                     again_s = _AGAIN_S
-                await listener.wait(again_s)
+                await subscription.wait(again_s)
 
     async def _look(self) -> None:
-        world, now = self._board.world, self._clock()
+        world, now = self._status_cache.world, self._clock()
         await self._end_strays({(server.owner, server.name) for server in world.servers})
         needed = any(job.state is JobState.QUEUED for job in world.jobs)
         holding = {lease.server_id for lease in world.leases}
@@ -78,7 +78,7 @@ class IdleWatch:
                 await self._give_back(server)
             elif server.id in holding and (use := self._use(server, now)) is not None:
                 await self._follow(server, use, now, needed=needed)
-        self._board.show_idle(dict(self._shown(now, needed=needed)))
+        self._status_cache.show_idle(dict(self._shown(now, needed=needed)))
 
     async def _end_strays(self, known: Collection[tuple[str, str]]) -> None:
         """Free GPUs that are held for servers without a place: of a store that was put back, say."""
@@ -110,16 +110,16 @@ class IdleWatch:
 
     def _tell(self, server: ServerRecord, event: NoticeEvent, words: str, now: float) -> None:
         self._log.info("the GPUs of the server %r of %s: %s", server.name, server.owner, words)
-        self._board.notify(server.owner, event, now, server=server.name, reason=words)
+        self._status_cache.send_notices(server.owner, event, now, server=server.name, reason=words)
         self._reconciler.slots_changed()
 
     def _use(self, server: ServerRecord, now: float) -> GpuUse | None:
         gpus = self._engine.held_gpus().get((server.owner, server.name), ())
-        return self._board.keepers.gpus.use(server.node, gpus, now)
+        return self._status_cache.data_set_tracker.gpus.use(server.node, gpus, now)
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
         """Yield what the pages say of the servers whose owners were warned."""
-        for server in self._board.world.servers:
+        for server in self._status_cache.world.servers:
             if server.warned_at is None or server.reclaimed_at is not None:
                 continue
             if (use := self._use(server, now)) is not None:

@@ -77,7 +77,7 @@ class ServerPlaces:
             if not record.slots:
                 return self._message(record)
             try:
-                gpus = await self._reconciler.board.engine.hold_gpus(record)
+                gpus = await self._reconciler.status_cache.engine.hold_gpus(record)
             except GpusRefused as refused:
                 await self._end(record)
                 raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
@@ -91,7 +91,7 @@ class ServerPlaces:
 
     async def _again(self, owner: str, name: str) -> ServerPlace:
         record = await self._patiently(lambda: self._try_again(owner, name))
-        engine = self._reconciler.board.engine
+        engine = self._reconciler.status_cache.engine
         try:
             gpus = await engine.hold_gpus(record)
             if set(gpus) != set(record.gpus):
@@ -109,7 +109,7 @@ class ServerPlaces:
         """Try until there is a record, for as long as warm gangs may take to end. Raises ServerRefused."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
-        async with self._reconciler.board.changes.listen(NODES) as listener:
+        async with self._reconciler.status_cache.changes.listen(NODES) as subscription:
             while True:
                 try:
                     record, again_s = attempt(), self._patience_s
@@ -120,7 +120,7 @@ class ServerPlaces:
                     return record
                 if loop.time() >= until:
                     raise _slow(self._patience_s)
-                await listener.wait(min(again_s, until - loop.time()))
+                await subscription.wait(min(again_s, until - loop.time()))
 
     async def end(self, owner: str, name: str, place_id: int | None = None) -> None:
         """Free a server's place, None: whichever it has. Another one than that is left alone."""
@@ -130,7 +130,7 @@ class ServerPlaces:
                 await self._end(record)
 
     async def _end(self, record: ServerRecord) -> None:
-        await self._reconciler.board.engine.release_gpus(record.owner, record.name)
+        await self._reconciler.status_cache.engine.release_gpus(record.owner, record.name)
         if self._store.end_server(record.id):
             self._log.info("the server %r of %s gave back its place", record.name, record.owner)
             self._reconciler.slots_changed()
@@ -186,7 +186,7 @@ class ServerPlaces:
     def _choose(self, owner: str, ask: PlaceServer, now: float) -> tuple[Placed, str | None] | None:
         """Return a place and the home that is given up for it; None while warm gangs are ended for it."""
         world = self._store.world()
-        nodes = self._reconciler.bookings.open_nodes(self._reconciler.board.node_views(), now)
+        nodes = self._reconciler.reservations.open_nodes(self._reconciler.status_cache.node_views(), now)
         self._check_quota(owner, ask, world)
         may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
         kept = self._reconciler.kept_from(owner, may_last_until)
@@ -201,11 +201,11 @@ class ServerPlaces:
         return place, ledger.home if ask.new_home else None
 
     def _check_quota(self, owner: str, ask: PlaceServer, world: World) -> None:
-        accounts = self._reconciler.accounts
+        accounting = self._reconciler.accounting
         held = sum(lease.owner == owner and not lease.warm for lease in world.leases)
-        check_quota(ask, accounts.quotas.of(owner), held, accounts.gpu_hours(owner, self._clock()))
-        groups_of = accounts.quotas.groups_of
-        for group, slots in accounts.quotas.together().items():
+        check_quota(ask, accounting.quotas.of(owner), held, accounting.gpu_hours(owner, self._clock()))
+        groups_of = accounting.quotas.groups_of
+        for group, slots in accounting.quotas.together().items():
             if group in groups_of(owner):
                 theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in world.leases)
                 check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")

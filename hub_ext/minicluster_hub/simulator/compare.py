@@ -11,7 +11,7 @@ from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.simulator.course import Outcome
 from minicluster_hub.simulator.metrics import Metrics, Spread, measure, over_runs
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import Replay, Rules, simulate
+from minicluster_hub.simulator.replay import Replay, SimulatedScheduler, simulate
 from minicluster_hub.simulator.work import Shape, TracedJob, works
 
 
@@ -63,7 +63,9 @@ def replay(jobs: Iterable[TracedJob], policy_name: str, placement_name: str, set
 def replay_under(jobs: Iterable[TracedJob], chosen: Policy, placement_name: str, setting: Setting) -> Replay:
     """The same under a policy that is not in the table, or has other parameters."""
     offered = works(jobs, setting.shape, setting.model, elastic=chosen.elastic)
-    return simulate(offered, Rules(setting.topology(), chosen, placement(placement_name), setting.model))
+    return simulate(
+        offered, SimulatedScheduler(setting.topology(), chosen, placement(placement_name), setting.model)
+    )
 
 
 def too_large(jobs: Iterable[TracedJob], shape: Shape) -> int:

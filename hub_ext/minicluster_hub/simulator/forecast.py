@@ -19,7 +19,7 @@ from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
 from minicluster_hub.simulator.course import gets_on_from
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import Rules, Simulation, SimulationStuck, Start, go_on
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, SimulationStuck, Start, go_on
 from minicluster_hub.simulator.work import Work, real_work
 
 LIMIT_SHARE = 0.5
@@ -52,10 +52,10 @@ def forecast(
     most_moments: at which something happens until it stops looking ahead; each costs a plan.
     rest: called after each plan, for whoever computes beside others.
     """
-    rules = Rules(snapshot.topology, policy, placement, model or Model(), rest=rest)
+    scheduler = SimulatedScheduler(snapshot.topology, policy, placement, model or Model(), rest=rest)
     start = Start(snapshot.obtainable(), snapshot.now, snapshot.servers, snapshot.usage)
-    works = [_work(job, snapshot.now, rules, limit_share) for job in snapshot.jobs]
-    simulation = Simulation(rules, start, works)
+    works = [_work(job, snapshot.now, scheduler, limit_share) for job in snapshot.jobs]
+    simulation = Simulation(scheduler, start, works)
     return dict(_starts(simulation, {job.job_id for job in snapshot.waiting}, most_moments))
 
 
@@ -92,9 +92,9 @@ def _starts(simulation: Simulation, waiting: set[int], moments: int) -> Iterator
             look_until = simulation.now + _STILL_S
 
 
-def _work(job: JobView, now: float, rules: Rules, limit_share: float) -> Work:
+def _work(job: JobView, now: float, scheduler: SimulatedScheduler, limit_share: float) -> Work:
     """Return a job as it is now; what is left is told as of the moment when it got its places."""
-    work = real_work(job, job.min_chunks, 0.0, rules.topology, rules.model)
+    work = real_work(job, job.min_chunks, 0.0, scheduler.topology, scheduler.model)
     if not job.runs:
         has_run_s = job.attained_slot_s / (job.min_chunks * job.chunk_slots)
         guess_s = _runs_on_s(job, has_run_s, limit_share)

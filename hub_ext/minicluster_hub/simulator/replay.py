@@ -43,7 +43,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SimulatedScheduler:
     """Who decides, and over what. `patience`: so many decisions per job show that a policy gets nowhere.
 
     rest: called after each decision, for whoever computes beside others.
@@ -72,10 +72,10 @@ class Start:
     usage: Mapping[str, Usage] = field(default_factory=dict)
 
 
-def simulate(works: Iterable[Work], rules: Rules) -> Replay:
+def simulate(works: Iterable[Work], scheduler: SimulatedScheduler) -> Replay:
     """Replay jobs, given in the order of their arrival, on an empty cluster. Raises SimulationStuck."""
-    free = FreeSlots({node: range(count) for node, count in rules.topology.slots.items()})
-    simulation = Simulation(rules, Start(free), works)
+    free = FreeSlots({node: range(count) for node, count in scheduler.topology.slots.items()})
+    simulation = Simulation(scheduler, Start(free), works)
     outcomes = tuple(simulation.run())
     return Replay(outcomes, simulation.decisions)
 
@@ -83,13 +83,13 @@ def simulate(works: Iterable[Work], rules: Rules) -> Replay:
 class Simulation:
     """One replay. `courses`: of the jobs that are here, in the order of their arrival."""
 
-    def __init__(self, rules: Rules, start: Start, works: Iterable[Work]) -> None:
+    def __init__(self, scheduler: SimulatedScheduler, start: Start, works: Iterable[Work]) -> None:
         self.now = start.now
         self.decisions = 0
         self.courses: dict[int, Course] = {}
-        self._rules = rules
+        self._rules = scheduler
         self._free = start.free
-        self._node_slots = max(rules.topology.slots.values(), default=1)
+        self._node_slots = max(scheduler.topology.slots.values(), default=1)
         self._servers = deque(sorted(start.servers, key=_given_back))
         self._arriving = deque(works)
         self._views: dict[int, JobView] = {}
@@ -97,8 +97,8 @@ class Simulation:
         self._ends: list[tuple[float, int]] = []
         self._again_at = inf
         self._held_out: dict[int, float] = {}
-        self._usage = Meter(rules.model.half_life_s, start.now, dict(start.usage))
-        self._most_decisions = rules.patience * (1 + len(self._arriving))
+        self._usage = Meter(scheduler.model.half_life_s, start.now, dict(start.usage))
+        self._most_decisions = scheduler.patience * (1 + len(self._arriving))
 
     def run(self) -> Iterator[Outcome]:
         """Yield each job's outcome when it ends. Raises SimulationStuck."""

@@ -16,7 +16,7 @@ from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
 from minicluster_hub.simulator.course import Outcome
 from minicluster_hub.simulator.metrics import Metrics, measure
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import Rules, simulate
+from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
 from minicluster_hub.simulator.work import Work, real_work
 
 
@@ -57,10 +57,10 @@ def really(jobs: Sequence[PastJob], topology: Topology) -> Metrics:
     return measure([_outcome(job) for job in jobs], sum(topology.slots.values()))
 
 
-def shadow(jobs: Sequence[PastJob], rules: Rules) -> Metrics:
+def shadow(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> Metrics:
     """Return those of the same jobs, comparable ones, under other rules. Raises SimulationStuck."""
-    replay = simulate([_past_work(job, rules) for job in jobs], rules)
-    return measure(replay.outcomes, sum(rules.topology.slots.values()))
+    replay = simulate([_past_work(job, scheduler) for job in jobs], scheduler)
+    return measure(replay.outcomes, sum(scheduler.topology.slots.values()))
 
 
 def assumed(model: Model) -> Iterator[str]:
@@ -74,7 +74,7 @@ def assumed(model: Model) -> Iterator[str]:
     yield "notebook servers, and jobs that are not over yet, held nothing; quotas held back nobody"
 
 
-def _past_work(job: PastJob, rules: Rules) -> Work:
+def _past_work(job: PastJob, scheduler: SimulatedScheduler) -> Work:
     view = JobView(
         job_id=job.job_id,
         owner=job.owner,
@@ -89,9 +89,9 @@ def _past_work(job: PastJob, rules: Rules) -> Work:
         time_limit_s=job.time_limit_s,
         steady_until=-inf,
         gradient_bytes=job.gradient_bytes,
-        move_s=rules.model.restart_s,
+        move_s=scheduler.model.restart_s,
     )
-    return real_work(view, job.chunks, job.ran_s, rules.topology, rules.model)
+    return real_work(view, job.chunks, job.ran_s, scheduler.topology, scheduler.model)
 
 
 def _outcome(job: PastJob) -> Outcome:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from minicluster.wire import FILE_BYTES
 from minicluster_hub.support.disk_errors import NotKept
-from minicluster_hub.support.notifier import Bell, Listener
+from minicluster_hub.support.notifier import Notifier, Subscription
 
 _STREAM = re.compile(r"(?:rank|display|agent)-\d{1,5}|records")
 _SUFFIX = ".log"
@@ -52,7 +52,7 @@ class JobLogs:
     """
 
     def __init__(self, root: Path, limit_bytes: int = NO_LIMIT) -> None:
-        self.changes = Bell()
+        self.changes = Notifier()
         self.limit_bytes = limit_bytes
         self._root = root
         self._limits: dict[Path, int] = {}
@@ -75,7 +75,7 @@ class JobLogs:
             self._costs[job_id] = (
                 cost + _cost(min(size, limit)) - (_cost(min(before, limit)) if before else 0)
             )
-            self.changes.ring(job_id)
+            self.changes.notify(job_id)
         return size
 
     def cut(self, job_id: int, attempt: int, stream: str) -> None:
@@ -150,7 +150,9 @@ class JobLogs:
         begin = max(0, self.size(job_id, attempt, "records") - _RECORDS_BYTES)
         return self.read(job_id, attempt, "records", begin, _RECORDS_BYTES)
 
-    def subscribe(self, job_id: int, into: Listener | None = None) -> AbstractAsyncContextManager[Listener]:
+    def subscribe(
+        self, job_id: int, into: Subscription | None = None
+    ) -> AbstractAsyncContextManager[Subscription]:
         """Listen to appends of a job: `async with logs.subscribe(7) as listener: await listener.wait(15)`.
 
         Read after the block was entered; what was appended before does not ring. `into`: a listener

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minicluster_hub.support.notifier import Listener
+from minicluster_hub.support.notifier import Subscription
 
 
 class Holds:
@@ -14,24 +14,24 @@ class Holds:
 
     def __init__(self) -> None:
         self.released = False
-        self._listeners: set[Listener] = set()
+        self._listeners: set[Subscription] = set()
         self._none = asyncio.Event()
         self._none.set()
 
     @contextmanager
-    def add(self, listener: Listener) -> Iterator[None]:
-        self._listeners.add(listener)
+    def add(self, subscription: Subscription) -> Iterator[None]:
+        self._listeners.add(subscription)
         self._none.clear()
         try:
             yield
         finally:
-            self._listeners.discard(listener)
+            self._listeners.discard(subscription)
             if not self._listeners:
                 self._none.set()
 
     async def release(self) -> None:
         """Wake all of them, and wait until they are answered."""
         self.released = True
-        for listener in self._listeners:
-            listener.hear(None)
+        for subscription in self._listeners:
+            subscription.hear(None)
         await self._none.wait()

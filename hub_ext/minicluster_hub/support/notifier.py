@@ -18,7 +18,7 @@ NODES = "nodes"
 NOTICES = "notices"
 
 
-class Listener:
+class Subscription:
     """Collects the keys that rang since the last wait. Made by `Bell.listen`."""
 
     def __init__(self) -> None:
@@ -49,43 +49,43 @@ class Listener:
         return rung
 
 
-class Bell:
+class Notifier:
     """Rings for all listeners of a key, in the one event loop of the service."""
 
     def __init__(self) -> None:
-        self._listeners: dict[Hashable | None, set[Listener]] = {}
+        self._subscriptions: dict[Hashable | None, set[Subscription]] = {}
         self._first: list[Callable[[Hashable], None]] = []
 
     def tell_first(self, hear: Callable[[Hashable], None]) -> None:
         """Call this at each ring, before anybody wakes, for good."""
         self._first.append(hear)
 
-    def ring(self, key: Hashable) -> None:
+    def notify(self, key: Hashable) -> None:
         """Wake everyone who listens to this key, or to all keys."""
         for hear in self._first:
             hear(key)
         for place in (key, None):
-            for listener in self._listeners.get(place, ()):
-                listener.hear(key)
+            for subscription in self._subscriptions.get(place, ()):
+                subscription.hear(key)
 
     @asynccontextmanager
-    async def listen(self, *keys: Hashable, into: Listener | None = None) -> AsyncIterator[Listener]:
+    async def listen(self, *keys: Hashable, into: Subscription | None = None) -> AsyncIterator[Subscription]:
         """Listen to these keys (none given: to all), from now to the end of the block.
 
         `into`: a listener of another bell, so that one wait hears both.
         """
-        listener = into if into is not None else Listener()
+        subscription = into if into is not None else Subscription()
         places: tuple[Hashable | None, ...] = keys or (None,)
         for place in places:
-            self._listeners.setdefault(place, set()).add(listener)
+            self._subscriptions.setdefault(place, set()).add(subscription)
         try:
-            yield listener
+            yield subscription
         finally:
             for place in places:
-                self._leave(place, listener)
+                self._leave(place, subscription)
 
-    def _leave(self, place: Hashable | None, listener: Listener) -> None:
-        remaining = self._listeners.get(place, set())
-        remaining.discard(listener)
+    def _leave(self, place: Hashable | None, subscription: Subscription) -> None:
+        remaining = self._subscriptions.get(place, set())
+        remaining.discard(subscription)
         if not remaining:
-            self._listeners.pop(place, None)
+            self._subscriptions.pop(place, None)

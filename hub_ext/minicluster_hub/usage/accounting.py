@@ -22,7 +22,7 @@ _HALF_LIVES = 10
 Holder = tuple[int | None, int | None, int | None]
 
 
-class Accounts:
+class UsageAccounting:
     """`half_life_s`: after so long, use counts half in fair shares. weights: of owners; others have 1.
 
     quotas: what each may have, until an admin changes that.

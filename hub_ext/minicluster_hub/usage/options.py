@@ -12,7 +12,7 @@ from minicluster_hub.scheduling.limits import Quotas
 
 if TYPE_CHECKING:
     from minicluster_hub.store import Store
-    from minicluster_hub.usage.accounting import Accounts
+    from minicluster_hub.usage.accounting import UsageAccounting
 
 
 class PeopleOptions(Configurable):
@@ -42,9 +42,9 @@ class PeopleOptions(Configurable):
         "is not in it has no limit. Less leaves more to others, or idle when they have no jobs.",
     ).tag(config=True)
 
-    def accounts(self, store: Store) -> Accounts:
+    def accounting(self, store: Store) -> UsageAccounting:
         """Raises QuotaWrong."""
-        from minicluster_hub.usage.accounting import Accounts
+        from minicluster_hub.usage.accounting import UsageAccounting
 
         quotas = Quotas.read(self.quotas)
-        return Accounts(store, self.usage_half_life_days * 86400, self.shares, quotas)
+        return UsageAccounting(store, self.usage_half_life_days * 86400, self.shares, quotas)

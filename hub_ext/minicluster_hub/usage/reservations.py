@@ -6,18 +6,18 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from minicluster.wire import Claim as ClaimMessage
-from minicluster.wire import ClaimList, MakeClaim
-from minicluster_hub.jobs.records import ClaimRecord, NodeView
+from minicluster.wire import MakeReservation, ReservationList
+from minicluster.wire import Reservation as ClaimMessage
+from minicluster_hub.jobs.records import NodeView, ReservationRecord
 from minicluster_hub.scheduling.base import Snapshot
-from minicluster_hub.scheduling.reservations.claims import LAPSE_S, Claim, ClaimKind, attended, named
+from minicluster_hub.scheduling.reservations.claims import LAPSE_S, Claim, ReservationKind, attended, named
 from minicluster_hub.store import Store
 
 SHOWN_S = 86_400.0
 """So long what is over stands in the list, with the reason."""
 
 
-class BookingRefused(Exception):
+class ReservationRefused(Exception):
     """A claim that cannot be; `code` is for programs."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -27,7 +27,7 @@ class BookingRefused(Exception):
         self.hint = hint
 
 
-class Bookings:
+class ReservationBook:
     """The store has all; here is what it means now."""
 
     def __init__(self, store: Store, log: logging.Logger) -> None:
@@ -49,18 +49,18 @@ class Bookings:
             if claim.over(now):
                 self._end(claim, "its time was over", now)
             elif lapses_at is not None and claim.due(now) and attended(claim, snapshot, self.groups_of):
-                self._store.claims.used(claim.claim_id, now)
+                self._store.claims.used(claim.reservation_id, now)
             elif lapses_at is not None and lapses_at <= now:
                 minutes = LAPSE_S / 60
                 why = f"lapsed: nobody of {named(claim.holder)} used it within {minutes:g} minutes"
                 self._end(claim, why, now)
 
-    def make(self, ask: MakeClaim, nodes: Sequence[NodeView], by: str, now: float) -> ClaimMessage:
+    def make(self, ask: MakeReservation, nodes: Sequence[NodeView], by: str, now: float) -> ClaimMessage:
         """Keep a reservation or a maintenance window. Raises BookingRefused."""
         begins_at = now if ask.begins_at is None else max(ask.begins_at, now)
         _check(ask, nodes, begins_at)
         return self._make(
-            ClaimRecord(
+            ReservationRecord(
                 0,
                 ask.kind,
                 ask.holder,
@@ -80,7 +80,7 @@ class Bookings:
         known = next(iter(self._drains(node)), None)
         if known is not None:
             return _message(known, now)
-        record = ClaimRecord(0, ClaimKind.DRAIN, "", (node,), None, now, None, note, by, now)
+        record = ReservationRecord(0, ReservationKind.DRAIN, "", (node,), None, now, None, note, by, now)
         return self._make(record)
 
     def undrain(self, node: str, nodes: Sequence[NodeView], by: str, now: float) -> None:
@@ -91,19 +91,19 @@ class Bookings:
         for record in drained:
             self._end(_claim(record), f"taken back by {by}", now)
 
-    def take_back(self, claim_id: int, by: str, now: float) -> bool:
+    def take_back(self, reservation_id: int, by: str, now: float) -> bool:
         """End a claim; return whether there was one."""
         for claim in self.claims():
-            if claim.claim_id == claim_id:
+            if claim.reservation_id == reservation_id:
                 self._end(claim, f"taken back by {by}", now)
                 return True
         return False
 
-    def shown(self, now: float) -> ClaimList:
+    def shown(self, now: float) -> ReservationList:
         """Return all that people see of it."""
         coming = sorted(self._store.claims.open(), key=lambda one: (one.begins_at, one.id))
         over = self._store.claims.over_since(now - SHOWN_S)
-        return ClaimList(claims=tuple(_message(record, now) for record in (*coming, *over)))
+        return ReservationList(claims=tuple(_message(record, now) for record in (*coming, *over)))
 
     def closed(self, now: float) -> dict[str, str]:
         """Return which nodes are reserved as a whole now, and why."""
@@ -119,41 +119,43 @@ class Bookings:
         """Yield what closes whole nodes to everybody now."""
         return (one for one in self.claims() if not one.holder and one.due(now) and not one.over(now))
 
-    def _drains(self, node: str) -> Iterator[ClaimRecord]:
+    def _drains(self, node: str) -> Iterator[ReservationRecord]:
         return (
-            one for one in self._store.claims.open() if one.kind == ClaimKind.DRAIN and one.nodes == (node,)
+            one
+            for one in self._store.claims.open()
+            if one.kind == ReservationKind.DRAIN and one.nodes == (node,)
         )
 
-    def _make(self, record: ClaimRecord) -> ClaimMessage:
+    def _make(self, record: ReservationRecord) -> ClaimMessage:
         made = self._store.claims.make(record)
         told = _message(made, record.made_at)
         self._log.info("claim %s: %s, by %s", made.id, told.told, made.made_by)
         return told
 
     def _end(self, claim: Claim, why: str, now: float) -> None:
-        self._store.claims.end(claim.claim_id, why, now)
-        self._log.info("claim %s: %s", claim.claim_id, why)
+        self._store.claims.end(claim.reservation_id, why, now)
+        self._log.info("claim %s: %s", claim.reservation_id, why)
 
 
-def _check(ask: MakeClaim, nodes: Sequence[NodeView], begins_at: float) -> None:
+def _check(ask: MakeReservation, nodes: Sequence[NodeView], begins_at: float) -> None:
     if ask.ends_at <= begins_at:
-        raise BookingRefused(
+        raise ReservationRefused(
             "empty_period", "it ends before it begins, or has ended", "Give a later ends_at."
         )
     _check_nodes(ask.nodes, nodes)
     if ask.kind == "maintenance":
         if ask.holder or ask.slots is not None or not ask.nodes:
             message = "maintenance is of whole nodes, for nobody"
-            raise BookingRefused("bad_claim", message, "Give nodes, and neither holder nor slots.")
+            raise ReservationRefused("bad_claim", message, "Give nodes, and neither holder nor slots.")
         return
     if ask.holder in ("", "group:"):
-        raise BookingRefused(
+        raise ReservationRefused(
             "bad_claim", "a reservation is for somebody", "Give a holder: NAME or group:NAME."
         )
     there = sum(len(node.slot_kinds) for node in nodes if not ask.nodes or node.name in ask.nodes)
     if ask.slots is not None and ask.slots > there:
         where = "these nodes have" if ask.nodes else "the cluster has"
-        raise BookingRefused(
+        raise ReservationRefused(
             "too_large", f"{ask.slots} slots are asked for; {where} {there}", "Ask for fewer."
         )
 
@@ -162,15 +164,15 @@ def _check_nodes(asked: Iterable[str], nodes: Sequence[NodeView]) -> None:
     there = [node.name for node in nodes]
     for name in asked:
         if name not in there:
-            raise BookingRefused(
+            raise ReservationRefused(
                 "no_such_node", f"there is no node {name}", f"There are: {', '.join(there)}."
             )
 
 
-def _claim(record: ClaimRecord) -> Claim:
+def _claim(record: ReservationRecord) -> Claim:
     return Claim(
         record.id,
-        ClaimKind(record.kind),
+        ReservationKind(record.kind),
         record.holder,
         record.nodes,
         record.slots,
@@ -181,10 +183,10 @@ def _claim(record: ClaimRecord) -> Claim:
     )
 
 
-def _message(record: ClaimRecord, now: float) -> ClaimMessage:
+def _message(record: ReservationRecord, now: float) -> ClaimMessage:
     return ClaimMessage(
         id=record.id,
-        kind=ClaimKind(record.kind).value,
+        kind=ReservationKind(record.kind).value,
         holder=record.holder,
         nodes=record.nodes,
         slots=record.slots,

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from jupyterhub.services.auth import HubOAuth
 
 from minicluster_hub.control.reconciler import Reconciler
-from minicluster_hub.control.status_cache import Board
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.metrics import Metrics
-from minicluster_hub.notices.post import Post
-from minicluster_hub.policy.what_if_worker import Shadowing
+from minicluster_hub.notices.post import NoticeSender
+from minicluster_hub.policy.what_if_worker import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
@@ -106,8 +106,8 @@ class Context:
     publications: Publications
     data_sets: DataSetFiles
     storage: Storage
-    shadowing: Shadowing
-    post: Post
+    shadowing: WhatIfWorker
+    post: NoticeSender
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
@@ -119,9 +119,9 @@ class Context:
     """Variables of every job and notebook server, unless they have their own: pip's index."""
 
     @property
-    def board(self) -> Board:
+    def status_cache(self) -> StatusCache:
         """What the reconciler last saw."""
-        return self.reconciler.board
+        return self.reconciler.status_cache
 
     @property
     def prefix(self) -> str:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
-from minicluster_hub.support.notifier import Bell, Listener
+from minicluster_hub.support.notifier import Notifier, Subscription
 from minicluster_hub.web.base import ServiceHandler
 
 
@@ -28,7 +28,7 @@ class HeldHandler(ServiceHandler):
     """Base: see the module."""
 
     _gone = False
-    _waker: Listener | None = None
+    _waker: Subscription | None = None
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
@@ -36,7 +36,7 @@ class HeldHandler(ServiceHandler):
         if self._waker is not None:
             self._waker.hear(None)
 
-    async def held(self, look: Callable[[], V], bell: Bell, key: Hashable) -> V:
+    async def held(self, look: Callable[[], V], notifier: Notifier, key: Hashable) -> V:
         """Return what `look` finds once its version is not the one that the asker has, or a while later.
 
         The bell rings with this key when there may be something new.
@@ -47,7 +47,7 @@ class HeldHandler(ServiceHandler):
             self.context.holds,
         )
         until = loop.time() + self.context.limits.orders_hold_s
-        async with bell.listen(key) as waker:
+        async with notifier.listen(key) as waker:
             self._waker = waker
             with holds.add(waker):
                 while (found := look()).version == have and loop.time() < until:

@@ -51,7 +51,7 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["requestBody"] = {"required": True, **_content(route.body)}
     if route.who not in (Who.ANYONE, Who.MACHINE):
         operation["security"] = [{"hub": [route.scope] if route.scope else []}]
-    if route.who in (Who.TASK, Who.KEEPER):
+    if route.who in (Who.TASK, Who.DATA_AGENT):
         operation["security"] = [{route.who.value: []}]
     return operation
 

@@ -29,7 +29,7 @@ class Who(StrEnum):
     USER = "user"
     SPAWNER = "spawner"
     TASK = "task"
-    KEEPER = "keeper"
+    DATA_AGENT = "keeper"
     MACHINE = "machine"
     ANYONE = "anyone"
 
@@ -77,7 +77,7 @@ def path_parts(path: str) -> dict[str, str]:
         "data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
         "server": r"[^/]{1,1024}",
         "node": r"[^/]{1,255}",
-        "claim_id": r"[0-9]{1,15}",
+        "reservation_id": r"[0-9]{1,15}",
     }
     return {name: known[name] for name in re.findall(r"{(\w+)}", path)}
 

@@ -92,6 +92,6 @@ def _size_of(named: dict[str, Any]) -> int:
 def _tell_cost(here: Session, named: dict[str, Any]) -> None:
     if not here.cost_told and here.writer.cost_s:
         here.cost_told = True
-        here.shelf.tell_cost(
+        here.snapshot_store.tell_cost(
             size_bytes=_size_of(named), cost_s=here.writer.cost_s, interval_s=here.pace.interval_s
         )

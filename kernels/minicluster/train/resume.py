@@ -16,7 +16,7 @@ from minicluster.train.snapshots import files, state
 from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.ranks import Ranks
 from minicluster.train.snapshots.session import session
-from minicluster.train.snapshots.store import Entry, Key, Shelf, SnapshotNotKept
+from minicluster.train.snapshots.store import Entry, Key, SnapshotNotKept, SnapshotStore
 
 _LOOK_S = 0.02
 _NONE: Key = (-1, -1)
@@ -51,7 +51,7 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
     here = session()
     if here is None:
         return 0
-    entry = _agreed(here.shelf, here.ranks)
+    entry = _agreed(here.snapshot_store, here.ranks)
     if entry is None:
         return 0
     tensors, rest = files.read(entry.folder)
@@ -70,29 +70,29 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
 # Agreeing.
 
 
-def _agreed(shelf: Shelf, ranks: Ranks) -> Entry | None:
+def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> Entry | None:
     """Return the newest snapshot that any node has, brought to this node if it was not there."""
-    offers = ranks.gather(_offer(shelf, ranks))
+    offers = ranks.gather(_offer(snapshot_store, ranks))
     while _newest_coming(offers) > _newest(offers):
         # What comes from the job's storage is newer than what the nodes have.
         if _offer_of(ranks, offers)[2] != _NONE:
-            _wait_for_agent(shelf)
-        offers = ranks.gather(_offer(shelf, ranks))
+            _wait_for_agent(snapshot_store)
+        offers = ranks.gather(_offer(snapshot_store, ranks))
     newest = _newest(offers)
     if newest == _NONE:
         return None
     having = [rank for rank, offer in enumerate(offers) if offer[1] == newest]
     if any(speaks and key != newest for speaks, key, _ in offers):
-        _pass_on(shelf, ranks, newest, having[0])
-    return shelf.find(newest)
+        _proxy(snapshot_store, ranks, newest, having[0])
+    return snapshot_store.find(newest)
 
 
-def _offer(shelf: Shelf, ranks: Ranks) -> Offer:
+def _offer(snapshot_store: SnapshotStore, ranks: Ranks) -> Offer:
     if not ranks.writes:
         return False, _NONE, _NONE
     # What is being fetched first: it may be here a moment later.
-    coming = shelf.fetching() or _NONE
-    newest = shelf.newest()
+    coming = snapshot_store.fetching() or _NONE
+    newest = snapshot_store.newest()
     return True, newest.key if newest else _NONE, coming
 
 
@@ -108,20 +108,20 @@ def _newest_coming(offers: list[Offer]) -> Key:
     return max(coming for _, _, coming in offers)
 
 
-def _wait_for_agent(shelf: Shelf) -> None:
-    while shelf.fetching() is not None:
+def _wait_for_agent(snapshot_store: SnapshotStore) -> None:
+    while snapshot_store.fetching() is not None:
         time.sleep(_LOOK_S)
 
 
-def _pass_on(shelf: Shelf, ranks: Ranks, key: Key, source: int) -> None:
+def _proxy(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, source: int) -> None:
     """Bring a snapshot from one node to those that lack it. All ranks take part to the end."""
-    entry = shelf.find(key)
+    entry = snapshot_store.find(key)
     archive = Archive(entry) if entry and ranks.rank == source else None
     size_bytes = max(ranks.gather(archive.size_bytes if archive else 0))
     pieces = ranks.pass_on(source, size_bytes, archive.pieces() if archive else ())
     trouble = ""
     if entry is None and ranks.writes:
-        trouble = _take_in(shelf, pieces)
+        trouble = _take_in(snapshot_store, pieces)
     else:
         for _ in pieces:
             pass
@@ -132,15 +132,15 @@ def _pass_on(shelf: Shelf, ranks: Ranks, key: Key, source: int) -> None:
         raise SnapshotNotKept(failures[0])
 
 
-def _take_in(shelf: Shelf, pieces: Iterator[bytes]) -> str:
+def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
     """Write what comes; return in words why it could not be kept."""
-    path = shelf.scratch_file("incoming.tar")
+    path = snapshot_store.scratch_file("incoming.tar")
     trouble = ""
     try:
         with path.open("wb") as file:
             for piece in pieces:
                 file.write(piece)
-        shelf.adopt(path)
+        snapshot_store.adopt(path)
     except (OSError, SnapshotNotKept) as error:
         trouble = str(error)
         for _ in pieces:  # The other ranks wait in each broadcast.

@@ -28,5 +28,5 @@ def normalized(
 ) -> torch.Tensor:
     """Turn bytes (N, C, H, W) into floats whose channels have the mean 0 and the deviation 1."""
     scale = 1 / (255 * torch.tensor(std, device=images.device))
-    shift = torch.tensor(mean, device=images.device) / torch.tensor(std, device=images.device)
-    return images * scale[:, None, None] - shift[:, None, None]
+    lifecycle = torch.tensor(mean, device=images.device) / torch.tensor(std, device=images.device)
+    return images * scale[:, None, None] - lifecycle[:, None, None]

@@ -39,6 +39,8 @@ from minicluster.wire.base import (
 from minicluster.wire.bounds import NOTES, TRACEBACK_CHARS, few_notes, shortened
 from minicluster.wire.data import (
     PIECE_BYTES,
+    DataAgentOrders,
+    DataAgentReport,
     DataFile,
     DataManifest,
     DataName,
@@ -48,8 +50,6 @@ from minicluster.wire.data import (
     DataStanding,
     GpuReading,
     KeepDataSet,
-    KeeperOrders,
-    KeeperReport,
     MissingPieces,
     Standing,
 )
@@ -87,17 +87,17 @@ from minicluster.wire.jobs import (
 )
 from minicluster.wire.notices import EmailCode, Notice, NoticeEvent, NoticeReport, NoticeWishes
 from minicluster.wire.policy import (
+    ActivePolicy,
     OfferedOption,
     OfferedPolicy,
     OptionValue,
     PolicyChoice,
-    PolicyInForce,
     PolicyReport,
-    ShadowFigures,
-    ShadowReport,
-    ShadowRow,
+    WhatIfFigures,
+    WhatIfReport,
+    WhatIfRow,
 )
-from minicluster.wire.reservations import Claim, ClaimList, DrainNode, MakeClaim
+from minicluster.wire.reservations import DrainNode, MakeReservation, Reservation, ReservationList
 from minicluster.wire.servers import PlaceServer, ServerList, ServerPlace
 from minicluster.wire.stacks import RankSight, RankStack, StackFrame
 from minicluster.wire.storage import (
@@ -143,6 +143,7 @@ __all__ = [
     "VERSION_HEADER",
     "WIRE_VERSION",
     "About",
+    "ActivePolicy",
     "Ahead",
     "Allowances",
     "AllowancesInForce",
@@ -151,8 +152,8 @@ __all__ = [
     "ArtifactList",
     "ArtifactReport",
     "BlobInfo",
-    "Claim",
-    "ClaimList",
+    "DataAgentOrders",
+    "DataAgentReport",
     "DataFile",
     "DataManifest",
     "DataName",
@@ -184,10 +185,8 @@ __all__ = [
     "JobSubmit",
     "JobWhy",
     "KeepDataSet",
-    "KeeperOrders",
-    "KeeperReport",
     "LogChunk",
-    "MakeClaim",
+    "MakeReservation",
     "Message",
     "MissingBlobs",
     "MissingPieces",
@@ -208,7 +207,6 @@ __all__ = [
     "Pin",
     "PlaceServer",
     "PolicyChoice",
-    "PolicyInForce",
     "PolicyReport",
     "Progress",
     "Publication",
@@ -225,13 +223,12 @@ __all__ = [
     "Record",
     "Records",
     "ReportAnswer",
+    "Reservation",
+    "ReservationList",
     "RunOrder",
     "ServerList",
     "ServerPlace",
     "Sha256",
-    "ShadowFigures",
-    "ShadowReport",
-    "ShadowRow",
     "Share",
     "SlotUse",
     "SmallFiles",
@@ -253,6 +250,9 @@ __all__ = [
     "UsageReport",
     "UsageRow",
     "Versions",
+    "WhatIfFigures",
+    "WhatIfReport",
+    "WhatIfRow",
     "few_notes",
     "parse_strict",
     "relative_path",

@@ -131,7 +131,7 @@ class DataOrder(Message):
     attempt: int
 
 
-class KeeperOrders(Message):
+class DataAgentOrders(Message):
     """GET api/keepers/orders?have=VERSION&node=...: what the nodes of this keeper are to have now."""
 
     version: str
@@ -169,7 +169,7 @@ class GpuReading(Message):
     held_bytes: Count
 
 
-class KeeperReport(Message):
+class DataAgentReport(Message):
     """POST api/keepers/report: all that a keeper knows, for the nodes that it keeps data for.
 
     gpus: of those nodes, where their use is measured. addresses: all that the machine has, on any network.

@@ -43,7 +43,7 @@ class OfferedPolicy(Message):
     distribution: str = ""
 
 
-class PolicyInForce(Message):
+class ActivePolicy(Message):
     """What orders jobs now. since: seconds since the epoch. by: who chose it, "": the cluster's settings."""
 
     choice: PolicyChoice
@@ -51,7 +51,7 @@ class PolicyInForce(Message):
     since: float = 0.0
 
 
-class ShadowFigures(Message):
+class WhatIfFigures(Message):
     """Of the same jobs under one policy. Times are in seconds; average, median and p99 of the time from a
     job's submission to its end.
 
@@ -69,15 +69,15 @@ class ShadowFigures(Message):
     busy: float
 
 
-class ShadowRow(Message):
+class WhatIfRow(Message):
     """trouble: why there are no figures."""
 
     policy: str
-    figures: ShadowFigures | None = None
+    figures: WhatIfFigures | None = None
     trouble: str = ""
 
 
-class ShadowReport(Message):
+class WhatIfReport(Message):
     """GET api/policy/shadow: the jobs that were submitted in a period and are over, as each policy would have
     had them run.
 
@@ -90,8 +90,8 @@ class ShadowReport(Message):
     jobs: int
     left_out: int = 0
     placement: str
-    really: ShadowFigures | None = None
-    policies: tuple[ShadowRow, ...] = ()
+    really: WhatIfFigures | None = None
+    policies: tuple[WhatIfRow, ...] = ()
     assumed: tuple[str, ...] = ()
 
 
@@ -101,8 +101,8 @@ class PolicyReport(Message):
     shadow: for admins, what was last worked out by GET api/policy/shadow.
     """
 
-    in_force: PolicyInForce
+    in_force: ActivePolicy
     trouble: str = ""
     policies: tuple[OfferedPolicy, ...] = ()
     placements: tuple[OfferedPolicy, ...] = ()
-    shadow: ShadowReport | None = None
+    shadow: WhatIfReport | None = None

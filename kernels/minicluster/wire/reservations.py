@@ -11,7 +11,7 @@ from minicluster.wire.base import Message
 NodeName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
-class MakeClaim(Message):
+class MakeReservation(Message):
     """POST api/claims. Times are seconds since the epoch.
 
     holder: of a reservation: a user's name, or "group:NAME"; "" for maintenance.
@@ -34,7 +34,7 @@ class DrainNode(Message):
     note: str = Field(default="", max_length=200)
 
 
-class Claim(Message):
+class Reservation(Message):
     """ends_at: None: until it is taken back. by: who made it.
 
     over: why it is over before its end: taken back, or nobody used it; "": it is not. told: in words.
@@ -53,7 +53,7 @@ class Claim(Message):
     told: str = ""
 
 
-class ClaimList(Message):
+class ReservationList(Message):
     """GET api/claims: those in force and to come by their begin, then those that were over lately."""
 
-    claims: tuple[Claim, ...]
+    claims: tuple[Reservation, ...]

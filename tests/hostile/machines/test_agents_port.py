@@ -17,7 +17,7 @@ from minicluster.runtime.trust import CA_ENV, trust
 from minicluster.wire import DataManifest, TaskReport
 from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.cluster.plan import secrets
-from minicluster_hub.control.leader_election import Duty
+from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.former_agents import FormerAgents
 from minicluster_hub.http_server import PAGE_ROUTES, make_servers
 from minicluster_hub.support.tls import ServiceTls
@@ -30,7 +30,7 @@ from ...service.two_services import free_port
 
 SECRET = b"a test's secret of 32 bytes ...."
 VERSION = {"Minicluster-Wire": "1"}
-OF_AGENTS = (Who.TASK, Who.KEEPER, Who.MACHINE)
+OF_AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
 USERS_ROUTES = [route for route in (*API_ROUTES, *PAGE_ROUTES) if route.who not in OF_AGENTS]
 AGENTS_ROUTES = [route for route in API_ROUTES if route.who in OF_AGENTS]
 
@@ -64,10 +64,10 @@ class Ports:
 
 
 @asynccontextmanager
-async def serving(api, files, duty):
+async def serving(api, files, leader_election):
     """Listen as a service in a Swarm does, with what the service of the test knows."""
     tls = ServiceTls(*(str(files / f"service_{what}") for what in ("cert", "key", "ca")))
-    servers = make_servers(api.context, SECRET, duty, tls)
+    servers = make_servers(api.context, SECRET, leader_election, tls)
     users, agents = bind_sockets(0, "127.0.0.1"), bind_sockets(0, "127.0.0.1")
     servers.listen(users, agents)
     urls = (
@@ -82,16 +82,16 @@ async def serving(api, files, duty):
 
 
 @pytest.fixture
-async def duty():
-    alone = Duty(None, logging.getLogger("minicluster-test"))
+async def leader_election():
+    alone = LeaderElection(None, logging.getLogger("minicluster-test"))
     await alone.take()
     alone.begin()
     return alone
 
 
 @pytest.fixture
-async def ports(api, files, duty):
-    async with serving(api, files, duty) as made:
+async def ports(api, files, leader_election):
+    async with serving(api, files, leader_election) as made:
         yield made
 
 
@@ -229,7 +229,7 @@ async def test_only_a_job_service_may_pass_on(ports, tmp_path):
 
 
 def node_client(api, ports, *nodes):
-    token = api.context.board.keepers.tokens.issue(nodes)
+    token = api.context.status_cache.data_set_tracker.tokens.issue(nodes)
     return ports.agent(Authorization=f"keeper {token}")
 
 
@@ -270,12 +270,12 @@ async def test_a_nodes_addresses_are_those_that_it_told_itself(api, ports):
 
 
 async def test_a_changed_or_former_token_opens_nothing(api, ports):
-    tokens = api.context.board.keepers.tokens
+    tokens = api.context.status_cache.data_set_tracker.tokens
     _, (agent,), _ = await api.running()
     genuine = tokens.issue(["node-1"])
     tried = [
         "keeper " + genuine.replace("node-1", "node-2"),
-        "keeper " + api.context.board.keepers._secret,
+        "keeper " + api.context.status_cache.data_set_tracker._secret,
         "task " + genuine,
         "token " + genuine,
         agent.http.headers["Authorization"].replace("task", "keeper"),
@@ -324,13 +324,13 @@ def listens(port):
 
 
 async def test_plain_http_is_answered_while_a_task_of_the_former_release_lives(
-    api, ports, files, duty, tmp_path
+    api, ports, files, leader_election, tmp_path
 ):
     job, (agent,), (run,) = await api.running()
-    port, log, board = free_port(), logging.getLogger("minicluster-test"), api.context.board
-    server = make_servers(api.context, SECRET, duty, ports.tls).former
+    port, log, status_cache = free_port(), logging.getLogger("minicluster-test"), api.context.status_cache
+    server = make_servers(api.context, SECRET, leader_election, ports.tls).former
     former = FormerAgents(tmp_path / "newest", f"http://127.0.0.1:{port}", log)
-    answering = asyncio.create_task(former.run(server, board))
+    answering = asyncio.create_task(former.run(server, status_cache))
     await eventually(lambda: listens(port))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}{PREFIX}", timeout=WITHIN_S) as client:
         token = {"Authorization": agent.http.headers["Authorization"], **VERSION}
@@ -348,15 +348,15 @@ async def test_plain_http_is_answered_while_a_task_of_the_former_release_lives(
         await asyncio.wait_for(answering, WITHIN_S)
     assert not listens(port)
     # The next start finds no task that is older than this release.
-    await FormerAgents(tmp_path / "newest", f"http://127.0.0.1:{port}", log).run(server, board)
+    await FormerAgents(tmp_path / "newest", f"http://127.0.0.1:{port}", log).run(server, status_cache)
     assert not listens(port)
 
 
-async def test_without_such_a_task_plain_http_is_never_answered(api, ports, duty, tmp_path):
+async def test_without_such_a_task_plain_http_is_never_answered(api, ports, leader_election, tmp_path):
     port, log = free_port(), logging.getLogger("minicluster-test")
-    server = make_servers(api.context, SECRET, duty, ports.tls).former
+    server = make_servers(api.context, SECRET, leader_election, ports.tls).former
     former = FormerAgents(tmp_path / "newest", f"http://127.0.0.1:{port}", log)
-    await former.run(server, api.context.board)
+    await former.run(server, api.context.status_cache)
     await api.running()
-    await former.run(server, api.context.board)
+    await former.run(server, api.context.status_cache)
     assert not listens(port)

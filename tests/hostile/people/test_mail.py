@@ -8,7 +8,7 @@ import pytest
 from minicluster.wire import NoticeEvent
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.mail_rates import MailRates
-from minicluster_hub.notices.post import Post
+from minicluster_hub.notices.post import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.store.users.notices import MOST_TRIES, MOST_WAITING
 
@@ -33,7 +33,9 @@ def start(start_api, mails):
     def started(**rates):
         def make(store, log):
             emails = Emails("127.0.0.1", mails.port, "cluster@lab.org", starttls=False)
-            return Post(store, Webhooks(()), emails, time.time, log, pauses_s=(), rates=MailRates(**rates))
+            return NoticeSender(
+                store, Webhooks(()), emails, time.time, log, pauses_s=(), rates=MailRates(**rates)
+            )
 
         return start_api(post=make)
 
@@ -57,7 +59,9 @@ async def confirmed(api, mails, owner="ada"):
 
 def tell(api, owner="ada", times=1, reason=""):
     for _ in range(times):
-        api.context.board.notify(owner, NoticeEvent.GPU_WARNED, time.time(), server="", reason=reason)
+        api.context.status_cache.send_notices(
+            owner, NoticeEvent.GPU_WARNED, time.time(), server="", reason=reason
+        )
 
 
 async def test_somebody_elses_address_gets_a_code_and_nothing_more(start, mails):
@@ -154,7 +158,9 @@ async def test_what_jobs_and_servers_are_named_makes_no_headers_or_commands(star
     named = f"x{line_break}Bcc: victim@lab.org{line_break}RCPT TO:<victim@lab.org>"
     async with start() as api:
         await confirmed(api, mails)
-        api.context.board.notify("ada", NoticeEvent.GPU_WARNED, time.time(), server=named, reason=named)
+        api.context.status_cache.send_notices(
+            "ada", NoticeEvent.GPU_WARNED, time.time(), server=named, reason=named
+        )
         mail = await mails.next()
     heads = " ".join(f"{name}: {value}" for name, value in mail.items())
     assert "victim" not in heads and mail["To"] == "ada@lab.org"

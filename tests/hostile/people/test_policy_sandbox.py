@@ -15,7 +15,7 @@ from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxAway
 
 from ...patience import WITHIN_S
 from ...service.machines import Machines, play, play_one, say, service, submit, until
-from ...service.policy.sandboxes import own_policies
+from ...service.policy.sandboxes import custom_policies
 from ...service.policy.test_active_policy import TURNS_BAD
 
 OURS = PolicyChoice(policy="ours")
@@ -77,7 +77,7 @@ def plan_within(monkeypatch):
 @pytest.fixture(params=["process", "server"])
 def own(request, tmp_path):
     """Put a policy into the folder; return what the service is given, in each form of the sandbox."""
-    with own_policies(request.param, tmp_path / "policies") as policies:
+    with custom_policies(request.param, tmp_path / "policies") as policies:
 
         def put(does, **names):
             text = TURNS_BAD.replace("{does}", does.format(**names) if names else does)
@@ -130,7 +130,7 @@ async def test_a_policy_finds_no_token_in_its_environment(sqlite, own, monkeypat
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the service's own word")
     caplog.set_level("INFO")
     async with service(sqlite, Machines(), own=own("pass")) as reconciler:
-        (reconciler.rules.own.folder / "ours.py").write_text(
+        (reconciler.policy_manager.own.folder / "ours.py").write_text(
             f"import os\nprint('it has', sorted(os.environ.items()))\n{TURNS_BAD.replace('{does}', 'pass')}"
         )
         await reconciler.choose_policy(OURS, "root")
@@ -148,7 +148,7 @@ async def test_what_a_policy_prints_fills_no_log(sqlite, own, caplog, capfd):
     )
     async with service(sqlite, Machines(), own=policies) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        assert reconciler.rules.in_force.choice == OURS
+        assert reconciler.policy_manager.in_force.choice == OURS
     assert "here" in caplog.text and len(caplog.text) < 200_000
     assert len(capfd.readouterr().out) < 200_000
 
@@ -198,7 +198,7 @@ async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
             again.heartbeat(task.id)
         again.wake()
         assert await until(again, lambda: sqlite.job(job).state is not JobState.RUNNING)
-        assert not again.rules.loaded
+        assert not again.policy_manager.loaded
         again.happened(job, JobEvent.STOP_ASKED)
         await play(sqlite, again, machines, job)
 
@@ -241,7 +241,7 @@ async def runs(store, reconciler, job):
 
 def _orders(reconciler, task):
     try:
-        return reconciler.board.orders(task).run
+        return reconciler.status_cache.orders(task).run
     except (TaskOver, KeyError):
         return None
 

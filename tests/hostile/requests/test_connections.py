@@ -15,9 +15,9 @@ from minicluster_hub.listeners import ListenerOptions
 
 from ...patience import WITHIN_S, eventually
 from ...service.api.client import PREFIX
-from ..machines.test_agents_port import duty, files, serving
+from ..machines.test_agents_port import files, leader_election, serving
 
-__all__ = ["duty", "files"]
+__all__ = ["files", "leader_election"]
 
 REQUESTS = [
     ("GET", "health", 0),
@@ -102,10 +102,10 @@ async def test_so_is_one_that_asks_nothing_more(start_api):
         assert await ended(reader) == b""
 
 
-async def test_and_one_without_a_word_of_tls(start_api, files, duty):
+async def test_and_one_without_a_word_of_tls(start_api, files, leader_election):
     async with (
         start_api(idle_s=0.3) as api,
-        serving(api, files, duty) as ports,
+        serving(api, files, leader_election) as ports,
         connected(ports.agents) as (reader, _),
     ):
         assert await ended(reader) == b""
@@ -183,10 +183,10 @@ async def test_only_so_many_uploads_of_one_are_under_way(start_api, path):
 # --- connections of one address -------------------------------------------------------------------
 
 
-async def test_who_holds_many_connections_ends_their_own(start_api, files, duty):
+async def test_who_holds_many_connections_ends_their_own(start_api, files, leader_election):
     async with (
         start_api(connections=5) as api,
-        serving(api, files, duty) as ports,
+        serving(api, files, leader_election) as ports,
         connected(ports.agents, ports.trust) as mine,
     ):
         assert await is_well(*mine)
@@ -202,8 +202,8 @@ async def test_who_holds_many_connections_ends_their_own(start_api, files, duty)
             one.close()
 
 
-async def test_of_those_that_ask_the_one_that_asked_first_makes_room(start_api, files, duty):
-    async with start_api(connections=3) as api, serving(api, files, duty) as ports:
+async def test_of_those_that_ask_the_one_that_asked_first_makes_room(start_api, files, leader_election):
+    async with start_api(connections=3) as api, serving(api, files, leader_election) as ports:
         there = urlsplit(ports.agents)
         opened = []
         for _ in range(4):
@@ -217,10 +217,10 @@ async def test_of_those_that_ask_the_one_that_asked_first_makes_room(start_api, 
             one[1].close()
 
 
-async def test_connections_that_are_over_count_no_more(start_api, files, duty):
+async def test_connections_that_are_over_count_no_more(start_api, files, leader_election):
     async with (
         start_api(connections=3) as api,
-        serving(api, files, duty) as ports,
+        serving(api, files, leader_election) as ports,
         connected(ports.agents, ports.trust) as oldest,
     ):
         assert await is_well(*oldest)
@@ -230,9 +230,9 @@ async def test_connections_that_are_over_count_no_more(start_api, files, duty):
         assert await is_well(*oldest)
 
 
-async def test_another_job_service_may_have_more(start_api, files, duty):
+async def test_another_job_service_may_have_more(start_api, files, leader_election):
     """It has one for each that a user has: of event streams alone these are very many."""
-    async with start_api(connections=2) as api, serving(api, files, duty) as ports:
+    async with start_api(connections=2) as api, serving(api, files, leader_election) as ports:
         there, opened = urlsplit(ports.agents), []
         for _ in range(6):
             opened.append(await asyncio.open_connection(there.hostname, there.port, ssl=ports.tls.client()))

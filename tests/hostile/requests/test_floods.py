@@ -292,7 +292,7 @@ async def test_a_stream_ends_when_its_token_is_taken_back(start_api, listen, pat
     async with start_api(recheck_s=0.05, keep_alive_s=0.05) as api:
         job = await api.submit("bob", nodes=5)
         # Told why it waits, it is no news any more.
-        await eventually(lambda: job.id in {wait.job_id for wait in api.context.board.waits()})
+        await eventually(lambda: job.id in {wait.job_id for wait in api.context.status_cache.waits()})
         async with (
             listen(api.client("bob-token"), path.format(job.id)) as bobs,
             listen(api.client("ada-token"), "api/events") as adas,

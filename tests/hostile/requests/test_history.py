@@ -76,7 +76,7 @@ async def test_a_long_list_is_read_piece_by_piece_and_is_whole(api):
 async def test_the_changes_of_all_jobs_have_no_tracebacks(api, listen):
     async with listen(api.client("bob-token"), "api/events") as events:
         (job_id,) = await failed_jobs(api, 1)
-        api.context.board.changes.ring(job_id)
+        api.context.status_cache.changes.notify(job_id)
         told = {}
         while told.get("id") != job_id or not told.get("error"):
             _, told, _ = (await events.until("job"))[-1]

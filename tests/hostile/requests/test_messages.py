@@ -20,7 +20,7 @@ from minicluster.wire import (
     shortened,
 )
 from minicluster_hub.api.table import API_ROUTES
-from minicluster_hub.control.progress_rates import Paces
+from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.store.jobs.reports import NOTES_OF_JOB
 from minicluster_hub.support.rates import Rate
 
@@ -151,14 +151,14 @@ def test_many_ranks_that_fail_at_once_find_room_in_a_report():
 
 
 def test_lines_that_only_look_like_records_are_not_all_tried():
-    paces = Paces()
+    progress_rates = ProgressRates()
     few, many = b'"whole":\n' * 16, b'"whole":\n' * 100_000
     took = {}
     for data in (few, many):
         times = []
         for _ in range(20):
             began = time.perf_counter()
-            paces.hear(1, 1, 1, data, 0.0)
+            progress_rates.hear(1, 1, 1, data, 0.0)
             times.append(time.perf_counter() - began)
         took[data] = min(times)  # The others hold what else this machine did.
     assert took[many] < 50 * took[few]

@@ -16,7 +16,7 @@ from minicluster_hub.web.route import Scope, Who, path_parts
 
 from ...service.api.people.test_access import name, path_of
 
-NUMBERS = ("job_id", "step", "claim_id")
+NUMBERS = ("job_id", "step", "reservation_id")
 WITH_NUMBERS = [
     route for route in (*API_ROUTES, *PAGE_ROUTES) if any(part in path_parts(route.path) for part in NUMBERS)
 ]

@@ -197,7 +197,7 @@ async def test_jobs_at_which_planning_raises_leave_the_policy_in_force(sqlite, m
             reconciler.wake()
             for job in bad:
                 await ended_alone(sqlite, machines, reconciler, job)
-            assert reconciler.rules.report().in_force.choice.policy == choice.policy
+            assert reconciler.policy_manager.report().in_force.choice.policy == choice.policy
 
 
 def _break(patch, scheduler_input):
@@ -220,7 +220,7 @@ async def test_a_policy_that_raises_at_any_job_is_to_blame_itself(sqlite, monkey
     machines = Machines()
     async with service(sqlite, machines, retry_s=RETRY_S) as reconciler:
         await others_work(sqlite, machines, reconciler)
-        assert reconciler.rules.report().in_force.choice.policy == "fifo"
+        assert reconciler.policy_manager.report().in_force.choice.policy == "fifo"
 
 
 async def test_what_cannot_even_be_ended_is_set_aside_and_told(sqlite, caplog):

@@ -36,11 +36,11 @@ def environment(cluster: LabCluster, role: str) -> dict[str, str]:
 
 def tokens(cluster: LabCluster) -> dict[str, str]:
     """Return what each machine's keeper speaks by."""
-    keepers = (one for one in containers(cluster.lab) if one.role == "keeper")
+    data_set_tracker = (one for one in containers(cluster.lab) if one.role == "keeper")
     nodes = {node.name: node for node in cluster.lab.nodes}
     return {
         one.node: cluster.docker("exec", one.id, "head", "-n1", TOKEN, node=nodes[one.node])[0]
-        for one in keepers
+        for one in data_set_tracker
     }
 
 

@@ -141,7 +141,7 @@ def damage(node: Node, sample: Sample) -> str:
     return path.name
 
 
-def keepers(cluster: LabCluster, node: Node) -> list[str]:
+def data_set_tracker(cluster: LabCluster, node: Node) -> list[str]:
     return cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=keeper", node=node)
 
 

@@ -9,7 +9,7 @@ from ..cluster import LabCluster
 from ..faults.jobs import WITHIN_S, Jobs, jobs
 from ..machines import Node
 from ..machines.processes import wait_for
-from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, files_on, keepers, ready, sets
+from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_tracker, files_on, ready, sets
 
 __all__ = ["jobs", "ready", "sets"]  # fixtures
 NODES = ["node1", "node2", "node3"]
@@ -115,7 +115,7 @@ def test_a_keeper_that_is_killed_in_the_middle_goes_on_where_it_was(
         job = sets.submit(fish)
         wait_reason(jobs, job, r"fetching fish: .*node3 ([4-9]\d) %")
         there = whole_files(node, fish)
-        ready.docker("kill", *keepers(ready, node), node=node)
+        ready.docker("kill", *data_set_tracker(ready, node), node=node)
         assert 0 < len(there) < PIECES
     finally:
         node.unlimit()

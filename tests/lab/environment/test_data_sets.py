@@ -13,7 +13,7 @@ from ..behind import check_nothing_left, query
 from ..cluster import LabCluster, Person
 from ..machines.processes import wait_for
 from ..people import People, text
-from .data import keepers, ready
+from .data import data_set_tracker, ready
 
 __all__ = ["ready"]  # a fixture
 LOOK = """
@@ -137,8 +137,8 @@ async def ranks_read(kernel: Kernel, name: str, files: Any) -> None:
 def modes_are_right(cluster: LabCluster) -> None:
     """The keeper's own user has the volume on each node; others may pass through, and list nothing."""
     for node in cluster.lab.nodes:
-        (keeper,) = keepers(cluster, node)
-        asked = ("exec", keeper, "stat", "-c", "%u:%g %a", "/cluster-data", "/cluster-data/sets")
+        (data_agent,) = data_set_tracker(cluster, node)
+        asked = ("exec", data_agent, "stat", "-c", "%u:%g %a", "/cluster-data", "/cluster-data/sets")
         assert cluster.docker(*asked, node=node) == ["1000:1000 711", "1000:1000 311"]
 
 

@@ -186,7 +186,7 @@ class SpawnerHub:
         """Return the services or secrets of a role."""
         return self.docker(kind, "ls", f"{_ROLE}={role}", "--format={{.Name}}").split()
 
-    def play_keeper(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
+    def play_data_agent(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
         """Say what a node's keeper would: a machine here has no GPU to measure."""
         path = f"{_DATA_DIR}/service/service/keeper_token"
         secret = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout

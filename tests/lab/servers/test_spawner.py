@@ -175,7 +175,7 @@ def test_idle_gpus_go_to_others_and_the_server_stays(hub: SpawnerHub, user: str)
     assert len(told) == 2 and hub.names("service", "gpus")
 
     def given_back() -> bool:
-        hub.play_keeper("node1", told, idle_s=4000.0)
+        hub.play_data_agent("node1", told, idle_s=4000.0)
         return not hub.names("service", "gpus") and hub.places()[0]["reclaimed"]
 
     wait(given_back, 30, "the GPUs go back")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from minicluster.runtime.diagnosis.connectivity import Meeting
+from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 
 
 def a_free_port() -> int:
@@ -17,30 +17,30 @@ async def test_all_that_listen_are_reached_and_nobody_is_told():
     told: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         peers = [f"127.0.0.1:{server.getsockname()[1]}" for server in (one, other)]
-        meeting = Meeting(peers, lambda: told.append(1))
-        await meeting.reach_all()
-    assert (meeting.unreached, told) == ((), [])
+        connectivity = ConnectivityCheck(peers, lambda: told.append(1))
+        await connectivity.reach_all()
+    assert (connectivity.unreached, told) == ((), [])
 
 
 async def test_who_is_alone_meets_nobody():
-    await Meeting((), lambda: None).reach_all()
+    await ConnectivityCheck((), lambda: None).reach_all()
 
 
 async def test_who_is_not_reached_is_told_and_waited_for():
     """One address refuses for a while, one has a name that nobody knows."""
     changed = asyncio.Event()
     late, nowhere = f"127.0.0.1:{a_free_port()}", "no-such-task:4000"
-    meeting = Meeting((late, nowhere), changed.set)
-    waiting = asyncio.create_task(meeting.reach_all())
+    connectivity = ConnectivityCheck((late, nowhere), changed.set)
+    waiting = asyncio.create_task(connectivity.reach_all())
     await changed.wait()
-    assert meeting.unreached == (late, nowhere)
+    assert connectivity.unreached == (late, nowhere)
 
     changed.clear()
     server = socket.create_server(("127.0.0.1", int(late.rpartition(":")[2])))
     await changed.wait()
-    assert meeting.unreached == (nowhere,)
+    assert connectivity.unreached == (nowhere,)
 
-    meeting.peers = (late,)  # as when the service parts with a task
+    connectivity.peers = (late,)  # as when the service parts with a task
     await waiting
-    assert meeting.unreached == ()
+    assert connectivity.unreached == ()
     server.close()

@@ -89,7 +89,7 @@ async def test_an_agent_whose_task_is_over_ends_its_ranks_and_itself(start: Star
     run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=1)
     await run.started()
     cluster.tasks[0].over = True
-    await cluster.service.notify()
+    await cluster.service.send_notices()
     await nothing_left(cluster)
     assert cluster.agents[0].wait() == 0
 

@@ -21,11 +21,11 @@ from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
-from minicluster_hub.notices.post import Post
+from minicluster_hub.notices.post import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
-from minicluster_hub.policy.active_policy import BUILT_IN, Rules
-from minicluster_hub.policy.custom_policy import OwnPolicies
-from minicluster_hub.policy.what_if_worker import Shadowing
+from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
+from minicluster_hub.policy.custom_policy import CustomPolicies
+from minicluster_hub.policy.what_if_worker import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
@@ -33,7 +33,7 @@ from minicluster_hub.storage.disk_space import Room
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
-from minicluster_hub.usage.accounting import WEEK_S, Accounts
+from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
 
@@ -86,12 +86,16 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
     server = make_server(context, b"a test's secret of 32 bytes ....")
     works = [
         asyncio.create_task(context.reconciler.run()),
-        asyncio.create_task(JobWatch(context.store, context.metrics, context.log).run(context.board.changes)),
-        asyncio.create_task(StallWatch(context.store, context.board, context.clock, context.log).run()),
-        asyncio.create_task(context.post.run(context.board.changes)),
+        asyncio.create_task(
+            JobWatch(context.store, context.metrics, context.log).run(context.status_cache.changes)
+        ),
+        asyncio.create_task(
+            StallWatch(context.store, context.status_cache, context.clock, context.log).run()
+        ),
+        asyncio.create_task(context.post.run(context.status_cache.changes)),
     ]
     offering = asyncio.create_task(context.catalogue.run())
-    await context.board.looked.wait()
+    await context.status_cache.looked.wait()
     server.add_sockets(sockets)
     api = Api(context, hub, engine, port)
     try:
@@ -134,7 +138,7 @@ def offer():
 
 def no_post(store, log):
     """Send nothing, as a cluster does until an admin wants it."""
-    return Post(store, Webhooks(()), Emails(), time.time, log)
+    return NoticeSender(store, Webhooks(()), Emails(), time.time, log)
 
 
 def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
@@ -147,21 +151,21 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         hub_prefix="/hub/",
         cache_max_age=45,
     )
-    accounts = Accounts(store, WEEK_S, {}, Quotas.read(quotas))
+    accounting = UsageAccounting(store, WEEK_S, {}, Quotas.read(quotas))
     log = logging.getLogger("minicluster-test")
-    own = OwnPolicies.in_processes(folder / "policies")
+    own = CustomPolicies.in_processes(folder / "policies")
     reconciler = Reconciler(
         store,
         engine,
         service_url=url,
-        accounts=accounts,
+        accounting=accounting,
         limits=_SILENCE_IS_NO_LOSS,
-        rules=Rules(store, BUILT_IN, time.time, log, own),
+        policy_manager=PolicyManager(store, BUILT_IN, time.time, log, own),
     )
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     storage = Storage(store.storage, lambda owner: 1 << 50, Room(folder))
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.board.nodes, reconciler.quarantine)
+    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -176,7 +180,9 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         publications=Publications(catalogue, images.limit_bytes),
         data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log, storage),
         storage=storage,
-        shadowing=Shadowing(store, reconciler.rules, reconciler.board.node_views, time.time, log),
+        shadowing=WhatIfWorker(
+            store, reconciler.policy_manager, reconciler.status_cache.node_views, time.time, log
+        ),
         post=post(store, log),
         server_limits=servers,
     )

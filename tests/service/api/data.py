@@ -46,13 +46,13 @@ def count(api, method, path, status=200):
     return int(api.context.metrics.registry.get_sample_value("minicluster_requests_total", labels) or 0)
 
 
-class KeeperProcess:
+class DataAgentProcess:
     """A node's keeper, as an engine starts it."""
 
     def __init__(self, api, folder, nodes, limit_bytes=0):
         self.api = api
         folder.mkdir(exist_ok=True)
-        (folder / "token").write_text(api.context.board.keepers.tokens.file(nodes.split(",")))
+        (folder / "token").write_text(api.context.status_cache.data_set_tracker.tokens.file(nodes.split(",")))
         self.cache = folder / "cache"
         self._log = folder / "keeper.log"
         self._environ = {
@@ -89,10 +89,10 @@ class KeeperProcess:
 
 
 @asynccontextmanager
-async def a_keeper(api, folder, nodes="node-1,node-2,node-3", limit_bytes=0):
+async def a_data_agent(api, folder, nodes="node-1,node-2,node-3", limit_bytes=0):
     disk = shutil.disk_usage(folder.parent)
     assert disk.free > disk.total * 0.06, f"a keeper leaves 5 % of a disk free: {folder}'s has too little"
-    made = KeeperProcess(api, folder, nodes, limit_bytes)
+    made = DataAgentProcess(api, folder, nodes, limit_bytes)
     try:
         yield made
     finally:

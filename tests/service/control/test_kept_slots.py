@@ -1,6 +1,6 @@
 """What a lab's own policy keeps free, from its process to the places of jobs."""
 
-from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology
@@ -25,7 +25,7 @@ def nodes_of(policy, count):
 
 def test_slots_that_are_kept_are_taken_last(tmp_path):
     (tmp_path / "keeps.py").write_text(KEEPS_NODE_1)
-    policy = OwnPolicies.in_processes(tmp_path).policy("keeps", {})
+    policy = CustomPolicies.in_processes(tmp_path).policy("keeps", {})
     try:
         policy.load()
         assert nodes_of(policy, 2) == ["node-2", "node-2"]

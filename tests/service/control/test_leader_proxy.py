@@ -9,7 +9,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from minicluster_hub.leader_proxy import Door
+from minicluster_hub.leader_proxy import LeaderRouter
 
 PREFIX = "/services/minicluster/"
 SIZE = 40_000_000
@@ -56,7 +56,7 @@ class Silent(RequestHandler):
         await asyncio.Event().wait()
 
 
-class OnDuty:
+class AlwaysLeading:
     """What a door knows of the duty; a stand-in, since here nobody competes."""
 
     def __init__(self, leader_url):
@@ -72,8 +72,10 @@ class Pair:
         self.leading = self._serve(
             Application([(PREFIX + path, kind) for path, kind in routes], go_on=self.go_on, came=self.came)
         )
-        self.duty = OnDuty(f"http://127.0.0.1:{self.leading[1]}{PREFIX}")
-        self.standing_by = self._serve(Door(Application([(PREFIX + "api/jobs", Echo)]), self.duty, PREFIX))
+        self.leader_election = AlwaysLeading(f"http://127.0.0.1:{self.leading[1]}{PREFIX}")
+        self.standing_by = self._serve(
+            LeaderRouter(Application([(PREFIX + "api/jobs", Echo)]), self.leader_election, PREFIX)
+        )
         url = f"http://127.0.0.1:{self.standing_by[1]}{PREFIX}"
         self.http = httpx.AsyncClient(base_url=url, timeout=20)
 
@@ -130,7 +132,7 @@ async def test_an_answer_comes_as_it_is_said(pair):
 async def test_nobody_waits_for_a_leader_that_was_followed(pair):
     asking = asyncio.create_task(pair.http.post("silent", content=b""))
     await pair.came.wait()
-    pair.duty.moved.set()
+    pair.leader_election.moved.set()
     answer = await asking
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_leader")
 
@@ -153,7 +155,7 @@ async def test_an_answer_that_breaks_off_does_not_look_complete(pair):
 
 
 async def test_what_was_passed_on_is_not_passed_on_again(pair):
-    pair.duty.leader_url = str(pair.http.base_url)
+    pair.leader_election.leader_url = str(pair.http.base_url)
     answer = await pair.http.post("echo", content=b"x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_leader")
 
@@ -161,9 +163,9 @@ async def test_what_was_passed_on_is_not_passed_on_again(pair):
 async def test_agents_are_told_to_go_to_the_leader(pair):
     answer = await pair.http.post("api/tasks/report", content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_leading")
-    assert pair.duty.leader_url in answer.json()["error"]["message"]
+    assert pair.leader_election.leader_url in answer.json()["error"]["message"]
 
 
 async def test_who_leads_answers_all_by_itself(pair):
-    pair.duty.leads = True
+    pair.leader_election.leads = True
     assert (await pair.http.post("api/jobs", content=b"own")).content == b"own"

@@ -26,9 +26,9 @@ async def test_ranks_are_where_the_slots_are_and_the_gang_serves_again(sqlite):
     async with service(sqlite, machines, TwoEach) as reconciler:
         first = loose(sqlite, 3, "key-00001")
         reconciler.wake()
-        assert await until(reconciler, lambda: reconciler.board.world.ranks)
-        ranks = Counter(rank.task_id for rank in reconciler.board.world.ranks)
-        assert {task.id: len(task.slots) for task in reconciler.board.world.tasks} == ranks
+        assert await until(reconciler, lambda: reconciler.status_cache.world.ranks)
+        ranks = Counter(rank.task_id for rank in reconciler.status_cache.world.ranks)
+        assert {task.id: len(task.slots) for task in reconciler.status_cache.world.tasks} == ranks
         assert sorted(ranks.values()) == [1, 2]
         assert (await play(sqlite, reconciler, machines, first)).state is JobState.SUCCEEDED
         assert sqlite.job(first).world_size == 3

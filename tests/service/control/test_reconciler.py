@@ -99,14 +99,16 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         for task in sqlite.world().tasks:
             say(sqlite, reconciler, task, store_port=4000)
-        assert await until(reconciler, lambda: reconciler.board.job(sqlite.job(waiting)).reason)
-        assert f"until job {running} ends" in reconciler.board.job(sqlite.job(waiting)).reason
+        assert await until(reconciler, lambda: reconciler.status_cache.job(sqlite.job(waiting)).reason)
+        assert f"until job {running} ends" in reconciler.status_cache.job(sqlite.job(waiting)).reason
         reconciler.happened(waiting, JobEvent.STOP_ASKED)
         assert sqlite.job(waiting).state is JobState.STOPPED
         task = sqlite.world().tasks[0]
-        assert await until(reconciler, lambda: reconciler.board.orders(task).run is not None)
+        assert await until(reconciler, lambda: reconciler.status_cache.orders(task).run is not None)
         reconciler.happened(running, JobEvent.STOP_ASKED)
-        assert await until(reconciler, lambda: reconciler.board.orders(task).stop is StopMode.INTERRUPT)
+        assert await until(
+            reconciler, lambda: reconciler.status_cache.orders(task).stop is StopMode.INTERRUPT
+        )
         assert (await play(sqlite, reconciler, machines, running)).state is JobState.STOPPED
 
 
@@ -138,7 +140,7 @@ async def run_all(sqlite, reconciler, job):
     while sqlite.job(job).state is not JobState.RUNNING:
         for task in sqlite.world().tasks:
             with suppress(TaskOver):
-                orders = reconciler.board.orders(task)
+                orders = reconciler.status_cache.orders(task)
                 run = orders.run
                 cleared = task.cleared if run is None or orders.stop is None else run.attempt
                 ranks = () if run is None else (RankReport(rank=run.first_rank, state=RankState.STARTED),)
@@ -186,12 +188,12 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         tasks = sqlite.world().tasks
-        assert reconciler.board.orders(tasks[0]).run is None
-        async with reconciler.board.orders_bell.listen(tasks[0].id) as listener:
+        assert reconciler.status_cache.orders(tasks[0]).run is None
+        async with reconciler.status_cache.orders_notifier.listen(tasks[0].id) as subscription:
             for task in tasks:
                 say(sqlite, reconciler, task, store_port=4000)
-            assert await listener.wait(60)
-        assert reconciler.board.orders(tasks[0]).run is not None
+            assert await subscription.wait(60)
+        assert reconciler.status_cache.orders(tasks[0]).run is not None
 
 
 async def test_who_wakes_it_all_the_time_leaves_others_half_of_the_loop(sqlite, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.sandbox import ContainerSandbox, ProcessSandbox
 
 from ...patience import until
@@ -33,12 +33,12 @@ def served(folder, path):
 
 
 @contextmanager
-def own_policies(form, folder):
+def custom_policies(form, folder):
     """Yield the policies of a folder, as they run in one of the two forms."""
     folder.mkdir(exist_ok=True)
     if form == "process":
-        yield OwnPolicies(folder, ProcessSandbox(folder))
+        yield CustomPolicies(folder, ProcessSandbox(folder))
     else:
         path = Path(folder.parent, "socket")
         with served(folder, path):
-            yield OwnPolicies(folder, ContainerSandbox(path))
+            yield CustomPolicies(folder, ContainerSandbox(path))

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from minicluster.wire import PolicyChoice
-from minicluster_hub.policy.active_policy import LAST_RESORT, Rules
-from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.active_policy import LAST_RESORT, PolicyManager
+from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 
@@ -54,7 +54,7 @@ async def test_a_choice_that_is_made_while_another_one_loads_in_vain_stays(sqlit
         held.unlink()
         assert await until(again, lambda: not children())
         again.wake()
-        report = again.rules.report()
+        report = again.policy_manager.report()
         assert (report.in_force.choice.policy, report.trouble) == ("backfill", "")
         assert sqlite.policies.in_force().told.choice.policy == "backfill"
 
@@ -68,20 +68,22 @@ async def test_a_choice_that_is_made_while_another_one_loads_in_vain_stays(sqlit
 )
 async def test_a_policy_of_the_settings_that_fails_gives_way_to_a_built_in_one(package, sqlite, policy, told):
     log, changed = logging.getLogger(__name__), asyncio.Event()
-    rules = Rules(sqlite, PolicyChoice(policy=policy), time.time, log, OwnPolicies.in_processes())
-    rules.changed = changed.set
+    policy_manager = PolicyManager(
+        sqlite, PolicyChoice(policy=policy), time.time, log, CustomPolicies.in_processes()
+    )
+    policy_manager.changed = changed.set
     try:
         async with asyncio.timeout(WITHIN_S):
-            while not rules.ready_for(NOTHING):
+            while not policy_manager.ready_for(NOTHING):
                 await changed.wait()
                 changed.clear()
-        assert rules.schedule(NOTHING) is not None
-        report = rules.report()
+        assert policy_manager.schedule(NOTHING) is not None
+        report = policy_manager.report()
         assert report.in_force.choice == LAST_RESORT
         assert report.trouble.startswith(f"{policy}, which the cluster's settings name, was taken back: ")
         assert told in report.trouble
         assert children() == []
-        await rules.choose(PolicyChoice(policy="backfill"), "root", NOTHING)
-        assert (rules.in_force.choice.policy, rules.report().trouble) == ("backfill", "")
+        await policy_manager.choose(PolicyChoice(policy="backfill"), "root", NOTHING)
+        assert (policy_manager.in_force.choice.policy, policy_manager.report().trouble) == ("backfill", "")
     finally:
-        rules.close()
+        policy_manager.close()

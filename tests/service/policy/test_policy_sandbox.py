@@ -5,12 +5,12 @@ import pytest
 from minicluster.wire import JobState
 from minicluster_hub.policy import active_policy
 from minicluster_hub.policy.active_policy import BUILT_IN
-from minicluster_hub.policy.custom_policy import OwnPolicies
+from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.sandbox import ContainerSandbox
 
 from ..machines import Machines, play, service, submit, until
-from .sandboxes import own_policies, served
+from .sandboxes import custom_policies, served
 from .test_active_policy import LAST_FIRST, OURS, first_of
 
 
@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 async def test_a_policy_in_its_container_orders_the_next_jobs(sqlite, folder):
-    with own_policies("server", folder) as own:
+    with custom_policies("server", folder) as own:
         async with service(sqlite, Machines(), own=own) as reconciler:
             await reconciler.choose_policy(OURS, "root")
             jobs = [submit(sqlite, key=f"key-0000{number}") for number in range(3)]
@@ -36,30 +36,30 @@ async def test_while_the_container_is_away_a_built_in_policy_decides_and_then_th
 ):
     monkeypatch.setattr(active_policy, "AWAY_S", 0.05)
     machines, path = Machines(), tmp_path / "socket"
-    own = OwnPolicies(folder, ContainerSandbox(path))
+    own = CustomPolicies(folder, ContainerSandbox(path))
     async with service(sqlite, machines, own=own) as reconciler:
         with served(folder, path):
             await reconciler.choose_policy(OURS, "root")
         job = submit(sqlite, nodes=1)
         reconciler.wake()
         assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
-        report = reconciler.rules.report()
+        report = reconciler.policy_manager.report()
         assert report.in_force.choice == BUILT_IN
         assert report.trouble.startswith(
             "ours does not decide: the container of the lab's own policies does not"
         )
         assert report.trouble.endswith("Until it does, backfill decides")
         with served(folder, path):
-            assert await until(reconciler, lambda: reconciler.rules.in_force.choice == OURS)
-            assert reconciler.rules.report().trouble == ""
+            assert await until(reconciler, lambda: reconciler.policy_manager.in_force.choice == OURS)
+            assert reconciler.policy_manager.report().trouble == ""
             job = submit(sqlite, nodes=1, key="key-00002")
             reconciler.wake()
             assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
-        assert reconciler.rules.in_force.choice == OURS
+        assert reconciler.policy_manager.in_force.choice == OURS
 
 
 async def test_nothing_is_put_in_force_while_the_container_is_away(sqlite, folder, tmp_path):
-    own = OwnPolicies(folder, ContainerSandbox(tmp_path / "socket"))
+    own = CustomPolicies(folder, ContainerSandbox(tmp_path / "socket"))
     async with service(sqlite, Machines(), own=own) as reconciler:
         with pytest.raises(ChoiceRefused) as refused:
             await reconciler.choose_policy(OURS, "root")

@@ -110,14 +110,14 @@ def test_what_a_full_disk_did_not_take_is_sent_again(logs):
 
 
 async def test_who_listens_hears_appends_of_that_job_only(logs):
-    async with logs.subscribe(7) as listener:
+    async with logs.subscribe(7) as subscription:
         logs.append(8, 1, "rank-0", 0, b"other")
-        assert await listener.wait(0.01) == frozenset()
+        assert await subscription.wait(0.01) == frozenset()
         logs.append(7, 1, "rank-0", 0, b"a")
         logs.append(7, 1, "rank-1", 0, b"a")
-        assert await listener.wait(1) == {7}
+        assert await subscription.wait(1) == {7}
         logs.append(7, 1, "rank-0", 0, b"a")
-        assert await listener.wait(0.01) == frozenset(), "a chunk that came again is no news"
+        assert await subscription.wait(0.01) == frozenset(), "a chunk that came again is no news"
 
 
 async def test_a_reader_that_waits_gets_every_byte(logs):
@@ -125,11 +125,11 @@ async def test_a_reader_that_waits_gets_every_byte(logs):
 
     async def follow():
         nonlocal got
-        async with logs.subscribe(7) as listener:
+        async with logs.subscribe(7) as subscription:
             while len(got) < 2000:
                 got += logs.read(7, 1, "rank-0", len(got), 64)
                 if len(got) == logs.size(7, 1, "rank-0"):
-                    await listener.wait(5)
+                    await subscription.wait(5)
 
     reader = asyncio.create_task(follow())
     size = 0

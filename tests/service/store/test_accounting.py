@@ -4,7 +4,7 @@ import pytest
 
 from minicluster_hub.jobs.records import UseRecord, World
 from minicluster_hub.scheduling.limits import PERIOD_S
-from minicluster_hub.usage.accounting import WEEK_S, Accounts
+from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 
 HOUR_S = 3600.0
 NOW = 2 * PERIOD_S
@@ -20,7 +20,7 @@ def held(store, began_at, ended_at=None, *, owner="ada", gpus=2, task_id=1):
 
 
 def hours(store, now=NOW, half_life_s=WEEK_S):
-    return Accounts(store, half_life_s, {}).gpu_hours("ada", now)
+    return UsageAccounting(store, half_life_s, {}).gpu_hours("ada", now)
 
 
 def test_only_ones_own_gpus_count_and_only_the_hours_within_the_period(sqlite):
@@ -35,18 +35,18 @@ def test_only_ones_own_gpus_count_and_only_the_hours_within_the_period(sqlite):
 
 def test_what_is_held_still_counts_and_goes_on_counting_after_its_end(sqlite):
     held(sqlite, NOW - 3 * HOUR_S)
-    accounts = Accounts(sqlite, WEEK_S, {})
-    assert accounts.gpu_hours("ada", NOW) == pytest.approx(6.0)
-    assert accounts.gpu_hours("ada", NOW + HOUR_S) == pytest.approx(8.0)
-    accounts.note(NOTHING, (), NOW + HOUR_S)
-    assert accounts.gpu_hours("ada", NOW + 9 * HOUR_S) == pytest.approx(8.0)
-    assert accounts.gpu_hours("ada", NOW + PERIOD_S - HOUR_S) == pytest.approx(4.0)
-    assert accounts.gpu_hours("ada", NOW + PERIOD_S + HOUR_S) == 0.0
+    accounting = UsageAccounting(sqlite, WEEK_S, {})
+    assert accounting.gpu_hours("ada", NOW) == pytest.approx(6.0)
+    assert accounting.gpu_hours("ada", NOW + HOUR_S) == pytest.approx(8.0)
+    accounting.note(NOTHING, (), NOW + HOUR_S)
+    assert accounting.gpu_hours("ada", NOW + 9 * HOUR_S) == pytest.approx(8.0)
+    assert accounting.gpu_hours("ada", NOW + PERIOD_S - HOUR_S) == pytest.approx(4.0)
+    assert accounting.gpu_hours("ada", NOW + PERIOD_S + HOUR_S) == 0.0
 
 
 def test_a_restart_counts_the_same(sqlite):
     held(sqlite, NOW - 30 * HOUR_S, NOW - 20 * HOUR_S, task_id=1)
     held(sqlite, NOW - 3 * HOUR_S, task_id=2)
-    accounts = Accounts(sqlite, WEEK_S, {})
-    accounts.note(NOTHING, (), NOW)
-    assert accounts.gpu_hours("ada", NOW) == hours(sqlite) == pytest.approx(26.0)
+    accounting = UsageAccounting(sqlite, WEEK_S, {})
+    accounting.note(NOTHING, (), NOW)
+    assert accounting.gpu_hours("ada", NOW) == hours(sqlite) == pytest.approx(26.0)

@@ -15,10 +15,10 @@ def wish(store, wishes):
     store.notices.wish("ada", wishes)
 
 
-def told(store, lane):
+def told(store, queue):
     """Take what is in a lane out of it."""
     events = []
-    while found := store.notices.next(lane):
+    while found := store.notices.next(queue):
         events.append(found[0].notice.event)
         store.notices.done(found[0])
     return events

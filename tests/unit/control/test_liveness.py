@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster_hub.control.liveness import INATTENTIVE_S, LOOK_S, Attention
+from minicluster_hub.control.liveness import INATTENTIVE_S, LOOK_S, Liveness
 
 
 class Clock:
@@ -13,58 +13,58 @@ class Clock:
         return self.now
 
 
-def listen(attention, clock, seconds):
+def listen(liveness, clock, seconds):
     """Let time pass in a service whose loop turns."""
     until = clock.now + seconds
     while clock.now < until:
         clock.now = min(until, clock.now + LOOK_S)
-        attention.note()
+        liveness.note()
 
 
 def test_an_agent_is_silent_since_it_last_spoke():
     clock = Clock()
-    attention = Attention(clock)
-    listen(attention, clock, 10)
-    attention.hear(1)
-    listen(attention, clock, 2)
-    assert attention.silence_s([1, 2]) == {1: 2.0, 2: 12.0}
+    liveness = Liveness(clock)
+    listen(liveness, clock, 10)
+    liveness.hear(1)
+    listen(liveness, clock, 2)
+    assert liveness.silence_s([1, 2]) == {1: 2.0, 2: 12.0}
 
 
 def test_a_service_that_was_frozen_has_heard_nobody():
     clock = Clock()
-    attention = Attention(clock)
-    attention.hear(1)
-    listen(attention, clock, 1)
+    liveness = Liveness(clock)
+    liveness.hear(1)
+    listen(liveness, clock, 1)
     clock.now += 3600
-    assert attention.silence_s([1]) == {1: 0.0}
-    listen(attention, clock, 2)
-    assert attention.silence_s([1]) == {1: 2.0}, "and counts from then on"
+    assert liveness.silence_s([1]) == {1: 0.0}
+    listen(liveness, clock, 2)
+    assert liveness.silence_s([1]) == {1: 2.0}, "and counts from then on"
 
 
 def test_a_short_pause_of_the_loop_does_not_hide_a_silence():
     clock = Clock()
-    attention = Attention(clock)
-    attention.hear(1)
+    liveness = Liveness(clock)
+    liveness.hear(1)
     for _ in range(5):
         clock.now += INATTENTIVE_S * 0.9
-        attention.note()
-    assert attention.silence_s([1])[1] == pytest.approx(5 * INATTENTIVE_S * 0.9)
+        liveness.note()
+    assert liveness.silence_s([1])[1] == pytest.approx(5 * INATTENTIVE_S * 0.9)
 
 
 def test_who_is_not_asked_for_is_forgotten():
     clock = Clock()
-    attention = Attention(clock)
-    listen(attention, clock, 5)
-    attention.hear(1)
-    attention.silence_s([2])
-    assert attention.silence_s([1]) == {1: 5.0}, "as if it had never spoken"
+    liveness = Liveness(clock)
+    listen(liveness, clock, 5)
+    liveness.hear(1)
+    liveness.silence_s([2])
+    assert liveness.silence_s([1]) == {1: 5.0}, "as if it had never spoken"
 
 
 def test_who_could_not_be_understood_was_not_silent():
     clock = Clock()
-    attention = Attention(clock)
-    attention.hear(1)
-    listen(attention, clock, 2)
-    attention.miss()
-    listen(attention, clock, 1)
-    assert attention.silence_s([1, 2]) == {1: 1.0, 2: 1.0}
+    liveness = Liveness(clock)
+    liveness.hear(1)
+    listen(liveness, clock, 2)
+    liveness.miss()
+    listen(liveness, clock, 1)
+    assert liveness.silence_s([1, 2]) == {1: 1.0, 2: 1.0}

@@ -9,12 +9,12 @@ from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.states import JobEvent
 
-from .worlds import LIMITS, NOW, READY, SPEC, acts, events, job, scene_of, sight, task, world
+from .worlds import LIMITS, NOW, READY, SPEC, acts, events, gang_state_of, job, observation, task, world
 
 THREE = tuple(task(index, address=f"task-{index}") for index in range(3))
 PENDING = (RankState.PENDING, RankState.PENDING)
 FLEXIBLE = SPEC.model_copy(update={"nodes": NodeRange(min=1, max=2)})
-MISSED = replace(sight(), unreached={30: (store_address(READY[1]),)})
+MISSED = replace(observation(), unreached={30: (store_address(READY[1]),)})
 
 
 def ways(**missing: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
@@ -58,9 +58,9 @@ def test_a_sentence_names_the_nodes():
 
 
 def test_orders_name_the_others_that_are_there():
-    scene = scene_of(starting(1.0))
-    assert orders_for(READY[0], scene).run.peers == ("127.0.0.1:4001",)
-    assert orders_for(READY[1], scene).run.peers == ("127.0.0.1:4000",)
+    gang_state = gang_state_of(starting(1.0))
+    assert orders_for(READY[0], gang_state).run.peers == ("127.0.0.1:4001",)
+    assert orders_for(READY[1], gang_state).run.peers == ("127.0.0.1:4000",)
 
 
 def test_a_job_that_can_goes_on_at_once_without_them():

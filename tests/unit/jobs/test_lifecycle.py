@@ -8,13 +8,27 @@ from minicluster.runtime.agent.artifacts import TIME_LEFT_S
 from minicluster.runtime.agent.attempt import LADDERS
 from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
-from minicluster_hub.jobs.gang_state import Limits, Sight
+from minicluster_hub.jobs.gang_state import Limits, Observation
 from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.records import GangTarget, RankRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.root_cause import root_cause
 from minicluster_hub.jobs.states import JobEvent
 
-from .worlds import CLEARED, EXITED, FAILURE, LIMITS, NOW, READY, SPEC, acts, events, job, sight, task, world
+from .worlds import (
+    CLEARED,
+    EXITED,
+    FAILURE,
+    LIMITS,
+    NOW,
+    READY,
+    SPEC,
+    acts,
+    events,
+    job,
+    observation,
+    task,
+    world,
+)
 
 
 def test_a_running_job_needs_nothing():
@@ -24,8 +38,8 @@ def test_a_running_job_needs_nothing():
 def test_new_tasks_are_started_once():
     new = (task(0, TaskState.NEW), task(1, TaskState.NEW))
     starting = world(job(JobState.STARTING), new, (RankState.PENDING,) * 2)
-    assert acts(starting, sight(missing=(30, 31))) == (StartTask(new[0]), StartTask(new[1]))
-    assert acts(starting, sight(missing=(31,))) == (MarkStarted(new[0]), StartTask(new[1]))
+    assert acts(starting, observation(missing=(30, 31))) == (StartTask(new[0]), StartTask(new[1]))
+    assert acts(starting, observation(missing=(31,))) == (MarkStarted(new[0]), StartTask(new[1]))
 
 
 def test_running_when_all_ranks_have_started():
@@ -64,7 +78,7 @@ def test_of_two_failures_the_earlier_is_the_cause():
 
 def test_an_agent_that_dies_at_start_is_a_failure_with_its_last_words():
     here = world(job(JobState.STARTING), (task(0, TaskState.STARTED), task(1)), (RankState.PENDING,) * 2)
-    (seen,) = acts(here, sight(30))
+    (seen,) = acts(here, observation(30))
     assert (seen.event, seen.error.kind) == (JobEvent.FAILURE_SEEN, ErrorKind.START)
     assert seen.error.traceback == "last words"
 
@@ -72,7 +86,9 @@ def test_an_agent_that_dies_at_start_is_a_failure_with_its_last_words():
 def test_the_time_to_start_begins_when_the_last_node_has_the_image():
     new = (task(0, TaskState.NEW, state_since=4000.0), task(1, state_since=4000.0))
     here = world(job(JobState.STARTING, state_since=4000.0), new, (RankState.PENDING,) * 2)
-    pulling = Sight({30: TaskView(30, alive=True, starting=True), 31: TaskView(31, alive=True)}, {}, NOW)
+    pulling = Observation(
+        {30: TaskView(30, alive=True, starting=True), 31: TaskView(31, alive=True)}, {}, NOW
+    )
     assert acts(here, pulling) == ()
     assert events(acts(here)) == [JobEvent.FAILURE_SEEN]
     come = (task(0, TaskState.STARTED, state_since=NOW - 1), task(1, state_since=4000.0))
@@ -111,7 +127,7 @@ def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, pa
         return world(job(state, state_since=NOW - waited_s), READY, EXITED)
 
     assert acts(after(patience_s - 0.1), limits=Limits()) == ()
-    assert next_deadline(after(patience_s - 0.1), sight(), Limits()) <= 0.2
+    assert next_deadline(after(patience_s - 0.1), observation(), Limits()) <= 0.2
     (ended,) = acts(after(patience_s + 0.1), limits=Limits())
     assert isinstance(ended, EndGang)
 
@@ -130,22 +146,22 @@ def test_tasks_that_never_came_up_are_ended_with_their_job():
 
 def test_ending_a_gang_frees_slots_only_when_nothing_is_left():
     here = world(None, READY, target=GangTarget.END)
-    assert acts(here, sight()) == (EndTask(READY[0]), EndTask(READY[1]))
-    assert acts(here, sight(30, clean=(30,))) == (MarkEnded(READY[0]), EndTask(READY[1]))
-    assert acts(here, sight(30)) == (EndTask(READY[0]), EndTask(READY[1])), "dead but not swept yet"
-    assert acts(here, sight(missing=(30, 31))) == (MarkEnded(READY[0]), MarkEnded(READY[1]))
+    assert acts(here, observation()) == (EndTask(READY[0]), EndTask(READY[1]))
+    assert acts(here, observation(30, clean=(30,))) == (MarkEnded(READY[0]), EndTask(READY[1]))
+    assert acts(here, observation(30)) == (EndTask(READY[0]), EndTask(READY[1])), "dead but not swept yet"
+    assert acts(here, observation(missing=(30, 31))) == (MarkEnded(READY[0]), MarkEnded(READY[1]))
 
 
 def test_an_attempt_whose_tasks_are_all_gone_is_cleared():
     gone = (task(0, TaskState.ENDED), task(1, TaskState.ENDED))
     here = world(job(JobState.REQUEUING), gone, target=GangTarget.END)
-    assert events(acts(here, sight(missing=(30, 31)))) == [JobEvent.CLEARED]
+    assert events(acts(here, observation(missing=(30, 31)))) == [JobEvent.CLEARED]
 
 
 def test_a_warm_gang_is_kept_for_its_time_and_not_when_it_is_broken():
     assert acts(world(None, READY, idle_since=NOW - 119)) == ()
     assert acts(world(None, READY, idle_since=NOW - 121)) == (EndGang(3, ""),)
-    assert DropTasks(3, (31,), "") in acts(world(None, READY, idle_since=NOW), sight(31))
+    assert DropTasks(3, (31,), "") in acts(world(None, READY, idle_since=NOW), observation(31))
 
 
 def test_a_warm_gang_is_kept_while_its_job_waits_for_a_node_in_the_place_of_a_lost_one():
@@ -154,13 +170,13 @@ def test_a_warm_gang_is_kept_while_its_job_waits_for_a_node_in_the_place_of_a_lo
     awaited = replace(idle, jobs=(waits,))
     assert acts(idle) == (EndGang(3, ""),)
     assert acts(awaited) == (), "its tasks have the newest snapshot in their memory"
-    assert next_deadline(awaited, sight(), LIMITS) > 1.0, "nothing to look at for that"
-    assert acts(awaited, sight(30)) == (DropTasks(3, (30,), ""),)
-    paused = replace(sight(), down={"node-1"})
+    assert next_deadline(awaited, observation(), LIMITS) > 1.0, "nothing to look at for that"
+    assert acts(awaited, observation(30)) == (DropTasks(3, (30,), ""),)
+    paused = replace(observation(), down={"node-1"})
     assert acts(awaited, paused) == (DropTasks(3, (31,), ""),), "it can start nowhere, and kept the slots"
     gangs = (replace(awaited.gangs[0], idle_since=NOW - 20),)
     assert acts(replace(awaited, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
-    assert next_deadline(replace(awaited, gangs=gangs), sight(), LIMITS) <= 100
+    assert next_deadline(replace(awaited, gangs=gangs), observation(), LIMITS) <= 100
     assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
     for_ever = replace(idle, jobs=(replace(waits, state_since=NOW - LIMITS.awaited_s),))
     assert acts(for_ever) == (EndGang(3, ""),), "held back by a quota, it kept the slots and used none"
@@ -172,11 +188,11 @@ def test_a_time_limit_ends_the_job_and_sets_the_deadline():
     assert (seen.event, seen.error.kind) == (JobEvent.FAILURE_SEEN, ErrorKind.TIMEOUT)
     in_time = job(spec=SPEC.model_copy(update={"timeout_s": 52.0}))
     assert acts(world(in_time, READY)) == ()
-    assert next_deadline(world(in_time, READY), sight(), LIMITS) == pytest.approx(2.05)
+    assert next_deadline(world(in_time, READY), observation(), LIMITS) == pytest.approx(2.05)
 
 
 def test_nothing_to_wait_for_means_no_timer():
-    assert next_deadline(World((), (), (), (), ()), Sight({}, {}, NOW), LIMITS) is None
+    assert next_deadline(World((), (), (), (), ()), Observation({}, {}, NOW), LIMITS) is None
 
 
 def test_limits_leave_room_for_the_agents_own_escalation():

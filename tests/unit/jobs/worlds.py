@@ -8,7 +8,7 @@ from typing import Any
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
 from minicluster_hub.jobs.actions import Action, Happened
-from minicluster_hub.jobs.gang_state import Limits, Scene, Sight, scenes
+from minicluster_hub.jobs.gang_state import GangState, Limits, Observation, gang_states
 from minicluster_hub.jobs.lifecycle import decide
 from minicluster_hub.jobs.records import (
     GangRecord,
@@ -92,35 +92,35 @@ def world(
     return World((bound,) if bound else (), (gang,), tuple(tasks), ranks if bound else (), ())
 
 
-def sight(
+def observation(
     *dead: int,
     silent: Collection[int] = (),
     missing: Collection[int] = (),
     clean: Collection[int] = (),
-) -> Sight:
+) -> Observation:
     """Return a sight of both tasks, alive and just heard, but for those named by their ids."""
     views = {
         number: TaskView(number, alive=number not in dead, clean=number in clean, detail="last words")
         for number in (30, 31)
         if number not in missing
     }
-    return Sight(views, {number: 99.0 if number in silent else 0.1 for number in (30, 31)}, NOW)
+    return Observation(views, {number: 99.0 if number in silent else 0.1 for number in (30, 31)}, NOW)
 
 
-def lit(seen: Sight, alive: bool = True) -> Sight:
+def lit(seen: Observation, alive: bool = True) -> Observation:
     """Return the sight with a lighthouse for the gang."""
     return replace(seen, lighthouses={3: LighthouseView(3, "127.0.0.1:5000", alive)})
 
 
-def scene_of(here: World, seen: Sight | None = None) -> Scene:
+def gang_state_of(here: World, seen: Observation | None = None) -> GangState:
     """Return the scene of the world's one gang."""
-    (scene,) = scenes(here, seen or sight(), LIMITS)
-    return scene
+    (gang_state,) = gang_states(here, seen or observation(), LIMITS)
+    return gang_state
 
 
-def acts(here: World, seen: Sight | None = None, limits: Limits = LIMITS) -> tuple[Action, ...]:
+def acts(here: World, seen: Observation | None = None, limits: Limits = LIMITS) -> tuple[Action, ...]:
     """Return what is decided."""
-    return decide(here, seen or sight(), limits)
+    return decide(here, seen or observation(), limits)
 
 
 def events(actions: Iterable[Action]) -> list[JobEvent]:

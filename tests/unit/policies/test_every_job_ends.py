@@ -10,7 +10,7 @@ from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.simulator.model import Model, power_law
-from minicluster_hub.simulator.replay import Rules, simulate
+from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
 from minicluster_hub.simulator.work import Work
 
 LAB = Topology({"a": 4, "b": 4, "c": 4})
@@ -68,7 +68,7 @@ def _work(number, at, chance, *, elastic):
 def test_every_job_ends(name):
     for placed, seed in product(PLACEMENTS, range(2)):
         offered = works(seed, elastic=policy(name).elastic)
-        outcomes = simulate(offered, Rules(LAB, policy(name), placement(placed), MODEL)).outcomes
+        outcomes = simulate(offered, SimulatedScheduler(LAB, policy(name), placement(placed), MODEL)).outcomes
         assert {one.job_id for one in outcomes} == {work.view.job_id for work in offered}
 
 
@@ -76,7 +76,7 @@ def test_every_job_ends(name):
 def test_jobs_of_which_nothing_is_known_end_too(name):
     offered = [replace(work, view=_unknown(work.view)) for work in works(7, elastic=policy(name).elastic)]
     for placed in PLACEMENTS:
-        outcomes = simulate(offered, Rules(LAB, policy(name), placement(placed), MODEL)).outcomes
+        outcomes = simulate(offered, SimulatedScheduler(LAB, policy(name), placement(placed), MODEL)).outcomes
         assert len(outcomes) == len(offered)
 
 

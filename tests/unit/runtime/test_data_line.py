@@ -20,7 +20,7 @@ import pytest
 
 from minicluster.runtime.agent.link import ServiceAway, ServiceRefused
 from minicluster.runtime.node.line import a_line
-from minicluster.runtime.node.link import KeeperLink
+from minicluster.runtime.node.link import DataAgentLink
 from minicluster.wire import VERSION_HEADER
 from minicluster_hub.cluster.plan.certificates import Certificates
 
@@ -52,8 +52,8 @@ def line(service: Service):
 
 
 @pytest.fixture
-async def link(service: Service) -> AsyncIterator[KeeperLink]:
-    made = KeeperLink(service.url, "the word")
+async def link(service: Service) -> AsyncIterator[DataAgentLink]:
+    made = DataAgentLink(service.url, "the word")
     yield made
     await made.close()
 
@@ -109,7 +109,7 @@ async def test_the_other_service_is_asked_for_what_the_first_one_cut(service, li
     other = Service()
     await other.start()
     service.answers, service.closes, other.answers = [HALF], {0}, [SOUND, SOUND]
-    link = KeeperLink(f"{service.url},{other.url}", "the word")
+    link = DataAgentLink(f"{service.url},{other.url}", "the word")
     assert await link.piece(SHA256, line) == PIECE
     assert await link.piece(SHA256, line) == PIECE
     assert (len(service.requests), len(other.requests), other.opened) == (1, 2, 1)
@@ -244,7 +244,7 @@ async def secure(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Se
 
 async def fetch(secure: Service) -> bool:
     """Fetch all that it answers over one line."""
-    link = KeeperLink(secure.url, "the word")
+    link = DataAgentLink(secure.url, "the word")
     try:
         with a_line(PIECE_BYTES) as line:
             return all([await link.piece(SHA256, line) == PIECE for _ in secure.answers])

@@ -19,7 +19,7 @@ from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.reservations.claims import (
     LAPSE_S,
     Claim,
-    ClaimKind,
+    ReservationKind,
     attended,
     belongs,
     runs_past,
@@ -40,15 +40,15 @@ def groups_of(owner):
 
 
 def reserved(slots, *, holder="group:vision", nodes=(), begins=-60.0, ends=HOUR_S, **more):
-    return Claim(1, ClaimKind.RESERVATION, holder, nodes, slots, NOW + begins, NOW + ends, **more)
+    return Claim(1, ReservationKind.RESERVATION, holder, nodes, slots, NOW + begins, NOW + ends, **more)
 
 
 def window(node="node-1", begins=-60.0, ends=HOUR_S, **more):
-    return Claim(2, ClaimKind.MAINTENANCE, "", (node,), None, NOW + begins, NOW + ends, **more)
+    return Claim(2, ReservationKind.MAINTENANCE, "", (node,), None, NOW + begins, NOW + ends, **more)
 
 
 def drained(node="node-1", **more):
-    return Claim(3, ClaimKind.DRAIN, "", (node,), None, NOW - 60.0, None, **more)
+    return Claim(3, ReservationKind.DRAIN, "", (node,), None, NOW - 60.0, None, **more)
 
 
 def kept(claims, *jobs, **more):
@@ -223,7 +223,7 @@ class TestNodesThatTakeNothingNew:
 claims = st.builds(
     lambda number, holder, nodes, slots, begins, lasts: Claim(
         number,
-        ClaimKind.RESERVATION if holder else ClaimKind.DRAIN,
+        ReservationKind.RESERVATION if holder else ReservationKind.DRAIN,
         holder,
         nodes if holder else nodes or ("n0",),
         slots if holder else None,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from minicluster_hub.control.forecast_worker import Foretelling
+from minicluster_hub.control.forecast_worker import ForecastWorker
 from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.base import WarmGang
 from minicluster_hub.scheduling.placement import placement
@@ -28,7 +28,7 @@ NEXT_WEEK = replace(window(begins=7 * DAY_S, ends=8 * DAY_S), nodes=ALL)
 
 
 def sizes(found):
-    return {hold.claim.claim_id: len(hold.slots) for hold in found.against.held}
+    return {hold.claim.reservation_id: len(hold.slots) for hold in found.against.held}
 
 
 class TestOthersAtOtherTimes:
@@ -44,7 +44,7 @@ class TestOthersAtOtherTimes:
 
     def test_reservations_of_different_days_may_have_the_same_slots(self):
         tomorrow = reserved(12, begins=DAY_S, ends=2 * DAY_S)
-        then = replace(reserved(12, holder="eve", begins=2 * DAY_S, ends=3 * DAY_S), claim_id=4)
+        then = replace(reserved(12, holder="eve", begins=2 * DAY_S, ends=3 * DAY_S), reservation_id=4)
         assert sizes(kept([tomorrow, then])) == {1: 12, 4: 12}
         sooner = replace(then, begins_at=then.begins_at - 1)
         assert sizes(kept([tomorrow, sooner])) == {1: 12, 4: 0}
@@ -58,7 +58,7 @@ class TestOthersAtOtherTimes:
         assert sizes(of_one) == {1: 8, 2: 4} and "node-1" not in dict(of_one.against.held[1].places)
 
     def test_who_would_run_into_both_is_kept_off_once(self):
-        soon = replace(window(begins=HOUR_S, ends=2 * HOUR_S), claim_id=4)
+        soon = replace(window(begins=HOUR_S, ends=2 * HOUR_S), reservation_id=4)
         jobs = waits(1, 9, owner="eve"), waits(2, 1, owner="eve", time_limit_s=DAY_S)
         found = kept([NEXT_WEEK, soon], *jobs)
         assert found.reasons.keys() == {1} and "; 3 nodes are in maintenance" in found.reasons[1]
@@ -102,8 +102,8 @@ def test_the_forecast_says_no_more_than_is_known():
     late = waits(3, 4, since=NOW - 1.0, time_limit_s=2 * HOUR_S)
     found = kept(TestForetold.WINDOW, *jobs, late)
     rules = SimpleNamespace(in_force=SimpleNamespace(choice=SimpleNamespace(policy="fifo")))
-    foretelling = Foretelling(rules, lambda: None, logging.getLogger(__name__))
-    starts, latest = foretelling._foretell(found, policy("fifo"), placement("pack"))
+    foretelling = ForecastWorker(rules, lambda: None, logging.getLogger(__name__))
+    starts, latest = foretelling._forecast(found, policy("fifo"), placement("pack"))
     assert starts.keys() == latest.keys() == {2}
 
 
@@ -138,7 +138,7 @@ class TestMeanwhile:
         assert "first in the queue" in told(found, 4)
 
     def test_what_one_that_is_kept_off_other_slots_may_have_is_left_to_it(self):
-        cids = replace(reserved(4, holder="cid", begins=DAY_S, ends=2 * DAY_S), claim_id=4)
+        cids = replace(reserved(4, holder="cid", begins=DAY_S, ends=2 * DAY_S), reservation_id=4)
         short = waits(4, 1, owner="zoe", time_limit_s=HOUR_S)
         busy = runs(1, 4, owner="eve", movable=False)
         found = kept([self.TOMORROW, cids], busy, waits(2, 8, owner="ada"), waits(3, 3, owner="eve"), short)

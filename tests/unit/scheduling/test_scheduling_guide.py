@@ -7,7 +7,7 @@ import pytest
 
 from minicluster.wire import PolicyChoice
 from minicluster_hub.policy.choices import build, offered_policies
-from minicluster_hub.policy.custom_policy import OwnPolicies, OwnPolicy
+from minicluster_hub.policy.custom_policy import CustomPolicies, CustomPolicy
 from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
@@ -24,12 +24,12 @@ HOUR_S = 3600.0
 @pytest.fixture
 def started(tmp_path):
     """Put a policy's file in force as the service does."""
-    running, own = [], OwnPolicies.in_processes(tmp_path)
+    running, own = [], CustomPolicies.in_processes(tmp_path)
 
     def start(source, **options):
         (tmp_path / "ours.py").write_text(source)
         policy, placement = build(PolicyChoice(policy="ours", options=options), own)
-        assert isinstance(policy, OwnPolicy)
+        assert isinstance(policy, CustomPolicy)
         policy.load()
         running.append(policy)
         return policy, placement

@@ -14,7 +14,7 @@ from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.simulator.compare import Setting, compare, replay_under, too_large
 from minicluster_hub.simulator.metrics import jain, measure, over_runs
 from minicluster_hub.simulator.model import Model, power_law
-from minicluster_hub.simulator.replay import Rules, SimulationStuck, simulate
+from minicluster_hub.simulator.replay import SimulatedScheduler, SimulationStuck, simulate
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.work import Shape, TracedJob, works
 
@@ -164,7 +164,7 @@ def test_policies_that_get_stuck_are_told_of():
 
     offered = works([traced(1)], ONE_NODE.shape, Model(), elastic=False)
     with pytest.raises(SimulationStuck, match="again and again"):
-        simulate(offered, Rules(ONE_NODE.topology(), Restless(), placement("pack"), patience=50))
+        simulate(offered, SimulatedScheduler(ONE_NODE.topology(), Restless(), placement("pack"), patience=50))
 
 
 def test_slots_given_out_twice_are_found():
@@ -174,7 +174,7 @@ def test_slots_given_out_twice_are_found():
 
     offered = works([traced(1), traced(2)], ONE_NODE.shape, Model(), elastic=False)
     with pytest.raises(ValueError, match="not all free"):
-        simulate(offered, Rules(ONE_NODE.topology(), policy("fifo"), Twice()))
+        simulate(offered, SimulatedScheduler(ONE_NODE.topology(), policy("fifo"), Twice()))
 
 
 def test_what_policies_see_of_a_job_is_true_since_it_got_its_places():
@@ -284,8 +284,8 @@ def test_every_job_ends_with_its_work_done_and_never_more_slots_than_there_are(n
     ]
     chosen = policy(name)
     offered = works(jobs, shape, model, elastic=chosen.elastic)
-    rules = Rules(Topology(shape.by_node()), chosen, placement(place), model)
-    ended = simulate(offered, rules).outcomes
+    scheduler = SimulatedScheduler(Topology(shape.by_node()), chosen, placement(place), model)
+    ended = simulate(offered, scheduler).outcomes
     assert {job.job_id for job in ended} == {job.job_id for job in jobs}
     fastest = {work.view.job_id: work.speeds.rate(work.view.max_chunks, 1) for work in offered}
     for job in ended:
@@ -293,4 +293,4 @@ def test_every_job_ends_with_its_work_done_and_never_more_slots_than_there_are(n
         assert job.held_s * fastest[job.job_id] >= job.alone_s * 0.999
         assert job.restarts <= 0 or chosen.moves_running
     assert sum(job.slot_s for job in ended) <= shape.slots * measure(ended, shape.slots).makespan_s * 1.001
-    assert simulate(offered, rules).outcomes == ended, "the same input gives the same replay"
+    assert simulate(offered, scheduler).outcomes == ended, "the same input gives the same replay"

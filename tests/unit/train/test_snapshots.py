@@ -23,85 +23,91 @@ from minicluster.train.snapshots import files, session, state
 from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.session import Pace
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
-from minicluster.train.snapshots.store import Shelf, SnapshotNotKept
+from minicluster.train.snapshots.store import SnapshotNotKept, SnapshotStore
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf((tmp_path / "memory", tmp_path / "disk"))
+def snapshot_store(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore((tmp_path / "memory", tmp_path / "disk"))
 
 
-def keep(shelf: Shelf, step: int, attempt: int = 1, data: bytes = b"data", keep: int = 2) -> None:
-    with shelf.adding((attempt, step), 2, keep, len(data)) as folder:
+def keep(
+    snapshot_store: SnapshotStore, step: int, attempt: int = 1, data: bytes = b"data", keep: int = 2
+) -> None:
+    with snapshot_store.adding((attempt, step), 2, keep, len(data)) as folder:
         (folder / "part").write_bytes(data + str(step).encode())
 
 
-def steps(shelf: Shelf) -> list[int]:
-    return [entry.step for entry in shelf.entries()]
+def steps(snapshot_store: SnapshotStore) -> list[int]:
+    return [entry.step for entry in snapshot_store.entries()]
 
 
 # The shelf.
 
 
-def test_the_newest_are_kept_and_a_later_attempt_is_newer_whatever_its_step(shelf: Shelf) -> None:
+def test_the_newest_are_kept_and_a_later_attempt_is_newer_whatever_its_step(
+    snapshot_store: SnapshotStore,
+) -> None:
     for step in (10, 20, 30):
-        keep(shelf, step)
-    assert steps(shelf) == [30, 20]
-    keep(shelf, 5, attempt=2)
-    assert steps(shelf) == [5, 30]
-    keep(shelf, 6, attempt=2, keep=1)
-    assert steps(shelf) == [6]
+        keep(snapshot_store, step)
+    assert steps(snapshot_store) == [30, 20]
+    keep(snapshot_store, 5, attempt=2)
+    assert steps(snapshot_store) == [5, 30]
+    keep(snapshot_store, 6, attempt=2, keep=1)
+    assert steps(snapshot_store) == [6]
 
 
-def test_what_fails_in_the_middle_leaves_those_before(shelf: Shelf, tmp_path: Path) -> None:
-    keep(shelf, 10)
-    with pytest.raises(OSError, match="disk"), shelf.adding((1, 20), 2, 2, 4) as folder:
+def test_what_fails_in_the_middle_leaves_those_before(snapshot_store: SnapshotStore, tmp_path: Path) -> None:
+    keep(snapshot_store, 10)
+    with pytest.raises(OSError, match="disk"), snapshot_store.adding((1, 20), 2, 2, 4) as folder:
         (folder / "part").write_bytes(b"half")
         raise OSError("the disk broke")
-    assert steps(shelf) == [10]
+    assert steps(snapshot_store) == [10]
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["attempt-1-step-10"]
 
 
-def test_the_same_step_again_takes_the_place_of_the_first(shelf: Shelf) -> None:
-    keep(shelf, 10, data=b"first")
-    keep(shelf, 10, data=b"second")
-    (entry,) = shelf.entries()
+def test_the_same_step_again_takes_the_place_of_the_first(snapshot_store: SnapshotStore) -> None:
+    keep(snapshot_store, 10, data=b"first")
+    keep(snapshot_store, 10, data=b"second")
+    (entry,) = snapshot_store.entries()
     assert (entry.folder / "part").read_bytes() == b"second10"
     assert entry.is_whole()
 
 
-def test_a_damaged_one_is_passed_over_and_removed(shelf: Shelf) -> None:
-    keep(shelf, 10)
-    keep(shelf, 20)
-    (shelf.entries()[0].folder / "part").write_bytes(b"dAta20")
-    newest = shelf.newest()
+def test_a_damaged_one_is_passed_over_and_removed(snapshot_store: SnapshotStore) -> None:
+    keep(snapshot_store, 10)
+    keep(snapshot_store, 20)
+    (snapshot_store.entries()[0].folder / "part").write_bytes(b"dAta20")
+    newest = snapshot_store.newest()
     assert newest is not None
     assert newest.step == 10
-    assert steps(shelf) == [10]
+    assert steps(snapshot_store) == [10]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"step": 1}', '{"more": 1}'])
-def test_a_folder_without_a_right_manifest_is_no_snapshot(shelf: Shelf, tmp_path: Path, text: str) -> None:
-    keep(shelf, 10)
+def test_a_folder_without_a_right_manifest_is_no_snapshot(
+    snapshot_store: SnapshotStore, tmp_path: Path, text: str
+) -> None:
+    keep(snapshot_store, 10)
     (tmp_path / "memory" / "attempt-1-step-10" / "manifest.json").write_text(text)
-    assert steps(shelf) == []
+    assert steps(snapshot_store) == []
 
 
-def test_without_room_anywhere_nothing_is_kept(shelf: Shelf) -> None:
-    keep(shelf, 10)
-    keep(shelf, 20)
-    with pytest.raises(SnapshotNotKept, match="has no room"), shelf.adding((1, 30), 1, 2, 1 << 60):
+def test_without_room_anywhere_nothing_is_kept(snapshot_store: SnapshotStore) -> None:
+    keep(snapshot_store, 10)
+    keep(snapshot_store, 20)
+    with pytest.raises(SnapshotNotKept, match="has no room"), snapshot_store.adding((1, 30), 1, 2, 1 << 60):
         pass
     # The newest stays; the others would not have made enough room, and went.
-    assert steps(shelf) == [20]
+    assert steps(snapshot_store) == [20]
 
 
 WRITER = """
 import itertools, sys
 from itertools import pairwise
 from pathlib import Path
-from minicluster.train.snapshots.store import Shelf
-shelf = Shelf((Path(sys.argv[1]),))
+from minicluster.train.snapshots.store import SnapshotStore
+shelf = SnapshotStore((Path(sys.argv[1]),))
 for step in itertools.count(1):
     with shelf.adding((1, step), 1, 2, 400_000) as folder:
         for name in "abcd":
@@ -121,7 +127,7 @@ def test_a_kill_at_any_moment_leaves_whole_snapshots(tmp_path: Path) -> None:
             last = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-        entries = Shelf((folder,)).entries()
+        entries = SnapshotStore((folder,)).entries()
         assert entries[0].step >= last
         assert all(entry.is_whole() for entry in entries)
 
@@ -129,30 +135,32 @@ def test_a_kill_at_any_moment_leaves_whole_snapshots(tmp_path: Path) -> None:
 # As one stream.
 
 
-def test_an_archive_is_a_tar_file_that_another_node_takes_in(shelf: Shelf, tmp_path: Path) -> None:
-    keep(shelf, 10, data=os.urandom(3_000_000))
-    (entry,) = shelf.entries()
+def test_an_archive_is_a_tar_file_that_another_node_takes_in(
+    snapshot_store: SnapshotStore, tmp_path: Path
+) -> None:
+    keep(snapshot_store, 10, data=os.urandom(3_000_000))
+    (entry,) = snapshot_store.entries()
     with Archive(entry) as archive:
-        shelf.remove_all()  # What is open stays readable.
+        snapshot_store.remove_all()  # What is open stays readable.
         data = b"".join(archive.pieces())
         assert len(data) == archive.size_bytes
         assert hashlib.sha256(data).hexdigest() == archive.sha256()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         assert tar.getnames() == ["manifest.json", "part"]
     (tmp_path / "came.tar").write_bytes(data)
-    other = Shelf((tmp_path / "other",))
+    other = SnapshotStore((tmp_path / "other",))
     taken = other.adopt(tmp_path / "came.tar")
     assert taken.is_whole()
     assert (taken.key, taken.size_bytes) == (entry.key, entry.size_bytes)
 
 
-def test_an_archive_that_came_damaged_is_refused(shelf: Shelf, tmp_path: Path) -> None:
-    keep(shelf, 10, data=b"x" * 5000)
-    with Archive(shelf.entries()[0]) as archive:
+def test_an_archive_that_came_damaged_is_refused(snapshot_store: SnapshotStore, tmp_path: Path) -> None:
+    keep(snapshot_store, 10, data=b"x" * 5000)
+    with Archive(snapshot_store.entries()[0]) as archive:
         data = bytearray(b"".join(archive.pieces()))
     data[-3000] ^= 1
     (tmp_path / "came.tar").write_bytes(data)
-    other = Shelf((tmp_path / "other",))
+    other = SnapshotStore((tmp_path / "other",))
     with pytest.raises(SnapshotNotKept, match="damaged"):
         other.adopt(tmp_path / "came.tar")
     assert other.entries() == []
@@ -164,7 +172,7 @@ def test_an_archive_writes_nowhere_else(tmp_path: Path, name: str) -> None:
         member = tarfile.TarInfo(name)
         member.size = 4
         tar.addfile(member, io.BytesIO(b"evil"))
-    other = Shelf((tmp_path / "other",))
+    other = SnapshotStore((tmp_path / "other",))
     with pytest.raises(SnapshotNotKept):
         other.adopt(tmp_path / "came.tar")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "came.tar"]
@@ -173,7 +181,7 @@ def test_an_archive_writes_nowhere_else(tmp_path: Path, name: str) -> None:
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "came.tar").write_bytes(b"<html>away</html>")
     with pytest.raises(SnapshotNotKept, match="damaged"):
-        Shelf((tmp_path / "other",)).adopt(tmp_path / "came.tar")
+        SnapshotStore((tmp_path / "other",)).adopt(tmp_path / "came.tar")
 
 
 # The state.
@@ -269,11 +277,13 @@ def test_where_a_step_is_an_epoch_each_is_kept() -> None:
     assert run(step_s=60.0, steps=4, cost_s=0.1) == pytest.approx([60.0, 120.1, 180.2, 240.3])
 
 
-def test_an_archive_writes_nothing_outside_of_its_folder(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_archive_writes_nothing_outside_of_its_folder(
+    snapshot_store: SnapshotStore, tmp_path: Path
+) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as tar:
         info = tarfile.TarInfo("../outside")
         info.size = 3
         tar.addfile(info, io.BytesIO(b"bad"))
     with pytest.raises(SnapshotNotKept):
-        shelf.adopt(tmp_path / "evil.tar")
+        snapshot_store.adopt(tmp_path / "evil.tar")
     assert not list(tmp_path.rglob("outside"))

@@ -236,8 +236,8 @@ MESSAGES = {
     wire.MissingPieces: {"pieces": [BLOB]},
     wire.KeepDataSet: {"manifest_sha256": SHA, "shared": None},
     wire.DataSetList: {"sets": [DATA_SET]},
-    wire.KeeperOrders: {"version": "0123", "wanted": [DATA_ORDER]},
-    wire.KeeperReport: {
+    wire.DataAgentOrders: {"version": "0123", "wanted": [DATA_ORDER]},
+    wire.DataAgentReport: {
         "nodes": ["node-1"],
         "sets": [DATA_STANDING],
         "gpus": [{"gpu": "GPU-ab-1", "idle_s": 12.5, "held_bytes": 512}],

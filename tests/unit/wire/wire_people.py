@@ -59,8 +59,8 @@ MESSAGES = {
         "kinds": [{"name": "slots", "summary": "slots at once"}],
         "groups": {"ada": ["vision"]},
     },
-    wire.MakeClaim: CLAIM,
-    wire.ClaimList: {
+    wire.MakeReservation: CLAIM,
+    wire.ReservationList: {
         "claims": [{"id": 3, **CLAIM, "by": "root", "over": "", "told": "4 slots are reserved"}],
     },
     wire.DrainNode: {"note": "new memory"},
@@ -88,7 +88,7 @@ MESSAGES = {
             "assumed": [],
         },
     },
-    wire.ShadowReport: {
+    wire.WhatIfReport: {
         "since": 1700000000.0,
         "until": 1700604800.0,
         "jobs": 12,

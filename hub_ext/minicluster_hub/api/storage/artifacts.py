@@ -132,7 +132,7 @@ class TaskArtifactHandler(JobFileUpload):
 
 def _annotate(handler: TaskHandler, note: str) -> None:
     """Say beside the job, as long as it is so, why it does not end."""
-    handler.context.board.annotate(handler.run_order().job_id, note, "files")
+    handler.context.status_cache.annotate(handler.run_order().job_id, note, "files")
 
 
 _BYTES = "application/octet-stream"

@@ -7,12 +7,12 @@ from collections.abc import Collection
 
 from minicluster.wire import (
     BlobInfo,
+    DataAgentOrders,
+    DataAgentReport,
     DataSet,
     DataSetList,
     DataUse,
     KeepDataSet,
-    KeeperOrders,
-    KeeperReport,
     MissingPieces,
     StorageKind,
 )
@@ -38,7 +38,7 @@ class _DataHandler(UserHandler):
 
     def message(self, record: DataSetRecord) -> DataSet:
         use = DataUse(name=record.name, owner=record.owner, manifest_sha256=record.manifest_sha256)
-        board = self.context.board
+        status_cache = self.context.status_cache
         return DataSet(
             name=record.name,
             owner=record.owner,
@@ -47,7 +47,9 @@ class _DataHandler(UserHandler):
             size_bytes=record.size_bytes,
             shared=record.shared,
             created_at=record.created_at,
-            nodes=board.keepers.nodes_with(use, (node.name for node in board.node_views())),
+            nodes=status_cache.data_set_tracker.nodes_with(
+                use, (node.name for node in status_cache.node_views())
+            ),
         )
 
 
@@ -122,7 +124,7 @@ class PieceHandler(UserUpload):
         return "the piece"
 
 
-class KeeperHandler(ServiceHandler):
+class DataAgentHandler(ServiceHandler):
     """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
 
     nodes: frozenset[str]
@@ -133,10 +135,10 @@ class KeeperHandler(ServiceHandler):
 
     async def identify(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        self.nodes = self.context.board.keepers.tokens.nodes(token.strip())
+        self.nodes = self.context.status_cache.data_set_tracker.tokens.nodes(token.strip())
         if scheme.lower() != "keeper" or not self.nodes:
             raise ApiError(401, "not_authenticated", "want the header `Authorization: keeper <the token>`")
-        self.check_nodes({node.name for node in self.context.board.node_views()}, self.nodes)
+        self.check_nodes({node.name for node in self.context.status_cache.node_views()}, self.nodes)
 
     def check_nodes(self, own: Collection[str], named: Collection[str]) -> None:
         """Raise ApiError (403) unless all of the nodes named are among these."""
@@ -145,31 +147,37 @@ class KeeperHandler(ServiceHandler):
                 raise ApiError(403, "not_your_node", f"this token does not speak for a node {node[:80]}")
 
 
-class KeeperReportHandler(KeeperHandler):
+class DataAgentReportHandler(DataAgentHandler):
     """Takes what a keeper says; the same again does no harm."""
 
     def post(self) -> None:
-        report = self.parse(KeeperReport)
+        report = self.parse(DataAgentReport)
         self.check_nodes(self.nodes, report.nodes)
-        if self.context.board.keepers.hear(report):
+        if self.context.status_cache.data_set_tracker.hear(report):
             self.context.reconciler.wake()
         self.set_status(204)
 
 
-class KeeperOrdersHandler(KeeperHandler, HeldHandler):
+class DataAgentOrdersHandler(DataAgentHandler, HeldHandler):
     """Answers when a keeper's nodes are to have something else, or after a while."""
 
     async def get(self) -> None:
-        keepers, nodes = self.context.board.keepers, frozenset(self.get_query_arguments("node"))
+        data_set_tracker, nodes = (
+            self.context.status_cache.data_set_tracker,
+            frozenset(self.get_query_arguments("node")),
+        )
         self.check_nodes(self.nodes, nodes)
-        self.reply(await self.held(lambda: keepers.orders(nodes), keepers.bell, DATA))
+        self.reply(await self.held(lambda: data_set_tracker.orders(nodes), data_set_tracker.notifier, DATA))
 
 
-class KeeperPieceHandler(KeeperHandler, FileReply):
+class DataAgentPieceHandler(DataAgentHandler, FileReply):
     """A piece, or a manifest, of what the nodes are to have."""
 
     async def get(self, sha256: str) -> None:
-        sets, wanted = self.context.data_sets, self.context.board.keepers.manifests(self.nodes)
+        sets, wanted = (
+            self.context.data_sets,
+            self.context.status_cache.data_set_tracker.manifests(self.nodes),
+        )
         if not self.context.store.datasets.holds(wanted, sha256):
             raise ApiError(403, "not_your_piece", f"no node of this token is to have the piece {sha256}")
         path = sets.files.path(sha256)
@@ -233,19 +241,19 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "api/keepers/report",
-        KeeperReportHandler,
+        DataAgentReportHandler,
         "What a keeper has",
-        who=Who.KEEPER,
-        body=KeeperReport,
+        who=Who.DATA_AGENT,
+        body=DataAgentReport,
         status=204,
     ),
     Route(
         "GET",
         "api/keepers/orders",
-        KeeperOrdersHandler,
+        DataAgentOrdersHandler,
         "What a keeper's nodes are to have, held while `have` is the newest",
-        who=Who.KEEPER,
-        answer=KeeperOrders,
+        who=Who.DATA_AGENT,
+        answer=DataAgentOrders,
         query=(
             Query("have", "string", "the version that the keeper has"),
             Query("node", "string", "a node that it keeps data for; can be repeated"),
@@ -254,9 +262,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         "api/keepers/pieces/{sha256}",
-        KeeperPieceHandler,
+        DataAgentPieceHandler,
         "A piece, or a manifest",
-        who=Who.KEEPER,
+        who=Who.DATA_AGENT,
         answer=_BYTES,
         query=(Query("doubted", "string", "anything: it came damaged, so look whether it is here, too"),),
     ),

@@ -52,7 +52,7 @@ class JobStorageHandler(UserHandler):
             removal = JobRemoval(context.store, context.blobs, context.logs, context.storage)
             await removal.remove(record, self.user.name, context.clock())
             context.log.info("%s removed what job %s of %s kept", self.user.name, record.id, record.owner)
-            context.board.changes.ring(record.id)
+            context.status_cache.changes.notify(record.id)
         self.set_status(204)
         self.finish()
 

@@ -37,9 +37,9 @@ class Create(RequestHandler):
         if found:
             self._refuse(consumer, path, f"{document.Name}: {'; '.join(found)}")
             return
-        await self._pass_on(path, shapes.again(document))
+        await self._proxy(path, shapes.again(document))
 
-    async def _pass_on(self, path: str, body: bytes) -> None:
+    async def _proxy(self, path: str, body: bytes) -> None:
         try:
             answer = await self._engine.post(path, content=body, headers={"Content-Type": "application/json"})
         except httpx.HTTPError as error:

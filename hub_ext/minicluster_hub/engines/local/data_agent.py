@@ -18,7 +18,7 @@ _LABEL = "MINICLUSTER_KEEPER_NODES"
 _IDLE_S, _AGAIN_S = 120.0, 1.0
 
 
-class LocalKeeper:
+class LocalDataAgent:
     """Started when a job reads a data set; it ends by itself when none did for a while."""
 
     def __init__(self, data: Path, python: str, log: logging.Logger, on_change: Callable[[], None]) -> None:

@@ -20,7 +20,7 @@ from traitlets import Enum, Integer, Unicode, default
 
 from minicluster.wire import Versions
 from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused
-from minicluster_hub.engines.local.data_agent import LocalKeeper
+from minicluster_hub.engines.local.data_agent import LocalDataAgent
 from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
@@ -70,11 +70,11 @@ class LocalEngine(Engine):
         self._watches: dict[int, ExitWatch] = {}
         hooks = (self.log, lambda: self.on_change())
         self._lighthouses = LocalLighthouses(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
-        self._keeper = LocalKeeper(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
+        self._data_agent = LocalDataAgent(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
 
     async def open(self) -> None:
         self._lighthouses.open()
-        self._keeper.open()
+        self._data_agent.open()
         self._tasks_root.mkdir(parents=True, exist_ok=True)
         gpus = gpu_indexes() if self.devices == "auto" else ()
         self._nodes = virtual_nodes(self.node_count, gpus)
@@ -128,7 +128,9 @@ class LocalEngine(Engine):
         if not wanted:
             return
         nodes = [node.name for node, _ in self._nodes]
-        self._keeper.keep(service_url, tokens.file(nodes), nodes, self.data_cache_bytes, self._passed_on())
+        self._data_agent.keep(
+            service_url, tokens.file(nodes), nodes, self.data_cache_bytes, self._passed_on()
+        )
 
     def environment(self) -> Versions:
         return Versions.here()
@@ -141,7 +143,7 @@ class LocalEngine(Engine):
             watch.close()
         self._watches.clear()
         self._lighthouses.close()
-        self._keeper.close()
+        self._data_agent.close()
 
     # --- one task -----------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class LocalEngine(Engine):
             TASK_LABEL: str(launch.task_id),
             SCRATCH_LABEL: str(scratch),
             "MINICLUSTER_DATA_SETS": str(scratch / "data"),
-            "MINICLUSTER_DATA_CACHE": str(self._keeper.cache),
+            "MINICLUSTER_DATA_CACHE": str(self._data_agent.cache),
             VARIABLE: str(self._memory.of(launch.task_id)),
         }
         gpus = dict((node.name, mine) for node, mine in self._nodes)[launch.node]

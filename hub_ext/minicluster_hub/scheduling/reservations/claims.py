@@ -30,7 +30,7 @@ def belongs(owner: str, holder: str, groups_of: GroupsOf) -> bool:
     return owner == holder
 
 
-class ClaimKind(StrEnum):
+class ReservationKind(StrEnum):
     RESERVATION = "reservation"
     MAINTENANCE = "maintenance"
     DRAIN = "drain"
@@ -44,8 +44,8 @@ class Claim:
     used: whether a holder was there since it began; one that was not lapses.
     """
 
-    claim_id: int
-    kind: ClaimKind
+    reservation_id: int
+    kind: ReservationKind
     holder: str
     nodes: tuple[str, ...]
     slots: int | None
@@ -81,14 +81,14 @@ class Claim:
     def _what(self) -> str:
         where = " and ".join(self.nodes) if len(self.nodes) < 3 else f"{len(self.nodes)} nodes"
         plural = len(self.nodes) != 1
-        if self.kind is ClaimKind.RESERVATION:
+        if self.kind is ReservationKind.RESERVATION:
             count = (
                 "all slots" if self.slots is None else f"{self.slots} slot{'' if self.slots == 1 else 's'}"
             )
             on = f" of {where}" if where else ""
             is_are = "is" if self.slots == 1 else "are"
             return f"{count}{on} {is_are} reserved for {named(self.holder)}"
-        state = "drained" if self.kind is ClaimKind.DRAIN else "in maintenance"
+        state = "drained" if self.kind is ReservationKind.DRAIN else "in maintenance"
         return f"{where} {'are' if plural else 'is'} {state}"
 
 

@@ -68,7 +68,7 @@ def holds(snapshot: Snapshot, claims: Iterable[Claim], groups_of: GroupsOf) -> t
     No slot twice at that moment; what others take later, while it lasts, is taken if there is nothing else.
     """
     found: list[Hold] = []
-    for claim in sorted(claims, key=lambda one: (bool(one.holder), one.begins_at, one.claim_id)):
+    for claim in sorted(claims, key=lambda one: (bool(one.holder), one.begins_at, one.reservation_id)):
         begins = max(claim.begins_at, snapshot.now)
         others = [hold for hold in found if _meet(hold.claim, claim)]
         taken = slots_of(hold for hold in others if hold.claim.due(begins))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from minicluster_hub.scheduling.own import OwnPlan, PolicyFailed, policy_in
+from minicluster_hub.scheduling.own import CustomPlan, PolicyFailed, policy_in
 
 
-def policy_file(path: Path) -> OwnPlan:
+def policy_file(path: Path) -> CustomPlan:
     """Return the policy in a file, which runs in this process. Raises PolicyFailed."""
     name = f"policy_{path.stem}"
     spec = spec_from_file_location(name, path)

@@ -46,11 +46,11 @@ _E = NOTICE_EMAILS.c
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class NoticeMessage:
     """A notice on its way. tries: how often it was tried in vain."""
 
     id: int
-    lane: Lane
+    queue: Lane
     notice: Notice
     tries: int
     due_at: float
@@ -111,9 +111,9 @@ class Notices:
         with self._database.read() as connection:
             return [(row.owner, row.channel) for row in connection.execute(query)]
 
-    def next(self, lane: Lane) -> tuple[Letter, str | None] | None:
+    def next(self, queue: Lane) -> tuple[NoticeMessage, str | None] | None:
         """Return a lane's first letter and where it goes (None: nowhere any more), None if there is none."""
-        owner, channel = lane
+        owner, channel = queue
         mine = (NOTICES.c.owner == owner) & (NOTICES.c.channel == channel)
         first = select(NOTICES).where(mine).order_by(NOTICES.c.due_at, NOTICES.c.id).limit(1)
         with self._database.read() as connection:
@@ -123,22 +123,22 @@ class Notices:
             return None
         notice = Notice.model_validate_json(row.body)
         target = None if wishes is None else _targets(wishes)[channel]
-        return Letter(row.id, lane, notice, row.tries, row.due_at), target
+        return NoticeMessage(row.id, queue, notice, row.tries, row.due_at), target
 
-    def done(self, letter: Letter, trouble: str = "") -> None:
+    def done(self, message: NoticeMessage, trouble: str = "") -> None:
         """Forget a letter that was sent, or given up; show its owner the trouble, until nothing waits."""
-        owner = letter.lane[0]
+        owner = message.queue[0]
         with self._database.write() as connection:
-            connection.execute(delete(NOTICES).where(NOTICES.c.id == letter.id))
-            if trouble or not _waiting(connection, letter.lane):
+            connection.execute(delete(NOTICES).where(NOTICES.c.id == message.id))
+            if trouble or not _waiting(connection, message.queue):
                 _set_trouble(connection, owner, clean(trouble))
 
-    def again(self, letter: Letter, due_at: float) -> Letter:
+    def again(self, message: NoticeMessage, due_at: float) -> NoticeMessage:
         """Try a letter once more at that moment."""
-        later = replace(letter, tries=letter.tries + 1, due_at=due_at)
+        later = replace(message, tries=message.tries + 1, due_at=due_at)
         values = {"tries": later.tries, "due_at": due_at}
         with self._database.write() as connection:
-            connection.execute(update(NOTICES).where(NOTICES.c.id == letter.id).values(values))
+            connection.execute(update(NOTICES).where(NOTICES.c.id == message.id).values(values))
         return later
 
 
@@ -172,8 +172,8 @@ def _write(connection: Connection, owner: str, notice: Notice) -> bool:
     return bool(channels)
 
 
-def _waiting(connection: Connection, lane: Lane) -> int:
-    mine = (NOTICES.c.owner == lane[0]) & (NOTICES.c.channel == lane[1])
+def _waiting(connection: Connection, queue: Lane) -> int:
+    mine = (NOTICES.c.owner == queue[0]) & (NOTICES.c.channel == queue[1])
     return connection.execute(select(func.count()).select_from(NOTICES).where(mine)).scalar_one()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, update
 
-from minicluster.wire import PolicyChoice, PolicyInForce
+from minicluster.wire import ActivePolicy, PolicyChoice
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.rows import AnyRow, add_row, clean
 from minicluster_hub.store.tables.scheduling import POLICIES
@@ -21,7 +21,7 @@ class Chosen:
     """What was chosen, with its row; without one it is what the cluster's settings say."""
 
     id: int | None
-    told: PolicyInForce
+    told: ActivePolicy
 
 
 class Policies:
@@ -49,7 +49,7 @@ class Policies:
 
     def choose(self, choice: PolicyChoice, by: str, now: float) -> Chosen:
         """Put a choice in force."""
-        told = PolicyInForce(choice=choice, by=clean(by), since=now)
+        told = ActivePolicy(choice=choice, by=clean(by), since=now)
         values = {"choice": choice.model_dump_json(), "chosen_by": told.by, "since": now, "ended": ""}
         with self._database.write() as connection:
             return Chosen(add_row(connection, POLICIES, values), told)
@@ -63,4 +63,4 @@ class Policies:
 
 def _chosen(row: AnyRow) -> Chosen:
     choice = PolicyChoice.model_validate_json(row.choice)
-    return Chosen(row.id, PolicyInForce(choice=choice, by=row.chosen_by, since=row.since))
+    return Chosen(row.id, ActivePolicy(choice=choice, by=row.chosen_by, since=row.since))

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from sqlalchemy import select, update
 
-from minicluster_hub.jobs.records import ClaimRecord
+from minicluster_hub.jobs.records import ReservationRecord
 from minicluster_hub.store.database import Database
 from minicluster_hub.store.rows import AnyRow, add_row, clean
 from minicluster_hub.store.tables.scheduling import CLAIMS
@@ -18,9 +18,9 @@ class Claims:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._open: dict[int, ClaimRecord] | None = None
+        self._open: dict[int, ReservationRecord] | None = None
 
-    def open(self) -> tuple[ClaimRecord, ...]:
+    def open(self) -> tuple[ReservationRecord, ...]:
         """Return those that were not taken back and have not lapsed, in the order in which they were made."""
         if self._open is None:
             with self._database.read() as connection:
@@ -28,13 +28,13 @@ class Claims:
                 self._open = {row.id: _record(row) for row in rows}
         return tuple(self._open[number] for number in sorted(self._open))
 
-    def over_since(self, moment: float) -> list[ClaimRecord]:
+    def over_since(self, moment: float) -> list[ReservationRecord]:
         """Return those that were taken back, lapsed or ended after that moment, the newest first."""
         query = select(CLAIMS).where(CLAIMS.c.over_at > moment).order_by(CLAIMS.c.over_at.desc())
         with self._database.read() as connection:
             return [_record(row) for row in connection.execute(query)]
 
-    def make(self, claim: ClaimRecord) -> ClaimRecord:
+    def make(self, claim: ReservationRecord) -> ReservationRecord:
         """Keep a new claim; return it with its id."""
         values = asdict(claim)
         del values["id"]
@@ -44,23 +44,23 @@ class Claims:
         self._open = None
         return next(one for one in self.open() if one.id == number)
 
-    def used(self, claim_id: int, now: float) -> None:
+    def used(self, reservation_id: int, now: float) -> None:
         """Keep that a holder came: it does not lapse any more."""
-        self._change(claim_id, used_at=now)
+        self._change(reservation_id, used_at=now)
 
-    def end(self, claim_id: int, why: str, now: float) -> None:
-        self._change(claim_id, over_at=now, over_why=clean(why))
+    def end(self, reservation_id: int, why: str, now: float) -> None:
+        self._change(reservation_id, over_at=now, over_why=clean(why))
 
     def forget_known(self) -> None:
         """Read them again: another service may have written some."""
         self._open = None
 
-    def _change(self, claim_id: int, **values: object) -> None:
+    def _change(self, reservation_id: int, **values: object) -> None:
         with self._database.write() as connection:
-            changed = update(CLAIMS).where(CLAIMS.c.id == claim_id, CLAIMS.c.over_at.is_(None))
+            changed = update(CLAIMS).where(CLAIMS.c.id == reservation_id, CLAIMS.c.over_at.is_(None))
             connection.execute(changed.values(values))
         self._open = None
 
 
-def _record(row: AnyRow) -> ClaimRecord:
-    return ClaimRecord(**{**row._mapping, "nodes": tuple(json.loads(row.nodes))})
+def _record(row: AnyRow) -> ReservationRecord:
+    return ReservationRecord(**{**row._mapping, "nodes": tuple(json.loads(row.nodes))})

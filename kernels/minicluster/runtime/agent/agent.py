@@ -108,7 +108,7 @@ class Agent:
             self._attempt.renew(wanted)
             self._snapshots.renew(wanted)
         if self._attempt:
-            self._attempt.lookout.ask(orders.look)
+            self._attempt.watchdog.ask(orders.look)
         if orders.stop and self._attempt:
             self._attempt.stop(orders.stop)
 
@@ -166,10 +166,10 @@ class Agent:
                 "result": attempt.result,
                 "notes": attempt.notes(),
                 "ending": attempt.ending(),
-                **attempt.lookout.report(),
+                **attempt.watchdog.report(),
                 "snapshots": self._snapshots.reports(),
                 "artifacts": self._outputs.reports(),
-                "unreached": attempt.meeting.unreached,
+                "unreached": attempt.connectivity.unreached,
             }
         )
 
@@ -178,7 +178,7 @@ class Agent:
         if attempt is None or report.attempt != attempt.id:
             return
         attempt.acknowledge(answer.sizes)
-        attempt.lookout.told(report.look)
+        attempt.watchdog.told(report.look)
         if attempt.unsent:
             self._reporter.output_came()
         kept = self._snapshots.told_all(report), self._outputs.told(report, answer.missing)

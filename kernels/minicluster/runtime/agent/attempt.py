@@ -19,8 +19,8 @@ from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.snapshots import SnapshotKeeper
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
-from minicluster.runtime.diagnosis.connectivity import Meeting
-from minicluster.runtime.diagnosis.watchdog import Lookout
+from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
+from minicluster.runtime.diagnosis.watchdog import Watchdog
 from minicluster.runtime.node.gpu_memory import GpuMemory
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.settings import AgentSettings
@@ -84,8 +84,8 @@ class Attempt:
         stream = "records" if order.group_rank == 0 else f"agent-{order.group_rank}"
         self._records = Spool(stream, self._paths.spool(stream))
         self._ranks = [self._local_rank(index) for index in range(order.local_world_size)]
-        self.lookout = Lookout(self._ranks, self._paths, order.quiet_after_s, around.changed)
-        self.meeting = Meeting(order.peers, around.changed)
+        self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, around.changed)
+        self.connectivity = ConnectivityCheck(order.peers, around.changed)
         self._gpu_memory = GpuMemory()
         self._notes: list[str] = []
         self._mode: StopMode | None = None
@@ -165,7 +165,7 @@ class Attempt:
     def renew(self, order: RunOrder) -> None:
         """Take another order of the same attempt: in a fault-tolerant one, the lead may come here."""
         self.order = order
-        self.meeting.peers = order.peers
+        self.connectivity.peers = order.peers
         if order.fault_tolerant and self.delivered and self.result is None and order.brings_result:
             self._late = asyncio.create_task(self._bring_late())
 
@@ -177,14 +177,14 @@ class Attempt:
         """Drop the files."""
         if self._late:
             self._late.cancel()
-        self.lookout.close()
+        self.watchdog.close()
         for spool in self._spools():
             spool.close()
         shutil.rmtree(self._paths.folder, ignore_errors=True)
 
     async def _start_ranks(self) -> None:
         preparation = Preparation(self.order, self._paths, self._around.settings, self._around.link)
-        self._preparing = asyncio.create_task(preparation.run(self._around.parent, self.meeting))
+        self._preparing = asyncio.create_task(preparation.run(self._around.parent, self.connectivity))
         if self._mode:
             self._preparing.cancel()
         try:
@@ -200,7 +200,7 @@ class Attempt:
 
     async def _live(self) -> None:
         failing = asyncio.create_task(self._end_all_when_one_fails())
-        watching = asyncio.create_task(self.lookout.run())
+        watching = asyncio.create_task(self.watchdog.run())
         parent = self._around.parent
         await asyncio.gather(*(rank.live(parent, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
@@ -225,7 +225,7 @@ class Attempt:
             self._descent.cancel()
 
         for rank in ranks:
-            rank.quiet_s = self.lookout.quiet_s(rank.rank)
+            rank.quiet_s = self.watchdog.quiet_s(rank.rank)
 
         def send(number: signal.Signals) -> None:
             self._around.parent.wake()

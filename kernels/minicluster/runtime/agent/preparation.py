@@ -14,7 +14,7 @@ from minicluster.errors import MiniclusterError
 from minicluster.runtime.agent import packages
 from minicluster.runtime.agent.link import Link, ServiceRefused
 from minicluster.runtime.agent.parent import Parent
-from minicluster.runtime.diagnosis.connectivity import Meeting
+from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.settings import AgentSettings
@@ -41,7 +41,7 @@ class Preparation:
         self._settings = settings
         self._link = link
 
-    async def run(self, parent: Parent, meeting: Meeting) -> None:
+    async def run(self, parent: Parent, connectivity: ConnectivityCheck) -> None:
         """Prepare all, and wait for the other nodes. Raises AttemptImpossible, OSError."""
         await parent.usable()
         if parent.broken:
@@ -51,7 +51,7 @@ class Preparation:
             await link_data_sets(self._order.data)
         except NoDataHere as error:
             raise AttemptImpossible(f"No data sets on {self._settings.node}: {error}.") from error
-        await asyncio.gather(meeting.reach_all(), self._fetch_cell())
+        await asyncio.gather(connectivity.reach_all(), self._fetch_cell())
 
     async def _fetch_cell(self) -> None:
         link, paths, order = self._link, self._paths, self._order

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
 from minicluster.runtime.rank import memory
 from minicluster.train.snapshots.archive import Archive
-from minicluster.train.snapshots.store import Entry, Key, Shelf, SnapshotNotKept
+from minicluster.train.snapshots.store import Entry, Key, SnapshotNotKept, SnapshotStore
 from minicluster.wire import RunOrder, SnapshotRef, SnapshotReport, TaskReport
 
 LOOK_S = 0.5
@@ -28,7 +28,7 @@ class SnapshotKeeper:
         self._link = link
         self._changed = changed
         self._order: RunOrder | None = None
-        self._shelf: Shelf | None = None
+        self._snapshot_store: SnapshotStore | None = None
         self._work: list[asyncio.Task[None]] = []
         self._one_at_a_time = asyncio.Lock()
         self._stored: SnapshotReport | None = None
@@ -42,14 +42,14 @@ class SnapshotKeeper:
         memory.forget_other_jobs(order.job_id)
         if self._order is None or self._order.job_id != order.job_id:
             self._cost_told = False
-        self._order, self._shelf = order, Shelf(memory.job_folders(order.job_id))
+        self._order, self._snapshot_store = order, SnapshotStore(memory.job_folders(order.job_id))
         self._stored, self._notes, self._refusals = None, [], 0
-        self._shelf.mark_fetching(None)
+        self._snapshot_store.mark_fetching(None)
         # In a fault-tolerant job no rank asks the others for a snapshot, so each node fetches it.
         fetches = order.group_rank == 0 or order.fault_tolerant
-        if fetches and order.snapshot and self._lacks(self._shelf, order.snapshot):
-            self._begin_fetch(self._shelf, order.snapshot)
-        self._work.append(asyncio.create_task(self._follow(self._shelf)))
+        if fetches and order.snapshot and self._lacks(self._snapshot_store, order.snapshot):
+            self._begin_fetch(self._snapshot_store, order.snapshot)
+        self._work.append(asyncio.create_task(self._follow(self._snapshot_store)))
 
     def renew(self, order: RunOrder) -> None:
         """Hear that the order of the same attempt has changed: which task leads, say."""
@@ -67,15 +67,15 @@ class SnapshotKeeper:
 
     async def finish(self, limit_s: float) -> None:
         """Bring the attempt's last snapshot into the storage; it may have to stay here."""
-        order, shelf = self._order, self._shelf
+        order, snapshot_store = self._order, self._snapshot_store
         self._stop_work()
-        if order is None or shelf is None:
+        if order is None or snapshot_store is None:
             return
         if order.brings_result:
-            self._tell_cost(shelf)
+            self._tell_cost(snapshot_store)
         try:
             async with asyncio.timeout(limit_s):
-                while (entry := self._next(shelf)) and await self._bring(shelf, entry):
+                while (entry := self._next(snapshot_store)) and await self._bring(snapshot_store, entry):
                     pass
         except TimeoutError:
             log.warning("the last snapshot of attempt %s was not brought to the service", order.attempt)
@@ -92,58 +92,58 @@ class SnapshotKeeper:
 
     # From the job's storage.
 
-    def _lacks(self, shelf: Shelf, wanted: SnapshotRef) -> bool:
-        here = shelf.entries()
+    def _lacks(self, snapshot_store: SnapshotStore, wanted: SnapshotRef) -> bool:
+        here = snapshot_store.entries()
         return not here or here[0].key < (wanted.attempt, wanted.step)
 
-    def _begin_fetch(self, shelf: Shelf, wanted: SnapshotRef) -> None:
+    def _begin_fetch(self, snapshot_store: SnapshotStore, wanted: SnapshotRef) -> None:
         """Have the ranks start meanwhile: mc.resume() waits for the snapshot only if it needs it."""
         try:
-            shelf.mark_fetching((wanted.attempt, wanted.step))
+            snapshot_store.mark_fetching((wanted.attempt, wanted.step))
         except OSError as error:
             self._note(f"The snapshot of step {wanted.step} could not be fetched. {error}")
         else:
-            self._work.append(asyncio.create_task(self._fetch(shelf, wanted)))
+            self._work.append(asyncio.create_task(self._fetch(snapshot_store, wanted)))
 
-    async def _fetch(self, shelf: Shelf, wanted: SnapshotRef) -> None:
+    async def _fetch(self, snapshot_store: SnapshotStore, wanted: SnapshotRef) -> None:
         try:
             for number, part in enumerate(wanted.parts):
-                path = shelf.scratch_file(f"fetched-{number}.tar")
+                path = snapshot_store.scratch_file(f"fetched-{number}.tar")
                 await self._link.fetch_in_time(part.sha256, path, kind="snapshots")
-                await asyncio.to_thread(shelf.adopt, path)
+                await asyncio.to_thread(snapshot_store.adopt, path)
                 path.unlink(missing_ok=True)
         except (ServiceRefused, SnapshotNotKept, OSError) as error:
             self._note(f"The snapshot of step {wanted.step} could not be fetched. {error}")
         finally:
-            shelf.mark_fetching(None)
+            snapshot_store.mark_fetching(None)
 
     # Into the job's storage.
 
-    async def _follow(self, shelf: Shelf) -> None:
+    async def _follow(self, snapshot_store: SnapshotStore) -> None:
         loop, next_at = asyncio.get_running_loop(), 0.0
         while True:
             await asyncio.sleep(LOOK_S)
             if self._order and self._order.brings_result:
-                self._tell_cost(shelf)
-            entry = self._next(shelf)
+                self._tell_cost(snapshot_store)
+            entry = self._next(snapshot_store)
             if entry and loop.time() >= next_at:
                 next_at = loop.time() + UPLOAD_SPACING_S
-                if not await self._bring(shelf, entry):
+                if not await self._bring(snapshot_store, entry):
                     # All of it was sent for nothing.
                     next_at = loop.time() + UPLOAD_SPACING_S * 2 ** min(self._refusals, _MOST_DOUBLINGS)
 
-    def _next(self, shelf: Shelf) -> Entry | None:
+    def _next(self, snapshot_store: SnapshotStore) -> Entry | None:
         """Return the attempt's newest snapshot, unless another node brings it or it is in the storage."""
         order = self._order
         if order is None or not order.brings_result:
             return None
         stored: Key = (self._stored.attempt, self._stored.step) if self._stored else (-1, -1)
-        newest = next(iter(shelf.entries()), None)
+        newest = next(iter(snapshot_store.entries()), None)
         if newest is None or newest.attempt != order.attempt or newest.key <= stored:
             return None
         return newest
 
-    async def _bring(self, shelf: Shelf, entry: Entry) -> bool:
+    async def _bring(self, snapshot_store: SnapshotStore, entry: Entry) -> bool:
         """Bring a snapshot, or say once why it stays here; return whether the next one is worth a try."""
         backoff = Backoff()
         async with self._one_at_a_time:
@@ -168,8 +168,8 @@ class SnapshotKeeper:
         self._changed()
         return True
 
-    def _tell_cost(self, shelf: Shelf) -> None:
-        cost = None if self._cost_told else shelf.cost()
+    def _tell_cost(self, snapshot_store: SnapshotStore) -> None:
+        cost = None if self._cost_told else snapshot_store.cost()
         if cost:
             self._cost_told = True
             self._note(

@@ -15,7 +15,7 @@ _PAUSE_S = 0.2
 _TELL_AFTER_S = 4.0
 
 
-class Meeting:
+class ConnectivityCheck:
     """`unreached`: the addresses to tell the service of. changed: called when these are others."""
 
     def __init__(self, peers: Collection[str], changed: Callable[[], None]) -> None:

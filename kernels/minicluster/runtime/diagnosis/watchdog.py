@@ -19,7 +19,7 @@ BUSY_SHARE = 0.05
 """The part of a core above which a process does something: waiting in a loop with naps takes less."""
 
 
-class Lookout:
+class Watchdog:
     """Watches the ranks of one attempt, and looks at them once for each new number that it is given."""
 
     def __init__(

@@ -22,12 +22,12 @@ import psutil
 from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache
 from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
-from minicluster.runtime.node.link import KeeperLink
+from minicluster.runtime.node.link import DataAgentLink
 from minicluster.runtime.node.work import DataWork
 from minicluster.runtime.program import log_to_stderr, until_told
 from minicluster.runtime.settings import TOKEN_FILE, SettingsIncomplete, need, read_token
 from minicluster.runtime.trust import trust
-from minicluster.wire import DataStanding, KeeperOrders, KeeperReport, Standing
+from minicluster.wire import DataAgentOrders, DataAgentReport, DataStanding, Standing
 
 log = logging.getLogger("minicluster.keeper")
 _SPEAK_S, _PAUSE_S = 10.0, 0.5
@@ -37,7 +37,7 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 @dataclass(frozen=True)
-class KeeperSettings:
+class DataAgentSettings:
     """nodes: for which it keeps data: its own, or all those that this machine is seen as.
 
     idle_s: time without a wish after which it ends; 0: never.
@@ -52,7 +52,7 @@ class KeeperSettings:
     former_index: str = ""
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> KeeperSettings:
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> DataAgentSettings:
         """Raises SettingsIncomplete."""
         urls = (url.strip().rstrip("/") + "/" for url in need(environ, "MINICLUSTER_SERVICE_URL").split(","))
         token, _, former_index = read_token(Path(need(environ, TOKEN_FILE))).partition("\n")
@@ -67,10 +67,12 @@ class KeeperSettings:
         )
 
 
-class Keeper:
+class DataAgent:
     """One node's keeper. `run` returns when nothing was wanted for `idle_s`."""
 
-    def __init__(self, settings: KeeperSettings, link: KeeperLink, gpus: GpuMeter | None = None) -> None:
+    def __init__(
+        self, settings: DataAgentSettings, link: DataAgentLink, gpus: GpuMeter | None = None
+    ) -> None:
         self._settings = settings
         self._link = link
         self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
@@ -111,7 +113,7 @@ class Keeper:
             if self._works:
                 busy_at = loop.time()
 
-    def _obey(self, orders: KeeperOrders) -> None:
+    def _obey(self, orders: DataAgentOrders) -> None:
         wanted = {order.folder: order for order in orders.wanted}
         for folder in self._works.keys() - wanted.keys():
             self._leave(folder)
@@ -154,7 +156,7 @@ class Keeper:
                 self._changed.set()
             await asyncio.sleep(_PAUSE_S)
 
-    def _report(self) -> KeeperReport:
+    def _report(self) -> DataAgentReport:
         sets = {
             entry.folder: DataStanding(
                 folder=entry.folder,
@@ -167,23 +169,23 @@ class Keeper:
         }
         sets |= {folder: work.standing for folder, work in list(self._works.items())}
         gpus = self._gpus.readings() if self._gpus else ()
-        return KeeperReport(
+        return DataAgentReport(
             nodes=self._settings.nodes, sets=tuple(sets.values()), gpus=gpus, addresses=own_addresses()
         )
 
 
-async def serve(settings: KeeperSettings) -> None:
+async def serve(settings: DataAgentSettings) -> None:
     """Run a keeper until it is told to end, or has nothing to do."""
-    keeper = Keeper(
-        settings, KeeperLink(settings.service_url, settings.token, trust(os.environ)), gpu_meter()
+    data_agent = DataAgent(
+        settings, DataAgentLink(settings.service_url, settings.token, trust(os.environ)), gpu_meter()
     )
-    await until_told(keeper.run())
+    await until_told(data_agent.run())
 
 
 def main() -> int:
     log_to_stderr()
     try:
-        settings = KeeperSettings.from_environ()
+        settings = DataAgentSettings.from_environ()
     except SettingsIncomplete as error:
         log.error("%s", error)
         return 2

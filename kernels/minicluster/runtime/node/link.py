@@ -11,7 +11,7 @@ import httpx
 
 from minicluster.runtime.agent.link import Link, ServiceAway
 from minicluster.runtime.node.line import PieceLine
-from minicluster.wire import KeeperOrders, KeeperReport
+from minicluster.wire import DataAgentOrders, DataAgentReport
 
 _HOLD_S = 25.0
 _LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
@@ -19,20 +19,20 @@ _JSON = {"Content-Type": "application/json"}
 _Data = TypeVar("_Data")
 
 
-class KeeperLink(Link):
+class DataAgentLink(Link):
     """Connections to the service, with the token of a node."""
 
     def __init__(self, service_url: str, token: str, trust: ssl.SSLContext | None = None) -> None:
         super().__init__(service_url, token, "keeper", trust)
         self._trust = trust
 
-    async def wanted(self, nodes: Sequence[str], have: str) -> KeeperOrders:
+    async def wanted(self, nodes: Sequence[str], have: str) -> DataAgentOrders:
         """Return what the nodes are to have when it differs from `have`, or after some time the same."""
         told = {"have": have, "node": list(nodes)}
         answer = await self._ask("GET", "api/keepers/orders", params=told, timeout=_LONG_TIMEOUT)
-        return KeeperOrders.model_validate_json(answer.content)
+        return DataAgentOrders.model_validate_json(answer.content)
 
-    async def tell(self, report: KeeperReport) -> None:
+    async def tell(self, report: DataAgentReport) -> None:
         await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=_JSON)
 
     async def manifest(self, sha256: str) -> bytes:

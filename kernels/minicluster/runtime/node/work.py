@@ -10,7 +10,7 @@ from pathlib import Path
 from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache, NoRoom
 from minicluster.runtime.node.line import PieceLine, a_line
-from minicluster.runtime.node.link import KeeperLink
+from minicluster.runtime.node.link import DataAgentLink
 from minicluster.runtime.node.stream import DataTree
 from minicluster.wire import DataManifest, DataOrder, DataStanding, Standing
 
@@ -27,7 +27,7 @@ class DataWork:
         self,
         order: DataOrder,
         cache: Cache,
-        link: KeeperLink,
+        link: DataAgentLink,
         in_use: Callable[[], Collection[str]],
         changed: Callable[[], None],
     ) -> None:

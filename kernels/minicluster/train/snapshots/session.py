@@ -15,7 +15,7 @@ from minicluster.runtime.rank.environment import ATTEMPT
 from minicluster.train.snapshots import files
 from minicluster.train.snapshots.ranks import Ranks
 from minicluster.train.snapshots.state import Parts, Stage
-from minicluster.train.snapshots.store import Key, Shelf
+from minicluster.train.snapshots.store import Key, SnapshotStore
 
 SHARE = 0.0125
 _LEAST_S = 2.0
@@ -27,10 +27,10 @@ _GUESSED_LEAST_S = 0.02
 class Session:
     """One for each process in a job. calls: how often mc.checkpoint was called."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
+    def __init__(self, snapshot_store: SnapshotStore) -> None:
+        self.snapshot_store = snapshot_store
         self.ranks = Ranks()
-        self.writer = Writer(shelf)
+        self.writer = Writer(snapshot_store)
         self.pace = Pace(_process_began())
         self.attempt = int(os.environ.get(ATTEMPT, "0"))
         self.calls = 0
@@ -41,8 +41,8 @@ class Session:
 @cache
 def session() -> Session | None:
     """Return this process's session, None outside of a job."""
-    shelf = Shelf.from_environ()
-    return None if shelf is None else Session(shelf)
+    snapshot_store = SnapshotStore.from_environ()
+    return None if snapshot_store is None else Session(snapshot_store)
 
 
 def finish_writing() -> None:
@@ -113,9 +113,9 @@ class Writer:
     a core to spare it is missing elsewhere.
     """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, snapshot_store: SnapshotStore) -> None:
         self.cost_s = 0.0
-        self._shelf = shelf
+        self._snapshot_store = snapshot_store
         self._stage = Stage()
         self._thread: threading.Thread | None = None
         self._complained = False
@@ -129,7 +129,7 @@ class Writer:
         def work() -> None:
             cpu_s = time.thread_time()
             try:
-                with self._shelf.adding(key, world_size, keep, size_bytes) as folder:
+                with self._snapshot_store.adding(key, world_size, keep, size_bytes) as folder:
                     files.write(folder, copies, rest)
             except Exception as error:
                 self._complain(error)

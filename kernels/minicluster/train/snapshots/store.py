@@ -66,14 +66,14 @@ class Entry:
             return False
 
 
-class Shelf:
+class SnapshotStore:
     """The folders of one job on one node. Each may be missing."""
 
     def __init__(self, folders: tuple[Path, ...]) -> None:
         self._folders = folders
 
     @classmethod
-    def from_environ(cls) -> Shelf | None:
+    def from_environ(cls) -> SnapshotStore | None:
         """Return the shelf of this rank's node, None outside of a job."""
         told = os.environ.get(FOLDERS, "")
         return cls(tuple(map(Path, told.split(os.pathsep)))) if told else None

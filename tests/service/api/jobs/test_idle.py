@@ -80,11 +80,11 @@ async def place(lab, owner="ada", server="-", **ask):
 
 async def tell(lab, placed, idle_s, held_bytes=0):
     """Play the keeper of the place's node. Its readings are of the service's clock at the moment."""
-    keepers = lab.context.board.keepers
+    data_set_tracker = lab.context.status_cache.data_set_tracker
     readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": held_bytes} for gpu in placed.gpus]
     body = {"nodes": [placed.node], "sets": [], "gpus": readings}
-    keepers._clock = lab.clock
-    headers = {"Authorization": f"keeper {keepers.tokens.issue([placed.node])}"}
+    data_set_tracker._clock = lab.clock
+    headers = {"Authorization": f"keeper {data_set_tracker.tokens.issue([placed.node])}"}
     answer = await lab.client(**headers).post("api/keepers/report", json=body)
     assert answer.status_code == 204, answer.text
 

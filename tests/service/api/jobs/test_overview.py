@@ -11,13 +11,13 @@ WATCHERS = 30
 def reads(api, monkeypatch):
     """The ids that were read for those who watch the lists."""
     asked = []
-    read = api.context.board.overview._records
+    read = api.context.status_cache.overview._records
 
     def counted(job_ids):
         asked.extend(job_ids)
         return read(job_ids)
 
-    monkeypatch.setattr(api.context.board.overview, "_records", counted)
+    monkeypatch.setattr(api.context.status_cache.overview, "_records", counted)
     return asked
 
 
@@ -52,7 +52,7 @@ async def until_told(stream, job_id):
 
 async def test_what_is_kept_is_bounded_and_goes_with_a_change(api, monkeypatch):
     monkeypatch.setattr("minicluster_hub.control.status_cache.MOST_JOBS", 3)
-    overview = api.context.board.overview
+    overview = api.context.status_cache.overview
     jobs = [await api.submit("ada", nodes=5) for _ in range(5)]
     for job in jobs:
         [text] = overview.jobs([job.id], "ada")
@@ -62,5 +62,5 @@ async def test_what_is_kept_is_bounded_and_goes_with_a_change(api, monkeypatch):
     assert '"queued"' in overview.jobs([jobs[4].id], None)[0]
     await api.ask("POST", f"api/jobs/{jobs[4].id}/stop")
     await api.until(jobs[4].id, "stopped")
-    api.context.board.ring(jobs[4].id)
+    api.context.status_cache.notify(jobs[4].id)
     assert '"stopped"' in overview.jobs([jobs[4].id], None)[0]

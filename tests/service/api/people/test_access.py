@@ -27,7 +27,7 @@ def path_of(route, job_id=1):
         "data_name": "set",
         "owner": "ada",
         "server": "-",
-        "claim_id": 1,
+        "reservation_id": 1,
         "node": "node-1",
     }
     return route.path.format(job_id=job_id, **parts)

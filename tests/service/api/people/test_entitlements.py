@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from minicluster.wire import ShadowReport
+from minicluster.wire import WhatIfReport
 from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.scheduling.servers import ServerLimits
 
@@ -124,7 +124,7 @@ async def test_a_notebook_servers_gpus_are_within_the_quota_too(start_api, quota
 async def shadow(api):
     answer = await api.ask("GET", "api/policy/shadow", "root-token")
     assert answer.status_code == 200, answer.text
-    return ShadowReport.model_validate_json(answer.content)
+    return WhatIfReport.model_validate_json(answer.content)
 
 
 async def test_what_each_policy_would_have_done_is_told_beside_what_was(api):

@@ -10,7 +10,7 @@ import pytest
 from minicluster.wire import Notice, NoticeEvent
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.errors import AddressRefused
-from minicluster_hub.notices.post import Post
+from minicluster_hub.notices.post import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.notices.words import sentence
 
@@ -41,7 +41,7 @@ def posting(*hosts, port=0, pauses_s=(0.0, 0.0)):
     def make(store, log):
         emails = Emails("127.0.0.1" if port else "", port, "cluster@lab.org", starttls=False)
         url = "https://lab.org/services/minicluster/"
-        return Post(store, Webhooks(hosts), emails, time.time, log, public_url=url, pauses_s=pauses_s)
+        return NoticeSender(store, Webhooks(hosts), emails, time.time, log, public_url=url, pauses_s=pauses_s)
 
     return make
 
@@ -165,7 +165,7 @@ async def test_an_e_mail_tells_the_same_and_an_owner_of_a_notebook_server_gets_o
         assert f"https://lab.org/services/minicluster/jobs/{job.id}" in mail.get_content()
         await mails.next()
         told = {"server": "", "reason": "unused for 15 minutes"}
-        api.context.board.notify("ada", NoticeEvent.GPU_WARNED, time.time(), **told)
+        api.context.status_cache.send_notices("ada", NoticeEvent.GPU_WARNED, time.time(), **told)
         text = (await mails.next()).get_content()
         assert f"server are idle: {told['reason']}" in text
 

@@ -57,8 +57,8 @@ async def test_a_groups_members_have_its_quota_and_its_weight(api):
     assert await over_quota(api, nodes=2) == (2, 1)
     assert (await refused(api, "bob", nodes=2))[1] == "payload_missing", "the most generous of bob's groups"
     assert await over_quota(api, "root", nodes=1) == (1, 0)
-    accounts = api.context.reconciler.accounts
-    weights = {name: usage.weight for name, usage in accounts.usage(1e10).items()}
+    accounting = api.context.reconciler.accounting
+    weights = {name: usage.weight for name, usage in accounting.usage(1e10).items()}
     assert (weights["ada"], weights["bob"]) == (2, 3)
 
 

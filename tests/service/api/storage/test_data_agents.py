@@ -15,7 +15,7 @@ from minicluster.wire import PIECE_BYTES
 
 from ....patience import WITHIN_S, eventually
 from ..client import TaskOver
-from ..data import PIECES, a_keeper, contents, count, make_folder, push
+from ..data import PIECES, a_data_agent, contents, count, make_folder, push
 
 LARGE = {"train/a.bin": 4 * PIECE_BYTES, "train/b.bin": 2 * PIECE_BYTES + 5, "z/empty": 0, "z/small": 17}
 OTHER_USER = 65534
@@ -35,13 +35,13 @@ async def pushed(api, tmp_path, name="pets", sizes=None, **more):
     return folder, made
 
 
-async def failure(api, keeper, job):
+async def failure(api, data_agent, job):
     """Return why a job failed before its ranks started.
 
     Its agent may hear of it before it was ready, or after: then its task is over with the first word.
     """
     with suppress(TaskOver):
-        agent, run = await keeper.order(job)
+        agent, run = await data_agent.order(job)
         await agent.report(cleared=run.attempt)
     await api.until(job.id, "failed")
     return api.context.store.job(job.id).error
@@ -68,10 +68,10 @@ async def test_two_jobs_at_once_fetch_a_data_set_once(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
     await api.submit("bob")  # the first of the three nodes is taken
     jobs = [await api.submit(data=[{"name": "pets"}]) for _ in range(2)]
-    async with a_keeper(api, tmp_path / "node") as keeper:
-        orders = await asyncio.gather(*(keeper.order(job) for job in jobs))
+    async with a_data_agent(api, tmp_path / "node") as data_agent:
+        orders = await asyncio.gather(*(data_agent.order(job) for job in jobs))
         for _, run in orders:
-            found = keeper.folder(run, "pets")
+            found = data_agent.folder(run, "pets")
             assert contents(found) == contents(folder)
             assert {path.stat().st_mode & 0o777 for path in found.rglob("*") if path.is_file()} == {0o444}
         assert orders[0][1].data == orders[1][1].data
@@ -80,8 +80,11 @@ async def test_two_jobs_at_once_fetch_a_data_set_once(api, tmp_path):
         # Another job finds it there.
         for job, (agent, run) in zip(jobs, orders, strict=True):
             await end(api, job, agent, run)
-        agent, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
-        assert (count(api, "GET", PIECES), contents(keeper.folder(run, "pets"))) == (pieces, contents(folder))
+        agent, run = await data_agent.order(await api.submit(data=[{"name": "pets"}]))
+        assert (count(api, "GET", PIECES), contents(data_agent.folder(run, "pets"))) == (
+            pieces,
+            contents(folder),
+        )
         assert (await api.ask("GET", "api/data")).json()["sets"][0]["nodes"] == ["node-1", "node-2", "node-3"]
 
 
@@ -93,8 +96,10 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     assert (await agent.orders()).run is None
     await told(api, job, "fetching pets: node-1 waits for its keeper")
     report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
-    report["folder"] = api.context.board.keepers.folder(api.context.store.job(job.id).spec.data[0])
-    token = api.context.board.keepers.tokens.issue(["node-1"])
+    report["folder"] = api.context.status_cache.data_set_tracker.folder(
+        api.context.store.job(job.id).spec.data[0]
+    )
+    token = api.context.status_cache.data_set_tracker.tokens.issue(["node-1"])
     headers = {"Authorization": f"keeper {token}"}
     body = {"nodes": ["node-1"], "sets": [report]}
     await api.client(**headers).post("api/keepers/report", json=body)
@@ -107,25 +112,25 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
 
 async def test_a_later_push_disturbs_no_job(api, tmp_path):
     folder, _ = await pushed(api, tmp_path, sizes={"a": 50, "b": 60})
-    async with a_keeper(api, tmp_path / "node") as keeper:
+    async with a_data_agent(api, tmp_path / "node") as data_agent:
         job = await api.submit(data=[{"name": "pets"}])
-        agent, run = await keeper.order(job)
+        agent, run = await data_agent.order(job)
         before = contents(folder)
         (folder / "a").write_bytes(b"the second version")
         await push(api, folder, "pets")
-        _, second = await keeper.order(await api.submit(data=[{"name": "pets"}]))
-        assert contents(keeper.folder(second, "pets")) == contents(folder)
-        assert contents(keeper.folder(run, "pets")) == before
+        _, second = await data_agent.order(await api.submit(data=[{"name": "pets"}]))
+        assert contents(data_agent.folder(second, "pets")) == contents(folder)
+        assert contents(data_agent.folder(run, "pets")) == before
         assert (await agent.run_order()).data == run.data
 
 
 async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
-    async with a_keeper(api, tmp_path / "node") as keeper:
+    async with a_data_agent(api, tmp_path / "node") as data_agent:
         job = await api.submit(data=[{"name": "pets"}])
-        agent, run = await keeper.order(job)
+        agent, run = await data_agent.order(job)
         await end(api, job, agent, run)
-        found, before = keeper.folder(run, "pets"), count(api, "GET", PIECES)
+        found, before = data_agent.folder(run, "pets"), count(api, "GET", PIECES)
         damaged = found / "train/a.bin"
         damaged.chmod(0o644)
         with damaged.open("r+b") as file:
@@ -134,8 +139,8 @@ async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
         (found / "z").chmod(0o755)
         (found / "z/small").unlink()
         (found / "train/b.bin").touch()
-        _, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
-        assert contents(keeper.folder(run, "pets")) == contents(folder)
+        _, run = await data_agent.order(await api.submit(data=[{"name": "pets"}]))
+        assert contents(data_agent.folder(run, "pets")) == contents(folder)
         # One piece of the large file, and that of the small one; the one that was only touched is sound.
         assert count(api, "GET", PIECES) - before == 2
 
@@ -144,14 +149,14 @@ async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
 async def test_a_killed_keeper_goes_on(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
     job = await api.submit(data=[{"name": "pets"}])
-    async with a_keeper(api, tmp_path / "node") as keeper:
-        ordered = asyncio.create_task(keeper.order(job))
+    async with a_data_agent(api, tmp_path / "node") as data_agent:
+        ordered = asyncio.create_task(data_agent.order(job))
         await some_pieces(api, 4)
-        keeper.kill()
+        data_agent.kill()
         came = count(api, "GET", PIECES)
-        keeper.start()
+        data_agent.start()
         _, run = await ordered
-        assert contents(keeper.folder(run, "pets")) == contents(folder)
+        assert contents(data_agent.folder(run, "pets")) == contents(folder)
         # What was on its way is fetched again, at most.
         assert came < 9 <= count(api, "GET", PIECES) <= 9 + 4
 
@@ -163,27 +168,27 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
     await pushed(api, tmp_path, "new", {"a": 2_400_000})
     await pushed(api, tmp_path, "huge", {"a": 6_000_000})
     await pushed(api, tmp_path, "many", {f"{number}": 0 for number in range(2_000)})
-    async with a_keeper(api, tmp_path / "node", limit_bytes=limit) as keeper:
+    async with a_data_agent(api, tmp_path / "node", limit_bytes=limit) as data_agent:
         job = await api.submit(data=[{"name": "old"}])
-        agent, first = await keeper.order(job)
+        agent, first = await data_agent.order(job)
         await end(api, job, agent, first)
         using = await api.submit(data=[{"name": "used"}])
-        user, used = await keeper.order(using)
-        error = await failure(api, keeper, await api.submit(data=[{"name": "huge"}]))
+        user, used = await data_agent.order(using)
+        error = await failure(api, data_agent, await api.submit(data=[{"name": "huge"}]))
         assert error.message == (
             "the data set huge did not come to node-2: huge has 6 MB, and the node's cache holds at most 5 MB"
         )
         assert "up --data-cache" in error.hint
-        error = await failure(api, keeper, await api.submit(data=[{"name": "many"}]))
+        error = await failure(api, data_agent, await api.submit(data=[{"name": "many"}]))
         assert "many has 8 MB in 2,000 files, 4 KB for each at least" in error.message
         # The oldest makes room; what a job uses stays.
-        agent, run = await keeper.order(await api.submit(data=[{"name": "new"}]))
-        assert keeper.folder(run, "new").is_dir()
-        assert keeper.folder(used, "used").is_dir()
-        assert not keeper.folder(first, "old").exists()
+        agent, run = await data_agent.order(await api.submit(data=[{"name": "new"}]))
+        assert data_agent.folder(run, "new").is_dir()
+        assert data_agent.folder(used, "used").is_dir()
+        assert not data_agent.folder(first, "old").exists()
         # With two in use there is no room for a third, until one of the jobs ends.
         waiting = await api.submit(data=[{"name": "old"}])
-        ordered = asyncio.create_task(keeper.order(waiting))
+        ordered = asyncio.create_task(data_agent.order(waiting))
         async with asyncio.timeout(WITHIN_S):
             while "are in use by other jobs" not in (
                 shown := (await api.ask("GET", f"api/jobs/{waiting.id}")).json()["reason"]
@@ -192,7 +197,7 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
         assert "old has 2 MB" in shown and "at most 5 MB, and 5 MB are in use" in shown
         await end(api, using, user, used)
         _, run = await ordered
-        assert keeper.folder(run, "old").is_dir()
+        assert data_agent.folder(run, "old").is_dir()
 
 
 async def test_a_piece_that_the_service_lost_fails_the_job_and_is_sent_again(api, tmp_path):
@@ -201,21 +206,21 @@ async def test_a_piece_that_the_service_lost_fails_the_job_and_is_sent_again(api
         path for path in api.context.data_sets.files._root.glob("??/*") if path.stat().st_size == 5_000
     ]
     record.write_bytes(b"x" * 5_000)
-    async with a_keeper(api, tmp_path / "node") as keeper:
-        error = await failure(api, keeper, await api.submit(data=[{"name": "pets"}]))
+    async with a_data_agent(api, tmp_path / "node") as data_agent:
+        error = await failure(api, data_agent, await api.submit(data=[{"name": "pets"}]))
         assert "lost the piece" in error.message
         assert "Push the data set again" in error.hint
         _, sent = await push(api, folder, "pets")
         assert sent.sent_bytes == 5_000
-        _, run = await keeper.order(await api.submit(data=[{"name": "pets"}]))
-        assert contents(keeper.folder(run, "pets")) == contents(folder)
+        _, run = await data_agent.order(await api.submit(data=[{"name": "pets"}]))
+        assert contents(data_agent.folder(run, "pets")) == contents(folder)
 
 
 async def test_a_keeper_tells_its_machines_addresses_on_all_networks(api, tmp_path):
     own = {one.address for held in psutil.net_if_addrs().values() for one in held if one.family == AF_INET}
-    async with a_keeper(api, tmp_path / "node", "node-1"):
-        await eventually(lambda: api.context.board.keepers.addresses(["node-1"]))
-    told = api.context.board.keepers.addresses(["node-1", "node-2"])
+    async with a_data_agent(api, tmp_path / "node", "node-1"):
+        await eventually(lambda: api.context.status_cache.data_set_tracker.addresses(["node-1"]))
+    told = api.context.status_cache.data_set_tracker.addresses(["node-1", "node-2"])
     assert own - told <= {"127.0.0.1"} and not {"127.0.0.1", "::1"} & told
 
 
@@ -228,11 +233,11 @@ async def test_who_is_not_told_the_folder_finds_nothing(api, tmp_path):
 
 
 async def look(api, root):
-    async with a_keeper(api, root) as keeper:
+    async with a_data_agent(api, root) as data_agent:
         job = await api.submit(data=[{"name": "pets"}])
-        _, run = await keeper.order(job)
-        found = keeper.folder(run, "pets")
-        assert found.is_dir(), f"{api.context.store.job(job.id)}\n{keeper.log}"
+        _, run = await data_agent.order(job)
+        found = data_agent.folder(run, "pets")
+        assert found.is_dir(), f"{api.context.store.job(job.id)}\n{data_agent.log}"
         for path in (root, *root.rglob("*")):
             os.chown(path, 1000, 1000)
         root.chmod(0o711)

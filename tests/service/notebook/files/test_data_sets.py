@@ -86,6 +86,6 @@ def test_a_restart_of_the_service_in_the_middle_of_a_fetch(notebook, cluster, se
 @pytest.mark.full("tests/service/api/storage/test_data_agents has it without ranks")
 def test_a_killed_keeper_is_started_again_and_goes_on(notebook, cluster, service, tmp_path):
     job = begin_to_read(notebook, cluster, tmp_path / "fish", ranks=2)
-    (keeper,) = [one for one in cluster.tasks() if runs(one, "minicluster.runtime.node.data_agent")]
-    keeper.kill()
+    (data_agent,) = [one for one in cluster.tasks() if runs(one, "minicluster.runtime.node.data_agent")]
+    data_agent.kill()
     read_all(service, job, rank=1)
