@@ -279,7 +279,7 @@ def _told(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:
 
 def _unseen(rank: RankRecord) -> RankStack:
     over = rank.state is RankState.EXITED
-    return RankStack(rank=rank.rank, observation=RankSight.ENDED if over else RankSight.AWAY)
+    return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)
 
 
 # What all who watch the lists are sent: read and written once for each change, however many watch.
