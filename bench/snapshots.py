@@ -84,7 +84,7 @@ for _ in range({rounds}):
     here.pace._taken_at += time.monotonic() - off_at
     here.look_at = here.calls + 1
     figures.append((without, window(int(steps), True)))
-entries = [entry.size_bytes for entry in here.shelf.entries()]
+entries = [entry.size_bytes for entry in here.snapshot_store.entries()]
 found = dict(figures=figures, steps=int(steps), cost_s=here.writer.cost_s, interval_s=here.pace.interval_s,
              size_bytes=entries[0] if entries else 0)
 dist.barrier()

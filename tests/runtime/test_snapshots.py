@@ -197,7 +197,7 @@ while go_on.item():
     step += 1
     time.sleep(0.002)
     mc.checkpoint(model, step=step)
-    go_on[0] = float(len(session().shelf.entries()) < 2)
+    go_on[0] = float(len(session().snapshot_store.entries()) < 2)
     torch.distributed.broadcast(go_on, src=0)
 """
 
