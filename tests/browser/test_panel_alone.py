@@ -92,7 +92,7 @@ def test_what_it_is_told_to_draw_stays_a_drawing(page: Page) -> None:
     assert page.evaluate("window.evil") is None
 
 
-LAB = SOURCE.with_name("lab")
+LAB = SOURCE.parent.parent / "lab"
 # What lab/index.js gives to the stream, with a socket that only counts; one job of two ends at once.
 SERVER = """async () => {
   const { Stream } = await import("/stream.js");

@@ -278,7 +278,7 @@ async def test_open_streams_are_counted_and_let_go(api, listen):
         await events.next()
         assert streams("minicluster_event_streams") == 1
     await eventually(lambda: not streams("minicluster_event_streams"))
-    assert not api.context.logs.changes._listeners
+    assert not api.context.logs.changes._subscriptions
 
 
 async def test_a_failure_is_part_of_the_job(api, listen):

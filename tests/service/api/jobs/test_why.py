@@ -72,7 +72,7 @@ async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
     told = await why(api, job)
     forged.cancel()
     assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
-    assert not api.context.status_cache.looks.is_quiet(job.id)
+    assert not api.context.status_cache.stack_dumps.is_quiet(job.id)
 
 
 async def test_a_job_whose_ranks_are_quiet_says_why_once_for_each_stall(api):
