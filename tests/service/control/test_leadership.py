@@ -9,7 +9,7 @@ from sqlalchemy import text
 from minicluster.wire import JobSpec, JobSubmit
 from minicluster_hub.store import NotLeading, Store, StoreUnavailable
 
-from ...patience import WITHIN_S
+from ...patience import WITHIN_S, until
 
 LEASE_S = 0.3
 END_SESSIONS = (
@@ -110,7 +110,7 @@ def test_a_leader_that_froze_in_the_middle_of_a_write_holds_nobody_off(pair, dat
         except StoreUnavailable as error:
             lost.append(error)
 
-    frozen = threading.Thread(target=write)
+    frozen = threading.Thread(target=write, daemon=True)
     frozen.start()
     began.wait()
     until_taken(two)
@@ -134,7 +134,7 @@ def test_a_takeover_waits_for_a_write_that_is_under_way(pair, database, monkeypa
             go_on.wait()
             connection.execute(text("INSERT INTO homes (owner, node) VALUES ('ada', 'node-1')"))
 
-    writing = threading.Thread(target=write)
+    writing = threading.Thread(target=write, daemon=True)
     writing.start()
     began.wait()
     one.leadership.close()  # as when its way to the database is cut for this session only
@@ -186,11 +186,12 @@ def test_the_only_service_on_sqlite_competes_with_nobody(sqlite):
     assert sqlite.compete("http://one/") is None
 
 
-def until_taken(competitor, tries=1000):
-    for _ in range(tries):
-        try:
-            if competitor.leadership.take():
-                return
-        except StoreUnavailable:
-            continue
-    raise AssertionError("the lead was not taken")
+def until_taken(competitor):
+    until(lambda: taken(competitor))
+
+
+def taken(competitor):
+    try:
+        return competitor.leadership.take()
+    except StoreUnavailable:
+        return False
