@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import ssl
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,12 +13,6 @@ from minicluster_hub.cluster.policy_sandbox import container
 SECRETS = Path("/run/secrets")
 _HUB_CONFIG = Path("/etc/minicluster/jupyterhub_config.py")
 _BUILT_IN_CONFIG = Path(__file__).with_name("hub_config.py")
-
-_DOORS = {
-    "proxy": ("https://proxy:8000/hub/health", "http://proxy:8000/hub/health"),
-    "service": ("http://service:8082/services/minicluster/health",),
-}
-_LIMIT_S = 3.0
 
 
 def run(words: Sequence[str]) -> int:
@@ -145,7 +135,7 @@ def _account(words: list[str]) -> int:
 
 
 def _ready(words: list[str]) -> int:
-    from minicluster_hub.cluster.entry import main
+    from minicluster_hub.cluster.ready import main
 
     return main()
 
@@ -170,31 +160,3 @@ def _address(words: list[str]) -> int:
 def _become(command: list[str]) -> None:
     sys.stdout.flush()
     os.execvp(command[0], command)  # noqa: S606 - a list, no shell
-
-
-# `run ready`, in the hub's container: whether hub, proxy and job service answer, seen from inside.
-
-
-def main() -> int:
-    """Print what does not answer, by name, as JSON."""
-    silent = {}
-    for name, addresses in _DOORS.items():
-        answers = [_ask(address) for address in addresses]
-        if None not in answers:
-            silent[name] = answers[0]
-    sys.stdout.write(json.dumps(silent))
-    return 0
-
-
-def _ask(url: str) -> str | None:
-    """Return None if something answers there, else why not."""
-    context = ssl.create_default_context()
-    context.check_hostname = False  # the certificate is for the name that browsers use
-    context.verify_mode = ssl.CERT_NONE
-    try:
-        urllib.request.urlopen(url, timeout=_LIMIT_S, context=context).close()  # noqa: S310 - our own addresses
-    except urllib.error.HTTPError as error:
-        return None if error.code < 500 else f"answers {error.code}"
-    except (OSError, ValueError) as error:
-        return str(getattr(error, "reason", error))
-    return None

@@ -9,8 +9,6 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from tqdm.std import tqdm  # type: ignore[import-untyped]
-
 from minicluster.runtime.displays.calls import Calls
 from minicluster.runtime.displays.content import of_figure
 from minicluster.runtime.displays.publisher import Publisher
@@ -70,23 +68,9 @@ class Displays:
 
 def _print_bars(module: ModuleType) -> None:
     """Have tqdm's bars for notebooks be those of a terminal: widgets need a kernel."""
-    from minicluster.runtime.displays.install import TextBar, text_range
+    from minicluster.runtime.displays.bars import TextBar, text_range
 
     for name in ("tqdm", "tqdm_notebook"):
         setattr(module, name, TextBar)
     for name in ("trange", "tnrange"):
         setattr(module, name, text_range)
-
-
-# `tqdm.notebook` on a rank: the bar of a terminal, which moves in the panel.
-
-
-class TextBar(tqdm):
-    """Takes what the notebook's bar takes."""
-
-    def __init__(self, *args: Any, display: bool = True, **options: Any) -> None:
-        super().__init__(*args, **options)
-
-
-def text_range(*args: int, **options: Any) -> TextBar:
-    return TextBar(range(*args), **options)
