@@ -17,7 +17,7 @@ from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.jobs.gang_state import Limits, Observation, silent_nodes
+from minicluster_hub.jobs.gang_state import ClusterState, Limits, silent_nodes
 from minicluster_hub.jobs.records import GangTarget, JobRecord, World
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
@@ -102,7 +102,7 @@ class Planner:
         self._ending_since: dict[int, float] = {}
         self._held_out: Mapping[int, float] = {}
         self._held_out_until: Mapping[int, float] = {}
-        self._foretelling = ForecastWorker(policy_manager, self._explain, log)
+        self._forecast = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: look again soon."""
         self.again_at: float | None = None
@@ -112,62 +112,70 @@ class Planner:
         self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
         self.reservations = ReservationBook(store, log)
 
-    def plan(self, world: World, observation: Observation) -> bool:
+    def plan(self, state: ClusterState) -> bool:
         """Start jobs, make room for others; return whether anything was done. Raises JobsAtFault."""
         try:
-            with self._blaming(world, observation):
-                return self._plan(world, observation)
+            with self._blaming(state):
+                return self._plan(state)
         except PlanFailed as failed:
             self._policy_manager.blame(failed)
             return True
 
-    def _plan(self, world: World, observation: Observation) -> bool:
-        self._within, self._kept = self._look(world, observation)
+    def _plan(self, state: ClusterState) -> bool:
+        now = state.observation.now
+        self._within, self._kept = self._look(state)
         self.snapshot = snapshot = self._kept.snapshot
         for urgent in first(self._kept, self._policy_manager.placement):
-            if any([self._leasing.apply(decision, observation.now) for decision in urgent]):
+            if self._apply(urgent, now):
                 self._policy_manager.drop_answer()
                 return True
-        decisions = self._decide(snapshot)
-        done = [self._leasing.apply(decision, observation.now) for decision in decisions]
-        if not any(done):
+        done = self._apply(self._decide(snapshot), now)
+        if not done:
             self._policy_manager.ask_again(snapshot)
             self._explain()
-            self._status_cache.show_closed(self.reservations.closed(observation.now))
+            self._status_cache.show_closed(self.reservations.closed(now))
         if snapshot.waiting:
-            self._foretelling.look(self._kept)
-        return any(done)
+            self._forecast.look(self._kept)
+        return done
+
+    def _apply(self, decisions: Sequence[Decision], now: float) -> bool:
+        """Carry out all decisions; return whether any of them changed anything."""
+        changed = [self._leasing.apply(decision, now) for decision in decisions]
+        return any(changed)
 
     def close(self) -> None:
-        self._foretelling.close()
+        self._forecast.close()
         self._policy_manager.close()
 
     def _explain(self) -> None:
-        starts = self._foretelling.starts
+        starts = self._forecast.starts
         waits = explain(self._kept.shown(), starts, self._held_out_until)
-        self._status_cache.planned = Planned(self.snapshot, self._foretelling.latest)
+        self._status_cache.planned = Planned(self.snapshot, self._forecast.latest)
         self._status_cache.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
 
     @contextmanager
-    def _blaming(self, world: World, observation: Observation) -> Iterator[None]:
+    def _blaming(self, state: ClusterState) -> Iterator[None]:
         """Turn what planning raises because of some jobs into JobsAtFault."""
         try:
             yield
         except StoreError:
             raise
         except Exception as error:
+            world = state.world
             jobs = at_fault(
-                world.jobs, _PLAIN, lambda some: self._raises(replace(world, jobs=tuple(some)), observation)
+                world.jobs,
+                _PLAIN,
+                lambda some: self._raises(replace(state, world=replace(world, jobs=tuple(some)))),
             )
             if jobs:
                 raise JobsAtFault(jobs) from error
             raise
 
-    def _raises(self, world: World, observation: Observation) -> bool:
-        """Whether planning for this world raises; nothing is done. A lab's own policy is not asked again."""
+    def _raises(self, state: ClusterState) -> bool:
+        """Whether planning for this state raises; nothing is done. A lab's own policy is not asked again."""
         policy_manager = self._policy_manager
         try:
-            _, kept = self._left(self._snapshot(world, observation))
+            _, kept = self._left(self._snapshot(state))
             for _ in first(kept, policy_manager.placement):
                 pass
             if not isinstance(policy_manager.policy, CustomPolicy):
@@ -177,9 +185,9 @@ class Planner:
             return True
         return False
 
-    def _look(self, world: World, observation: Observation) -> tuple[Within, Kept]:
+    def _look(self, state: ClusterState) -> tuple[Within, Kept]:
         """Return what quotas leave of what there is, and what claims leave of that."""
-        snapshot = self._snapshot(world, observation)
+        snapshot = self._snapshot(state)
         self.reservations.attend(snapshot)
         return self._left(snapshot)
 
@@ -235,14 +243,13 @@ class Planner:
         """Give a job no more nodes for a while."""
         self._no_growth[job_id] = self._clock() + (REFUSED_GROWTH_PAUSE_S if refused else GROWTH_PAUSE_S)
 
-    def _snapshot(self, world: World, observation: Observation) -> Snapshot:
+    def _snapshot(self, state: ClusterState) -> Snapshot:
+        world, observation = state.world, state.observation
         now = self._clock()
         away = silent_nodes(world, observation, self._limits, self._ending_s(world, now))
         self.settling = _settling(world, observation.now - self._engine.settle_s) if away else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
-        lost = {
-            gang_state.gang.id for gang_state in self._status_cache.gang_states.values() if gang_state.lost
-        }
+        lost = {gang_state.gang.id for gang_state in state.gang_states if gang_state.lost}
         about = Circumstances(
             lost,
             away,

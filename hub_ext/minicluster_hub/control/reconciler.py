@@ -24,7 +24,7 @@ from minicluster_hub.control.steps import ENDING, PLACING, STARTING, Step, all_k
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import Action, MarkStarted
-from minicluster_hub.jobs.gang_state import Limits, Observation, gang_states
+from minicluster_hub.jobs.gang_state import ClusterState, Limits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import GangRecord, World
 from minicluster_hub.jobs.states import JobEvent
@@ -173,38 +173,38 @@ class Reconciler:
     def _tick(self) -> float | None:
         """Act until nothing is left to do now; return in how many seconds to look again."""
         while True:
-            self._look()
-            if self._give_up_hopeless():
+            state = self._look()
+            if self._give_up_hopeless(state.world):
                 continue
-            world, observation = self.status_cache.world, self._observe(self.status_cache.world)
-            decided = decide(world, observation, self._limits, self._isolate)
+            decided = decide(state, self._limits, self._isolate)
             actions = [action for action in decided if self._is_new(action)]
             for action in actions:
                 step = step_of(action)
                 done = step.doing not in (STARTING, ENDING)
                 with self.quarantine.isolate(step, self._job_of(step), done=done):
                     self._executor.carry_out(action)
-            if not actions and not self._plan(world, observation):
+            if not actions and not self._plan(state):
                 break
         self.status_cache.notify_orders()
         data_set_tracker = self.status_cache.data_set_tracker
         self._engine.keep_data(self._service_url, data_set_tracker.tokens, wanted=data_set_tracker.busy)
         replan_at = self._planner.again_at
         waits_s = (
-            next_deadline(world, observation, self._limits, self._isolate),
+            next_deadline(state, self._limits, self._isolate),
             self.quarantine.next_in_s(),
             RETRY_S if self._planner.settling else None,
-            None if replan_at is None else max(0.0, replan_at - observation.now),
+            None if replan_at is None else max(0.0, replan_at - state.observation.now),
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    def _plan(self, world: World, observation: Observation) -> bool:
+    def _plan(self, state: ClusterState) -> bool:
         """Plan for all jobs but those that a moment ago made planning fail; return whether to look again."""
         left_out = self.quarantine.waiting_jobs(PLACING)
-        jobs = tuple(job for job in world.jobs if job.id not in left_out) if left_out else world.jobs
-        world = replace(world, jobs=jobs)
+        if left_out:
+            jobs = tuple(job for job in state.world.jobs if job.id not in left_out)
+            state = replace(state, world=replace(state.world, jobs=jobs))
         try:
-            done = self._planner.plan(world, observation)
+            done = self._planner.plan(state)
             self.quarantine.all_worked(PLACING)
             return done
         except JobsAtFault as fault:
@@ -216,12 +216,15 @@ class Reconciler:
                 )
             return True
 
-    def _look(self) -> None:
+    def _look(self) -> ClusterState:
+        """Observe the cluster, and show it to those who watch."""
         world = self._store.world()
         self.accounting.note(world, self._engine.nodes(), self._clock())
         observation = self._observe(world)
         self.quarantine.look(lambda: all_keys(world, observation.views, observation.lighthouses))
-        self.status_cache.show(world, gang_states(world, observation, self._limits, self._isolate))
+        state = ClusterState.of(world, observation, self._limits, self._isolate)
+        self.status_cache.show(state)
+        return state
 
     def _observe(self, world: World) -> Observation:
         views = self._engine.tasks()
@@ -262,11 +265,12 @@ class Reconciler:
             gang_id = next((task.gang_id for task in self.status_cache.world.tasks if task.id == step.id), 0)
         return next((gang.job_id for gang in self.status_cache.world.gangs if gang.id == gang_id), None)
 
-    def _give_up_hopeless(self) -> bool:
+    def _give_up_hopeless(self, world: World) -> bool:
         """End the jobs with which nothing works; return whether any was ended."""
-        open_jobs = {job.id for job in self.status_cache.world.jobs}
+        open_jobs = {job.id for job in world.jobs}
         hopeless = {one.job_id: one for one in self.quarantine.hopeless() if one.job_id in open_jobs}
-        return any([self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id])
+        ended = [self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id]
+        return any(ended)
 
     def _give_up(self, job_id: int, failure: Failure) -> bool:
         step = Step(ENDING, "job", job_id)

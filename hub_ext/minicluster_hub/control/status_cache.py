@@ -27,7 +27,7 @@ from minicluster_hub.control.stack_dumps import StackDumps
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import GangState, Isolate, Limits, together
+from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, Limits, together
 from minicluster_hub.jobs.orders import TaskOver, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list, with_closed
@@ -82,11 +82,12 @@ class StatusCache:
 
     # --- shown by the reconciler --------------------------------------------------------------
 
-    def show(self, world: World, gang_states: Iterable[GangState]) -> None:
-        """Take a new look at the world. A gang of which nothing can be said now is as it was."""
+    def show(self, state: ClusterState) -> None:
+        """Show a new state of the cluster. A gang whose state is not in it stays as it was."""
+        world = state.world
         known, self.world = self.gang_states, world
         self.gang_states = {gang.id: known[gang.id] for gang in world.gangs if gang.id in known}
-        self.gang_states.update({gang_state.gang.id: gang_state for gang_state in gang_states})
+        self.gang_states.update({gang_state.gang.id: gang_state for gang_state in state.gang_states})
         for job_id, _ in _told(self.gang_states.values()) ^ _told(known.values()):
             self.changes.notify(job_id)
         self.data_set_tracker.show(world)

@@ -168,8 +168,27 @@ class GangState:
         return max(self.job.state_since, moved_at, *(task.state_since for task in self.tasks))
 
 
-def gang_states(
-    world: World, observation: Observation, limits: Limits, isolate: Isolate = together
+@dataclass(frozen=True)
+class ClusterState:
+    """What one tick of the control loop knows, derived once, for decisions, deadlines and views.
+
+    gang_states: of all gangs but those of which deriving it raised.
+    """
+
+    world: World
+    observation: Observation
+    gang_states: tuple[GangState, ...]
+
+    @classmethod
+    def of(
+        cls, world: World, observation: Observation, limits: Limits, isolate: Isolate = together
+    ) -> ClusterState:
+        """Derive the state of each gang; what is raised for one is given to `isolate`."""
+        return cls(world, observation, tuple(_gang_states(world, observation, limits, isolate)))
+
+
+def _gang_states(
+    world: World, observation: Observation, limits: Limits, isolate: Isolate
 ) -> Iterator[GangState]:
     jobs = {job.id: job for job in world.jobs}
     queued = (job for job in world.jobs if job.state is JobState.QUEUED)

@@ -23,11 +23,11 @@ from minicluster_hub.jobs.actions import (
 )
 from minicluster_hub.jobs.gang_state import (
     ENDING,
+    ClusterState,
     GangState,
     Isolate,
     Limits,
     Observation,
-    gang_states,
     lost_connections,
     together,
 )
@@ -44,15 +44,14 @@ from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
-def decide(
-    world: World, observation: Observation, limits: Limits, isolate: Isolate = together
-) -> tuple[Action, ...]:
+def decide(state: ClusterState, limits: Limits, isolate: Isolate = together) -> tuple[Action, ...]:
     """Return what must happen next; nothing for a gang of which deciding raises, if that is isolated."""
+    world, observation = state.world, state.observation
     known = {task.id for task in world.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in observation.views if task_id not in known]
     failures = (unreadable(job) or given_up(job, limits) or image_retired(job, world) for job in world.jobs)
     actions += [failure for failure in failures if failure]
-    for gang_state in gang_states(world, observation, limits, isolate):
+    for gang_state in state.gang_states:
         with isolate("deciding for", gang_state.gang):
             actions += tuple(_actions_of(gang_state, observation, limits))
     return (*actions, *_lighthouse_actions(world, observation))
@@ -203,16 +202,14 @@ def _not_ready(gang_state: GangState, limits: Limits) -> JobError:
 # When to look again without being woken: pure.
 
 
-def next_deadline(
-    world: World, observation: Observation, limits: Limits, isolate: Isolate = together
-) -> float | None:
+def next_deadline(state: ClusterState, limits: Limits, isolate: Isolate = together) -> float | None:
     """Return in how many seconds `lifecycle.decide` may say something new without any event, or None."""
     waits: list[float] = []
-    for gang_state in gang_states(world, observation, limits, isolate):
+    for gang_state in state.gang_states:
         with isolate("timing", gang_state.gang):
-            waits += _gang_waits(gang_state, observation, limits)
+            waits += _gang_waits(gang_state, state.observation, limits)
             if gang_state.job is not None:
-                waits += _job_waits(gang_state, gang_state.job, observation, limits)
+                waits += _job_waits(gang_state, gang_state.job, state.observation, limits)
     return max(0.05, min(waits)) if waits else None
 
 

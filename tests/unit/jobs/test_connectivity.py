@@ -5,11 +5,23 @@ from dataclasses import replace
 from minicluster.wire import JobState, NodeRange, RankState
 from minicluster_hub.jobs.actions import DropTasks
 from minicluster_hub.jobs.connectivity import apart, sentence, store_address
-from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.states import JobEvent
 
-from .worlds import LIMITS, NOW, READY, SPEC, acts, events, gang_state_of, job, observation, task, world
+from .worlds import (
+    LIMITS,
+    NOW,
+    READY,
+    SPEC,
+    acts,
+    deadline_s,
+    events,
+    gang_state_of,
+    job,
+    observation,
+    task,
+    world,
+)
 
 THREE = tuple(task(index, address=f"task-{index}") for index in range(3))
 PENDING = (RankState.PENDING, RankState.PENDING)
@@ -73,7 +85,7 @@ def test_one_that_needs_all_waits_a_while_and_looks_in_time():
     assert acts(starting(LIMITS.meet_patience_s - 1), MISSED) == ()
     (seen,) = acts(starting(LIMITS.meet_patience_s + 1, losses=1), MISSED)
     assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2)
-    until = next_deadline(starting(LIMITS.meet_patience_s - 2), MISSED, LIMITS)
+    until = deadline_s(starting(LIMITS.meet_patience_s - 2), MISSED, LIMITS)
     assert until is not None and until < 2.1
 
 

@@ -9,7 +9,6 @@ from minicluster.runtime.agent.attempt import LADDERS
 from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
 from minicluster_hub.jobs.gang_state import Limits, Observation
-from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.records import GangTarget, RankRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.root_cause import root_cause
 from minicluster_hub.jobs.states import JobEvent
@@ -23,6 +22,7 @@ from .worlds import (
     READY,
     SPEC,
     acts,
+    deadline_s,
     events,
     job,
     observation,
@@ -127,7 +127,7 @@ def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, pa
         return world(job(state, state_since=NOW - waited_s), READY, EXITED)
 
     assert acts(after(patience_s - 0.1), limits=Limits()) == ()
-    assert next_deadline(after(patience_s - 0.1), observation(), Limits()) <= 0.2
+    assert deadline_s(after(patience_s - 0.1), observation(), Limits()) <= 0.2
     (ended,) = acts(after(patience_s + 0.1), limits=Limits())
     assert isinstance(ended, EndGang)
 
@@ -170,13 +170,13 @@ def test_a_warm_gang_is_kept_while_its_job_waits_for_a_node_in_the_place_of_a_lo
     awaited = replace(idle, jobs=(waits,))
     assert acts(idle) == (EndGang(3, ""),)
     assert acts(awaited) == (), "its tasks have the newest snapshot in their memory"
-    assert next_deadline(awaited, observation(), LIMITS) > 1.0, "nothing to look at for that"
+    assert deadline_s(awaited, observation(), LIMITS) > 1.0, "nothing to look at for that"
     assert acts(awaited, observation(30)) == (DropTasks(3, (30,), ""),)
     paused = replace(observation(), down={"node-1"})
     assert acts(awaited, paused) == (DropTasks(3, (31,), ""),), "it can start nowhere, and kept the slots"
     gangs = (replace(awaited.gangs[0], idle_since=NOW - 20),)
     assert acts(replace(awaited, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
-    assert next_deadline(replace(awaited, gangs=gangs), observation(), LIMITS) <= 100
+    assert deadline_s(replace(awaited, gangs=gangs), observation(), LIMITS) <= 100
     assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
     for_ever = replace(idle, jobs=(replace(waits, state_since=NOW - LIMITS.awaited_s),))
     assert acts(for_ever) == (EndGang(3, ""),), "held back by a quota, it kept the slots and used none"
@@ -188,11 +188,11 @@ def test_a_time_limit_ends_the_job_and_sets_the_deadline():
     assert (seen.event, seen.error.kind) == (JobEvent.FAILURE_SEEN, ErrorKind.TIMEOUT)
     in_time = job(spec=SPEC.model_copy(update={"timeout_s": 52.0}))
     assert acts(world(in_time, READY)) == ()
-    assert next_deadline(world(in_time, READY), observation(), LIMITS) == pytest.approx(2.05)
+    assert deadline_s(world(in_time, READY), observation(), LIMITS) == pytest.approx(2.05)
 
 
 def test_nothing_to_wait_for_means_no_timer():
-    assert next_deadline(World((), (), (), (), ()), Observation({}, {}, NOW), LIMITS) is None
+    assert deadline_s(World((), (), (), (), ()), Observation({}, {}, NOW), LIMITS) is None
 
 
 def test_limits_leave_room_for_the_agents_own_escalation():

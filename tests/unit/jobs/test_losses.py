@@ -14,7 +14,6 @@ from minicluster.wire import (
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndLighthouse, StartLighthouse
 from minicluster_hub.jobs.gang_state import Observation, silent_nodes
-from minicluster_hub.jobs.lifecycle import next_deadline
 from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.records import GangTarget, RankRecord, SnapshotRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.states import JobEvent
@@ -28,6 +27,7 @@ from .worlds import (
     READY,
     TOLERANT,
     acts,
+    deadline_s,
     events,
     gang_state_of,
     job,
@@ -100,7 +100,7 @@ def test_an_agent_that_is_being_loaded_may_be_silent_for_longer():
     here = world(job(JobState.STARTING, state_since=NOW), starting, (RankState.PENDING,) * 2)
     quiet = replace(observation(), silence_s={30: LIMITS.heartbeat_timeout_s + 1, 31: 0.1})
     assert acts(here, quiet) == ()
-    assert next_deadline(here, quiet, LIMITS) > 1, "and is not looked at all the time"
+    assert deadline_s(here, quiet, LIMITS) > 1, "and is not looked at all the time"
     assert events(acts(here, replace(quiet, silence_s={30: LIMITS.boot_timeout_s + 1, 31: 0.1}))) != []
 
 

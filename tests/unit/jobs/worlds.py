@@ -8,8 +8,8 @@ from typing import Any
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
 from minicluster_hub.jobs.actions import Action, Happened
-from minicluster_hub.jobs.gang_state import GangState, Limits, Observation, gang_states
-from minicluster_hub.jobs.lifecycle import decide
+from minicluster_hub.jobs.gang_state import ClusterState, GangState, Limits, Observation
+from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import (
     GangRecord,
     GangTarget,
@@ -114,13 +114,18 @@ def lit(seen: Observation, alive: bool = True) -> Observation:
 
 def gang_state_of(here: World, seen: Observation | None = None) -> GangState:
     """Return the scene of the world's one gang."""
-    (gang_state,) = gang_states(here, seen or observation(), LIMITS)
+    (gang_state,) = ClusterState.of(here, seen or observation(), LIMITS).gang_states
     return gang_state
 
 
 def acts(here: World, seen: Observation | None = None, limits: Limits = LIMITS) -> tuple[Action, ...]:
     """Return what is decided."""
-    return decide(here, seen or observation(), limits)
+    return decide(ClusterState.of(here, seen or observation(), limits), limits)
+
+
+def deadline_s(here: World, seen: Observation | None = None, limits: Limits = LIMITS) -> float | None:
+    """Return in how many seconds to look again."""
+    return next_deadline(ClusterState.of(here, seen or observation(), limits), limits)
 
 
 def events(actions: Iterable[Action]) -> list[JobEvent]:
