@@ -14,8 +14,10 @@ from ...browser.lab import open_notebook, run_cell, stop_open_jobs
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
 from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from .jobs import other_image, ready
 from .recovering import EVERY, TRAINING
 
+__all__ = ["other_image", "ready"]  # fixtures
 pytestmark = pytest.mark.alone("how soon the product reacts")
 
 USER = "wanda"
@@ -27,17 +29,17 @@ CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
 
 
 @pytest.fixture
-def wanda(cluster: LabCluster, page: Page) -> Iterator[Page]:
+def wanda(ready: LabCluster, page: Page) -> Iterator[Page]:
     """Logged in, with a server on the first machine, whose cable stays where it is; nothing of hers stays."""
-    start_server(page, cluster)
+    start_server(page, ready)
     yield page
-    stop_open_jobs(page, cluster.url)
-    wait_for(lambda: not cluster.remains(), "the jobs' tasks to go", 240, 0.5)
-    stop_server(page, cluster.url)
+    stop_open_jobs(page, ready.url)
+    wait_for(lambda: not ready.remains(), "the jobs' tasks to go", 240, 0.5)
+    stop_server(page, ready.url)
 
 
-def test_the_panel_tells_a_lost_node_and_goes_on(cluster: LabCluster, wanda: Page, shots: Path) -> None:
-    page = wanda
+def test_the_panel_tells_a_lost_node_and_goes_on(ready: LabCluster, wanda: Page, shots: Path) -> None:
+    cluster, page = ready, wanda
     put_notebook(cluster, "lost.ipynb", BUSY, CELL)
     open_notebook(page, cluster.url, USER, "lost.ipynb")
     page.keyboard.press("Control+b")
