@@ -16,6 +16,7 @@ from .machines.builder import build_engine, build_engine_runs, stop_build_engine
 from .machines.images import build_product, build_registry
 from .machines.lab import names
 from .machines.packages import missing
+from .machines.paths import run_folder
 from .pages import browser as browser
 from .pages import page as page
 from .people import People
@@ -61,15 +62,19 @@ def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def builder(needs: Callable[[object, str], None], say: Callable[[str], None]) -> Iterator[None]:
-    """The build engine and the base image; stopped again if it was these tests that started it."""
+    """The build engine and the base image; the last tests to end stop it, if it was tests that started it."""
     lacking = missing()
     needs(not lacking, lacking or "")
-    is_ours = not build_engine_runs()
+    started_by_tests = run_folder() / "build-engine-of-tests"
+    if not build_engine_runs():
+        started_by_tests.parent.mkdir(parents=True, exist_ok=True)
+        started_by_tests.touch()
     say("the lab's build engine and base image (once: some minutes)")
     build_engine()
     yield
-    if is_ours and not names():
+    if started_by_tests.exists() and not names():
         stop_build_engine()
+        started_by_tests.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .parts import EMPTY_IN_THE_GATE, LAB, LANES, LINTERS
+from .parts import EMPTY_IN_THE_GATE, LAB, LAB_APART, LANES, LINTERS
 from .results import OTHERS_ENDED, TREE, junit_file, log_file
 
 WAIT_FOR_ENV = "MINICLUSTER_TESTS_WAIT_FOR"
@@ -62,15 +62,17 @@ class Runs:
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
         lanes[1][:0] = [Step(name, words) for name, words in LINTERS.items()]
+        labs = [self._part(LAB, chosen, "not apart")]
         if full:
-            lanes[1].append(self._pytest("lab-apart", [f"tests/{LAB}"], "apart"))
-        with ThreadPoolExecutor(len(lanes) + 1) as pool:
+            labs.append(self._pytest(LAB_APART, [f"tests/{LAB}"], "apart"))
+        with ThreadPoolExecutor(len(lanes) + len(labs)) as pool:
             try:
-                lab = pool.submit(self._lane, [self._part(LAB, chosen, "not apart")])
+                in_labs = [pool.submit(self._lane, [lab]) for lab in labs]
                 for lane in [pool.submit(self._lane, lane) for lane in lanes]:
                     lane.result()
                 OTHERS_ENDED.touch()
-                lab.result()
+                for lab in in_labs:
+                    lab.result()
             except BaseException as error:
                 self._end_all(error)
                 raise
@@ -111,7 +113,9 @@ class Runs:
             process = subprocess.Popen(
                 step.words,
                 cwd=TREE,
-                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)} if step.name == LAB else None,
+                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)}
+                if step.name in (LAB, LAB_APART)
+                else None,
                 stdin=None if shown_at_once else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

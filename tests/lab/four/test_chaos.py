@@ -18,7 +18,11 @@ from ..faults.recovering import training
 
 CHAOS_S = float(os.environ.get("MINICLUSTER_CHAOS_S", "120"))
 SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
-pytestmark = [pytest.mark.timeout(1500 + CHAOS_S), pytest.mark.alone("how soon the product reacts")]
+pytestmark = [
+    pytest.mark.timeout(1500 + CHAOS_S),
+    pytest.mark.alone("how soon the product reacts"),
+    pytest.mark.apart("it makes machines of its own"),
+]
 
 
 def test_whatever_befalls_it_the_training_goes_on(jobs: Jobs, say: Callable[[str], None]) -> None:

@@ -13,7 +13,10 @@ from ..faults.recovering import EVERY, FAULTS, recover, recover_live, steps, tra
 from ..machines.processes import wait_for
 from .conftest import KEEP_WARM_S
 
-pytestmark = pytest.mark.alone("how soon the product reacts")
+pytestmark = [
+    pytest.mark.alone("how soon the product reacts"),
+    pytest.mark.apart("it makes machines of its own"),
+]
 
 TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
 """How often each node is struck in each way; with one time only, not in all of them."""
