@@ -1,4 +1,4 @@
-"""The documents keep up with the code: each option and command is in the guide. Links are checked by the site's build."""
+"""The guide keeps up with the code: it has each option and command. The site's build checks the links."""
 
 from __future__ import annotations
 
