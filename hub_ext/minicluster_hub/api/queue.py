@@ -22,7 +22,7 @@ class MyQueueHandler(UserHandler):
             usage=accounting.usage(now),
             quotas=accounting.quotas,
             gpu_hours=accounting.gpu_hours(self.user.name, now),
-            policy=context.reconciler.policy_manager.in_force.choice.policy,
+            policy=context.reconciler.policy_manager.active.choice.policy,
         )
         self.reply(my_queue(self.user.name, known))
 

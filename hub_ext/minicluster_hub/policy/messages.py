@@ -1,4 +1,4 @@
-"""Snapshots and plans as JSON: all that passes between the job service and the process of a policy."""
+"""Snapshots and plans as JSON: the content of the messages between the job service and a policy's process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(told: Mapping[str, Any]) -> Plan:
-    """Return what is yet to be checked (scheduling.own.sound). Raises KeyError, TypeError, ValueError."""
+    """Return a plan; scheduling.own.sound checks it. Raises KeyError, TypeError, ValueError."""
     grants = tuple(Grant(job_id, chunks) for job_id, chunks in told["grants"])
     return Plan(grants, told["again_at"], told["in_turn"], told["kept"])
 

@@ -1,7 +1,7 @@
-"""What other policies would have done with the jobs that really were, by the simulator.
+"""What other policies would have done with the service's past jobs.
 
-It assumes that the cluster was empty when the first of them came, and its model of what a job has from more
-slots, or loses by a restart.
+The replay assumes that the cluster was empty when the first job arrived, and what the model says of speeds
+and restarts.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from math import inf
 
 from minicluster_hub.jobs.records import JobRecord, UseRecord
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
-from minicluster_hub.simulator.course import Outcome
-from minicluster_hub.simulator.metrics import Metrics, measure
+from minicluster_hub.simulator.metrics import ReplayMetrics, measure
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
-from minicluster_hub.simulator.work import Work, real_work
+from minicluster_hub.simulator.replay import SimulatedScheduler, all_free, simulate
+from minicluster_hub.simulator.simulated_job import Outcome
+from minicluster_hub.simulator.workload import Work, real_work
 
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job that has run. `chunks`: that it ran on, for `ran_s` in all; it asked for `least` to `most`."""
+    """A job that has run. chunks: how many it ran on, for `ran_s` in all; it asked for `least` to `most`."""
 
     job_id: int
     owner: str
@@ -42,8 +41,8 @@ class PastJob:
 
 
 def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
-    """Return the jobs that ran at all and that this cluster can run, in the order of their arrival."""
-    room = FreeSlots({node: range(count) for node, count in topology.slots.items()})
+    """Return the jobs that did run and that fit on this cluster, in the order of their arrival."""
+    room = all_free(topology)
     fitting = [
         job
         for job in history
@@ -52,20 +51,20 @@ def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
     return sorted(fitting, key=lambda job: (job.submitted_at, job.job_id))
 
 
-def really(jobs: Sequence[PastJob], topology: Topology) -> Metrics:
-    """Return the figures of what really was, of at least one job; of the network nothing is known."""
+def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
+    """Return the figures of what really happened to one or more jobs; bytes on the network are not known."""
     return measure([_outcome(job) for job in jobs], sum(topology.slots.values()))
 
 
-def shadow(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> Metrics:
-    """Return those of the same jobs, comparable ones, under other rules. Raises SimulationStuck."""
+def what_if(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> ReplayMetrics:
+    """Return the figures that these (comparable) jobs would have had. Raises SimulationStuck."""
     replay = simulate([_past_work(job, scheduler) for job in jobs], scheduler)
     return measure(replay.outcomes, sum(scheduler.topology.slots.values()))
 
 
 def assumed(model: Model) -> Iterator[str]:
-    """Yield what all this supposes, in words."""
-    yield "the cluster was empty when the first of these jobs came, and had the nodes that are up now"
+    """Yield the assumptions in words."""
+    yield "the cluster was empty when the first of these jobs arrived, and had the nodes that are up now"
     yield f"every job can be moved, at the cost of {model.restart_s:g} s"
     yield f"a job that got slots keeps them for {model.min_run_s:g} s at least"
     yield f"k slots are k^{model.exponent:g} times as fast as one"
@@ -115,11 +114,8 @@ def _outcome(job: PastJob) -> Outcome:
     )
 
 
-# Jobs that were, from what is kept of them: who held slots when.
-
-
 def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterator[PastJob]:
-    """Yield the jobs that are over and had slots."""
+    """Yield the jobs that have ended and had slots, from their records and from who held slots when."""
     by_job: dict[int, list[tuple[UseRecord, float]]] = {}
     for use in uses:
         if use.job_id is not None and use.ended_at is not None and use.ended_at > use.began_at:
@@ -130,7 +126,7 @@ def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterat
 
 
 def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord, float]]) -> PastJob:
-    """Return one that had a changing number of nodes as if it had had the usual one all the time."""
+    """Return a job whose number of nodes changed as if it had had the average number all the time."""
     spec = record.spec
     least, most = (spec.chunks.min, spec.chunks.max) if spec.chunks else (1, 1)
     chunk_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node

@@ -25,7 +25,7 @@ from minicluster_hub.notices.post import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicies
-from minicluster_hub.policy.what_if_worker import WhatIfWorker
+from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
@@ -114,7 +114,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         await asyncio.gather(*works, offering, return_exceptions=True)
         await context.publications.close()
         await context.catalogue.registries.close()
-        context.shadowing.close()
+        context.what_if.close()
         context.post.close()
         await context.reconciler.close()
         context.store.close()
@@ -180,8 +180,12 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         publications=Publications(catalogue, images.limit_bytes),
         data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log, storage),
         storage=storage,
-        shadowing=WhatIfWorker(
-            store, reconciler.policy_manager, reconciler.status_cache.node_views, time.time, log
+        what_if=WhatIfWorker(
+            store,
+            lambda: reconciler.policy_manager.active.choice,
+            reconciler.status_cache.node_views,
+            time.time,
+            log,
         ),
         post=post(store, log),
         server_limits=servers,
