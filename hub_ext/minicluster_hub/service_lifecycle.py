@@ -38,7 +38,7 @@ class ServiceLifecycle:
             self._offer_images(),
             self.context.data_sets.run(),
             self._idle_watch().run(),
-            self.context.post.run(self.context.status_cache.changes),
+            self.context.notice_sender.run(self.context.status_cache.changes),
         )
 
     async def _open_to_all(self) -> None:

@@ -115,7 +115,7 @@ class Wiring:
         await self.context.publications.close()
         await self.context.catalogue.registries.close()
         self.context.what_if.close()
-        self.context.post.close()
+        self.context.notice_sender.close()
         await self.context.reconciler.close()
         await self.leader_election.close()
         self.context.store.close()
@@ -157,7 +157,7 @@ def _context(
         storage=storage,
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
-        post=app.post(store, clock, app.log),  # pyright: ignore[reportArgumentType]
+        notice_sender=app.notice_sender(store, clock, app.log),  # pyright: ignore[reportArgumentType]
         job_environment=pip_environment(app.pip_index_url),
         admission=AdmissionLimits(
             max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority

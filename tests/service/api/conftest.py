@@ -21,7 +21,7 @@ from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
-from minicluster_hub.notices.post import NoticeSender
+from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicies
@@ -92,7 +92,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         asyncio.create_task(
             StallWatch(context.store, context.status_cache, context.clock, context.log).run()
         ),
-        asyncio.create_task(context.post.run(context.status_cache.changes)),
+        asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.looked.wait()
@@ -115,7 +115,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         await context.publications.close()
         await context.catalogue.registries.close()
         context.what_if.close()
-        context.post.close()
+        context.notice_sender.close()
         await context.reconciler.close()
         context.store.close()
 
@@ -187,7 +187,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
             time.time,
             log,
         ),
-        post=post(store, log),
+        notice_sender=post(store, log),
         server_limits=servers,
     )
 

@@ -1,4 +1,4 @@
-"""A notice in a sentence, for e-mails and chats."""
+"""A notice as a sentence, for e-mails and chats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def sentence(notice: Notice) -> str:
 
 
 def headline(notice: Notice) -> str:
-    """Return what happened without a word that a user chose."""
+    """Return what happened, without names that a user chose."""
     return _happened(notice.model_copy(update={"name": "cell", "server": ""}))
 
 
