@@ -29,7 +29,7 @@ from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
-from minicluster_hub.storage.disk_space import Room
+from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
@@ -163,7 +163,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         policy_manager=PolicyManager(store, BUILT_IN, time.time, log, own),
     )
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
-    storage = Storage(store.storage, lambda owner: 1 << 50, Room(folder))
+    storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
