@@ -68,7 +68,7 @@ class ServiceLifecycle:
         store = self.context.store
         store.owners.forget_known()
         store.claims.forget_known()
-        self.context.reconciler.accounting.allowed.forget_known()
+        self.context.reconciler.accounting.entitlements.forget_known()
         self.context.storage.forget_known()
 
     def _sweep(self) -> None:
