@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from minicluster.wire import OfferedPolicy, OptionValue
 from minicluster_hub.policy import policy_files
@@ -150,10 +150,11 @@ class CustomPolicy:
         """Return the answer; end a process that gives none. Raises PolicyFailed."""
         self._number += 1
         with self._asking:
-            told = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
-        if isinstance(told, dict) and "ended" in told:
+            answer = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
+        told = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+        if "ended" in told:
             raise PolicyFailed(f"its process ended {_short(told['ended'])}")
-        if not isinstance(told, dict) or told.get("number") != self._number:
+        if told.get("number") != self._number:
             raise PolicyFailed("its answer is no plan")
         self._log_printed(str(told.get("printed", "")))
         if "error" in told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
@@ -67,4 +67,4 @@ def _slots(slots: FreeSlots) -> dict[str, tuple[int, ...]]:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+    return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value

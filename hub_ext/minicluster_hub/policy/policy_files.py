@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from minicluster.wire import OfferedOption, OfferedPolicy
 
 ENTRY_POINTS = "minicluster.policies"
 """The group of entry points by which installed packages bring policies."""
-KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str}
+KINDS: Mapping[str, type | tuple[type, ...]] = {"bool": bool, "int": int, "float": (int, float), "str": str}
 """The kinds of options, as annotations name them, and the types of their values."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_BYTES = 256 << 10

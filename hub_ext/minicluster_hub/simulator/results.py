@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from minicluster_hub.simulator.compare import Row
 from minicluster_hub.simulator.metrics import UNITS
@@ -12,7 +13,8 @@ from minicluster_hub.simulator.metrics import UNITS
 HOUR_S = 3600.0
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Column:
     """figure: a field of ReplayMetrics."""
 
     title: str
@@ -70,9 +72,10 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 def _cells(row: Row) -> Iterator[str]:
     figures = row.figures()
-    for _, name, show in COLUMNS:
-        spread = f" ±{show(figures[name].spread)}" if len(row.runs) > 1 else ""
-        yield f"{show(figures[name].mean)}{spread}"
+    for column in COLUMNS:
+        figure = figures[column.figure]
+        spread = f" ±{column.show(figure.spread)}" if len(row.runs) > 1 else ""
+        yield f"{column.show(figure.mean)}{spread}"
 
 
 def legend() -> Iterator[str]:
