@@ -7,37 +7,27 @@ and restarts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from minicluster_hub.jobs.records import JobRecord, UseRecord
-from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
+from minicluster_hub.scheduling.base import JobView, Topology
 from minicluster_hub.simulator.metrics import ReplayMetrics, measure
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.simulator.replay import SimulatedScheduler, all_free, simulate
 from minicluster_hub.simulator.simulated_job import Outcome
-from minicluster_hub.simulator.workload import Work, real_work
+from minicluster_hub.simulator.workload import real_work
 
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job that has run. chunks: how many it ran on, for `ran_s` in all; it asked for `least` to `most`."""
+    """A job that has run. view: at its submission. chunks: how many it ran on, for `ran_s` in all."""
 
-    job_id: int
-    owner: str
-    submitted_at: float
+    view: JobView
     started_at: float
     ended_at: float
     ran_s: float
     chunks: int
-    least: int
-    most: int
-    chunk_slots: int = 1
-    scatter: bool = True
-    group: str = ""
-    priority: int = NORMAL_PRIORITY
-    time_limit_s: float | None = None
-    gradient_bytes: int = 0
 
 
 def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
@@ -46,9 +36,10 @@ def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
     fitting = [
         job
         for job in history
-        if job.ran_s > 0 and job.least <= room.most_chunks(job.chunk_slots, scatter=job.scatter)
+        if job.ran_s > 0
+        and job.view.min_chunks <= room.most_chunks(job.view.chunk_slots, scatter=job.view.scatter)
     ]
-    return sorted(fitting, key=lambda job: (job.submitted_at, job.job_id))
+    return sorted(fitting, key=lambda job: (job.view.submitted_at, job.view.job_id))
 
 
 def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
@@ -58,7 +49,12 @@ def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
 
 def what_if(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> ReplayMetrics:
     """Return the figures that these (comparable) jobs would have had. Raises SimulationStuck."""
-    replay = simulate([_past_work(job, scheduler) for job in jobs], scheduler)
+    topology, model = scheduler.topology, scheduler.model
+    views = (replace(job.view, move_s=model.restart_s) for job in jobs)
+    works = [
+        real_work(view, job.chunks, job.ran_s, topology, model) for view, job in zip(views, jobs, strict=True)
+    ]
+    replay = simulate(works, scheduler)
     return measure(replay.outcomes, sum(scheduler.topology.slots.values()))
 
 
@@ -73,42 +69,21 @@ def assumed(model: Model) -> Iterator[str]:
     yield "notebook servers, and jobs that are not over yet, held nothing; quotas held back nobody"
 
 
-def _past_work(job: PastJob, scheduler: SimulatedScheduler) -> Work:
-    view = JobView(
-        job_id=job.job_id,
-        owner=job.owner,
-        submitted_at=job.submitted_at,
-        min_chunks=job.least,
-        max_chunks=job.most,
-        chunk_slots=job.chunk_slots,
-        scatter=job.scatter,
-        group=job.group,
-        priority=job.priority,
-        since=job.submitted_at,
-        time_limit_s=job.time_limit_s,
-        steady_until=-inf,
-        gradient_bytes=job.gradient_bytes,
-        move_s=scheduler.model.restart_s,
-    )
-    return real_work(view, job.chunks, job.ran_s, scheduler.topology, scheduler.model)
-
-
 def _outcome(job: PastJob) -> Outcome:
-    slots = job.chunks * job.chunk_slots
-    crossed_s = job.ran_s if job.scatter and job.chunks > 1 else 0.0
+    view, slots = job.view, job.chunks * job.view.chunk_slots
     return Outcome(
-        job_id=job.job_id,
-        owner=job.owner,
+        job_id=view.job_id,
+        owner=view.owner,
         slots=slots,
-        submitted_at=job.submitted_at,
+        submitted_at=view.submitted_at,
         started_at=job.started_at,
         ended_at=job.ended_at,
         alone_s=job.ran_s,
         held_s=job.ran_s,
-        crossed_s=crossed_s,
+        crossed_s=job.ran_s if view.scatter and job.chunks > 1 else 0.0,
         needless_s=0.0,
         slot_s=job.ran_s * slots,
-        longest_wait_s=job.started_at - job.submitted_at,
+        longest_wait_s=job.started_at - view.submitted_at,
         restarts=0,
         network_bytes=0.0,
     )
@@ -132,21 +107,20 @@ def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord
     chunk_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node
     held_s = _union_s([(use.began_at, end) for use, end in uses])
     chunks = max(least, min(most, round(chunk_s / held_s)))
-    return PastJob(
+    view = JobView(
         job_id=record.id,
         owner=record.owner,
         submitted_at=record.created_at,
-        started_at=min(use.began_at for use, _ in uses),
-        ended_at=ended_at,
-        ran_s=chunk_s / chunks,
-        chunks=chunks,
-        least=least,
-        most=most,
+        min_chunks=least,
+        max_chunks=most,
         chunk_slots=spec.slots_per_node,
         scatter=spec.slots is None,
         priority=spec.priority,
+        since=record.created_at,
         time_limit_s=spec.timeout_s,
+        steady_until=-inf,
     )
+    return PastJob(view, min(use.began_at for use, _ in uses), ended_at, chunk_s / chunks, chunks)
 
 
 def _union_s(intervals: Sequence[tuple[float, float]]) -> float:

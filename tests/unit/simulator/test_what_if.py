@@ -1,6 +1,7 @@
 """What other policies would have done with real jobs, and when waiting jobs may start."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -22,9 +23,10 @@ NOW = 1000.0
 
 
 def past(job_id, submitted_at, started_at, ran_s, nodes=1, **more):
-    return PastJob(
-        job_id, "ada", submitted_at, started_at, started_at + ran_s, ran_s, nodes, nodes, nodes, **more
+    view = JobView(
+        job_id, "ada", submitted_at, nodes, nodes, since=submitted_at, scatter=True, steady_until=-inf, **more
     )
+    return PastJob(view, started_at, started_at + ran_s, ran_s, nodes)
 
 
 def scheduler(name="fifo", **model):
@@ -42,12 +44,13 @@ def test_the_policy_that_was_active_comes_out_as_it_really_was():
 
 
 def test_another_policy_would_have_let_the_short_job_pass():
-    limited = [replace(job, time_limit_s=job.ran_s) for job in HISTORY]
+    limited = [replace(job, view=replace(job.view, time_limit_s=job.ran_s)) for job in HISTORY]
     assert what_if(limited, scheduler("backfill")).average_s == pytest.approx((100 + 190 + 10) / 3)
 
 
 def test_a_range_is_used_and_a_job_on_fewer_nodes_takes_longer():
-    (job,) = ranged = [replace(past(1, 0.0, 0.0, 100.0, 2), least=1, most=3)]
+    job = past(1, 0.0, 0.0, 100.0, 2)
+    ranged = [replace(job, view=replace(job.view, min_chunks=1, max_chunks=3))]
     assert what_if(ranged, scheduler(exponent=1.0)).average_s == pytest.approx(job.ran_s * 2 / 3)
 
 
