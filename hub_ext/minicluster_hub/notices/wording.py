@@ -7,8 +7,8 @@ from minicluster.wire import JobState, Notice, NoticeEvent
 
 def sentence(notice: Notice) -> str:
     """Return what happened, and why."""
-    told = _happened(notice)
-    return f"{told}: {notice.reason}." if notice.reason else f"{told}."
+    happened = _happened(notice)
+    return f"{happened}: {notice.reason}." if notice.reason else f"{happened}."
 
 
 def headline(notice: Notice) -> str:

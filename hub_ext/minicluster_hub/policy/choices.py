@@ -71,8 +71,8 @@ def _options(made: Any) -> tuple[OfferedOption, ...]:
 
 
 def _offered(name: str, made: Any) -> OfferedPolicy:
-    told = import_module(made.__module__).__doc__ or ""
-    return OfferedPolicy(name=name, summary=told.strip().split("\n", 1)[0], options=_options(made))
+    about = import_module(made.__module__).__doc__ or ""
+    return OfferedPolicy(name=name, summary=about.strip().split("\n", 1)[0], options=_options(made))
 
 
 def _checked(

@@ -121,17 +121,17 @@ class CustomPolicy:
             self._connection, closed = connection, self._closed
         if closed:
             connection.close()
-        told = self._ask({"load": self._load}, START_S)
-        self.moves_running = bool(told.get("moves_running"))
-        self.elastic = bool(told.get("elastic"))
+        answered = self._ask({"load": self._load}, START_S)
+        self.moves_running = bool(answered.get("moves_running"))
+        self.elastic = bool(answered.get("elastic"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Return its plan, checked. Raises PolicyFailed, PolicyGone."""
         if self._connection is None or not is_quiet(self._connection.link):
             raise PolicyGone
-        told = self._ask({"plan": snapshot_to_json(snapshot)}, PLAN_S)
+        answered = self._ask({"plan": snapshot_to_json(snapshot)}, PLAN_S)
         try:
-            return sound(snapshot, plan_from_json(told))
+            return sound(snapshot, plan_from_json(answered))
         except PolicyFailed:
             raise
         except Exception as error:  # it may answer anything
@@ -151,15 +151,15 @@ class CustomPolicy:
         self._number += 1
         with self._asking:
             answer = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
-        told = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
-        if "ended" in told:
-            raise PolicyFailed(f"its process ended {_short(told['ended'])}")
-        if told.get("number") != self._number:
+        answered = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+        if "ended" in answered:
+            raise PolicyFailed(f"its process ended {_short(answered['ended'])}")
+        if answered.get("number") != self._number:
             raise PolicyFailed("its answer is no plan")
-        self._log_printed(str(told.get("printed", "")))
-        if "error" in told:
-            raise PolicyFailed(_short(told["error"]))
-        return told
+        self._log_printed(str(answered.get("printed", "")))
+        if "error" in answered:
+            raise PolicyFailed(_short(answered["error"]))
+        return answered
 
     def _exchange(self, question: object, limit_s: float) -> Any:
         assert self._connection is not None  # noqa: S101
@@ -222,6 +222,6 @@ def close(policy: Policy | None) -> None:
         policy.close()
 
 
-def _short(told: object) -> str:
-    text = str(told)
+def _short(value: object) -> str:
+    text = str(value)
     return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."

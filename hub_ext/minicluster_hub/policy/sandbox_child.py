@@ -83,17 +83,17 @@ class PolicyProcess:
         made, limit_s = None, asked["limit_s"]
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
-            made, told = make(asked)
+            made, answer = make(asked)
             signal.setitimer(signal.ITIMER_REAL, 0)
         except PolicyFailed as error:
-            told = {"error": str(error)}
+            answer = {"error": str(error)}
         except Overdue as error:
-            told = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
+            answer = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
+            answer = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        send(self._link, {**told, "number": asked["number"], "printed": self._printed.take()})
+        send(self._link, {**answer, "number": asked["number"], "printed": self._printed.take()})
         return made
 
 

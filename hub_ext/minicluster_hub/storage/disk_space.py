@@ -46,7 +46,7 @@ class DiskSpace:
         if disk.f_files and disk.f_favail < min(_MOST_FILES, disk.f_files // _SHARE) // part:
             raise DiskReserved(self.folder, f"{disk.f_favail} inodes")
 
-    def told(self) -> DiskRoom:
+    def report(self) -> DiskRoom:
         disk = os.statvfs(self.folder)
         return DiskRoom(
             free_bytes=disk.f_bavail * disk.f_frsize,

@@ -85,11 +85,11 @@ class Storage:
         """Raise OverQuota if the owner may not keep so much more."""
         if not self._over(owner, kind, more_bytes):
             return
-        known = self._sums[owner]
-        if time.monotonic() - known.read_at > _READING_SHARE * known.took_s:
+        cached = self._sums[owner]
+        if time.monotonic() - cached.read_at > _READING_SHARE * cached.took_s:
             self.forget(owner)
         if code := self._over(owner, kind, more_bytes):
-            raise OverQuota(code, self._told(code, owner, kind, more_bytes))
+            raise OverQuota(code, self._message(code, owner, kind, more_bytes))
 
     def counts_output(self, job_id: int, size_bytes: int) -> bool:
         """Return whether the job's output is counted with so many bytes already. Raises DiskReserved."""
@@ -155,8 +155,10 @@ class Storage:
         return "data_limit" if data and used[kind] + more_bytes > data else ""
 
     def _used(self, owner: str) -> Counter[StorageKind]:
-        known = self._sums.get(owner)
-        if known is None or time.monotonic() - known.read_at > max(_VALID_S, _READING_SHARE * known.took_s):
+        cached = self._sums.get(owner)
+        if cached is None or time.monotonic() - cached.read_at > max(
+            _VALID_S, _READING_SHARE * cached.took_s
+        ):
             began = time.monotonic()
             uses = self._rows.used(owner)
             ended = time.monotonic()
@@ -164,15 +166,15 @@ class Storage:
             self._sums[owner] = _CachedSum(used, ended, ended - began)
         return self._sums[owner].used
 
-    def _told(self, code: str, owner: str, kind: StorageKind, more_bytes: int) -> str:
+    def _message(self, code: str, owner: str, kind: StorageKind, more_bytes: int) -> str:
         coming, used = self._coming.get(owner, Counter()), self._used(owner)
-        limit = f"your storage quota of {told_size(self.limit_of(owner))}"
-        have = f"{told_size(used.total())} are used ({_by_kind(used)})"
+        limit = f"your storage quota of {size_text(self.limit_of(owner))}"
+        have = f"{size_text(used.total())} are used ({_by_kind(used)})"
         if code == "data_limit":
-            limit = f"this cluster's limit of {told_size(self._data_limit_bytes)}"
-            have = f"{told_size(used[kind])} are used"
-        more = f"{told_size(more_bytes)} more of {KIND_NAMES[kind]}"
-        way = f", and {told_size(coming.total())} are on their way" if coming.total() else ""
+            limit = f"this cluster's limit of {size_text(self._data_limit_bytes)}"
+            have = f"{size_text(used[kind])} are used"
+        more = f"{size_text(more_bytes)} more of {KIND_NAMES[kind]}"
+        way = f", and {size_text(coming.total())} are on their way" if coming.total() else ""
         return f"{more} would be over {limit}: {have}{way}"
 
 
@@ -238,7 +240,7 @@ def _rounded_up(size_bytes: int) -> int:
     return -(-size_bytes // step) * step
 
 
-def told_size(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
     for unit, one in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size_bytes >= one:
             return f"{size_bytes / one:.3g} {unit}"
@@ -248,5 +250,5 @@ def told_size(size_bytes: int) -> str:
 def _by_kind(used: Mapping[StorageKind, int]) -> str:
     ranked = sorted(used.items(), key=lambda one: -one[1])
     return (
-        ", ".join(f"{KIND_NAMES[kind]} {told_size(size)}" for kind, size in ranked if size) or "nothing yet"
+        ", ".join(f"{KIND_NAMES[kind]} {size_text(size)}" for kind, size in ranked if size) or "nothing yet"
     )

@@ -18,11 +18,11 @@ class Entitlements:
     """quotas, weights: of the settings. An admin's choice replaces both."""
 
     def __init__(self, store: Store, quotas: Quotas, weights: Mapping[str, float]) -> None:
-        told: dict[str, dict[str, float | None]] = {
+        by_name: dict[str, dict[str, float | None]] = {
             name: {**quota.told()} for name, quota in quotas.of_users.items()
         }
         self._store = store
-        self._default = AllowancesInForce(allowances=Allowances(quotas=told, shares=dict(weights)))
+        self._default = AllowancesInForce(allowances=Allowances(quotas=by_name, shares=dict(weights)))
         self._active: tuple[AllowancesInForce, Quotas] | None = None
 
     @property
