@@ -20,12 +20,11 @@ from parts.targets import Target, close
 
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S
 from minicluster_hub.scheduling.policies import POLICIES
-from minicluster_hub.simulator.command.files import TraceFile
-from minicluster_hub.simulator.command.table import legend, table
 from minicluster_hub.simulator.compare import Row, Setting, compare, replay
+from minicluster_hub.simulator.results import legend, table
 from minicluster_hub.simulator.traces import read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
-from minicluster_hub.simulator.work import Shape, TracedJob
+from minicluster_hub.simulator.workload import Shape, TracedJob
 
 LAB = Setting(Shape(3, 4))
 POLLUX = Setting(Shape(16, 4))
@@ -47,13 +46,13 @@ def main() -> None:
     parser.add_argument("--philly", type=Path, metavar="FILE")
     parser.add_argument("--philly-nodes", type=int, default=PHILLY_NODES, help="with 8 GPUs each")
     chosen = parser.parse_args()
-    traces = [read(TraceFile(path)) for path in chosen.trace] or [draw(Lab(), seed) for seed in SEEDS]
-    bursts = [read(TraceFile(path)) for path in chosen.burst] or [
+    traces = [read(path) for path in chosen.trace] or [draw(Lab(), seed) for seed in SEEDS]
+    bursts = [read(path) for path in chosen.burst] or [
         draw(Lab(jobs=60, load=0, longest_s=3 * 3600), seed) for seed in SEEDS
     ]
     targets = [*on_a_lab(traces), *in_a_burst(bursts), *speed(traces[0])]
     if chosen.pollux:
-        targets += on_pollux([read(TraceFile(path)) for path in chosen.pollux])
+        targets += on_pollux([read(path) for path in chosen.pollux])
     if chosen.philly:
         targets += on_philly(chosen.philly, chosen.philly_nodes)
     print("", *legend(), "", "Assumed:", *LAB.model.stated(), sep="\n")
@@ -107,7 +106,7 @@ def on_pollux(traces: Traces) -> Iterator[Target]:
 
 
 def on_philly(path: Path, nodes: int) -> Iterator[Target]:
-    jobs = read(TraceFile(path))
+    jobs = read(path)
     wall_s, cpu_s = took(jobs, Setting(Shape(nodes, 8)))
     print(
         f"\nPhilly: {len(jobs)} jobs on {nodes} nodes with 8 GPUs: {wall_s:.0f} s ({cpu_s:.0f} s of CPU time)"

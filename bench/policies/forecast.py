@@ -19,17 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parts.targets import Target, close
 
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
-from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.compare import Setting
 from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
-from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, Start
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation
 from minicluster_hub.simulator.traces import read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
-from minicluster_hub.simulator.work import Shape, TracedJob, works
+from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 
 LAB = Setting(Shape(3, 4))
 KNOWN: dict[str, Callable[[JobView], JobView]] = {
@@ -69,7 +67,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, metavar="FILE")
     parser.add_argument("--policy", action="append", help="all of them, if none is named")
     chosen = parser.parse_args()
-    jobs = read(TraceFile(chosen.trace)) if chosen.trace else draw(Lab(load=0.8), 0)
+    jobs = read(chosen.trace) if chosen.trace else draw(Lab(load=0.8), 0)
     print(HEADS)
     targets = [target for name in chosen.policy or POLICIES for target in report(name, jobs)]
     close(targets)
@@ -122,10 +120,8 @@ def row(name: str, known: str, told: Told, got: Figures) -> str:
 def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobView]) -> Told:
     """Play the jobs through, and ask at each arrival."""
     scheduler = SimulatedScheduler(LAB.topology(), policy(name), placement("locality"))
-    start = Start(FreeSlots({node: range(count) for node, count in LAB.shape.by_node().items()}))
-    simulation = Simulation(
-        scheduler, start, works(jobs, LAB.shape, LAB.model, elastic=scheduler.policy.elastic)
-    )
+    offered = workload(jobs, LAB.shape, LAB.model, elastic=scheduler.policy.elastic)
+    simulation = Simulation(scheduler, offered)
     told, arrived = Told(), set[int]()
     while (ended := simulation.advance()) is not None:
         waits_s = {job.job_id: job.started_at - job.submitted_at for job in ended}

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
+from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.base import JobView, Policy
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.policies.time_slice import TimeSlice
 from minicluster_hub.simulator.compare import Setting
 from minicluster_hub.simulator.model import PowerLaw
-from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, Start
-from minicluster_hub.simulator.work import Shape, TracedJob, works
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation
+from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 
 LAB = Setting(Shape(3, 4))
 HOUR_S = 3600.0
@@ -109,9 +109,8 @@ def draw(path: Path, chosen: Policy, placed: str) -> None:
 def replay(chosen: Policy, placed: str) -> Iterator[Stretch]:
     """Yield what the jobs had, from one change of their places to the next."""
     scheduler = SimulatedScheduler(LAB.topology(), chosen, placement(placed), LAB.model)
-    free = FreeSlots({node: range(count) for node, count in scheduler.topology.slots.items()})
-    offered = works(dozen(), LAB.shape, LAB.model, elastic=chosen.elastic)
-    simulation, had = Simulation(scheduler, Start(free), offered), dict[int, JobView]()
+    offered = workload(dozen(), LAB.shape, LAB.model, elastic=chosen.elastic)
+    simulation, had = Simulation(scheduler, offered), dict[int, JobView]()
     while simulation.advance() is not None:
         has = {job.job_id: job for job in simulation.snapshot().running}
         for job_id, before in had.items():

@@ -15,7 +15,7 @@ from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
-from minicluster_hub.simulator.work import Work
+from minicluster_hub.simulator.workload import Work
 
 
 @dataclass(frozen=True)

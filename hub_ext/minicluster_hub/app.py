@@ -25,7 +25,7 @@ from minicluster_hub.policy.options import PolicyOptions
 from minicluster_hub.servers.idle_options import IdleOptions
 from minicluster_hub.storage.options import StorageOptions
 from minicluster_hub.support.rates import RequestOptions
-from minicluster_hub.usage.options import PeopleOptions
+from minicluster_hub.usage.options import UsageOptions
 
 ENGINES = {
     "local": "minicluster_hub.engines.local.engine:LocalEngine",
@@ -40,7 +40,7 @@ LED_NO_MORE = 75
 class MiniclusterHub(
     ListenerOptions,
     PolicyOptions,
-    PeopleOptions,
+    UsageOptions,
     IdleOptions,
     NoticeOptions,
     RequestOptions,

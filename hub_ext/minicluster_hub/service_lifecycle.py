@@ -8,8 +8,7 @@ from typing import Any
 
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.servers.idle_watch import IdleWatch
-from minicluster_hub.storage.artifacts import Retention
-from minicluster_hub.storage.retention import OldJobsRemoval
+from minicluster_hub.storage.retention import ArtifactRetention, JobRetention
 from minicluster_hub.web.context import Context
 
 
@@ -38,7 +37,7 @@ class ServiceLifecycle:
             self._offer_images(),
             self.context.data_sets.run(),
             self._idle_watch().run(),
-            self.context.post.run(self.context.status_cache.changes),
+            self.context.notice_sender.run(self.context.status_cache.changes),
         )
 
     async def _open_to_all(self) -> None:
@@ -50,15 +49,15 @@ class ServiceLifecycle:
         await self.context.catalogue.run()
         await asyncio.get_running_loop().create_future()
 
-    def _retention(self) -> Retention:
+    def _retention(self) -> ArtifactRetention:
         context = self.context
         days = context.limits.artifacts_keep_days
-        return Retention(context.store, context.blobs, days, context.clock, context.log)
+        return ArtifactRetention(context.store, context.blobs, days, context.clock, context.log)
 
-    def _old_jobs(self) -> OldJobsRemoval:
+    def _old_jobs(self) -> JobRetention:
         context = self.context
         days = context.limits.jobs_keep_days
-        return OldJobsRemoval(context.store, context.blobs, context.logs, days, context.clock, context.log)
+        return JobRetention(context.store, context.blobs, context.logs, days, context.clock, context.log)
 
     def _idle_watch(self) -> IdleWatch:
         context = self.context
@@ -69,7 +68,7 @@ class ServiceLifecycle:
         store = self.context.store
         store.owners.forget_known()
         store.claims.forget_known()
-        self.context.reconciler.accounting.allowed.forget_known()
+        self.context.reconciler.accounting.entitlements.forget_known()
         self.context.storage.forget_known()
 
     def _sweep(self) -> None:

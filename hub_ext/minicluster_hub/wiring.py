@@ -25,12 +25,11 @@ from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.listeners import Sockets
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
-from minicluster_hub.policy.errors import ChoiceRefused
-from minicluster_hub.policy.what_if_worker import WhatIfWorker
+from minicluster_hub.policy.choices import ChoiceRefused
+from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.service_lifecycle import ServiceLifecycle
-from minicluster_hub.simulator.model import Model
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
@@ -115,8 +114,8 @@ class Wiring:
         await self.servers.close()
         await self.context.publications.close()
         await self.context.catalogue.registries.close()
-        self.context.shadowing.close()
-        self.context.post.close()
+        self.context.what_if.close()
+        self.context.notice_sender.close()
         await self.context.reconciler.close()
         await self.leader_election.close()
         self.context.store.close()
@@ -157,8 +156,8 @@ def _context(
         ),
         storage=storage,
         publications=Publications(catalogue, app.image_limit_bytes),
-        shadowing=_shadowing(app, store, reconciler, clock),
-        post=app.post(store, clock, app.log),  # pyright: ignore[reportArgumentType]
+        what_if=_what_if(app, store, reconciler, clock),
+        notice_sender=app.notice_sender(store, clock, app.log),  # pyright: ignore[reportArgumentType]
         job_environment=pip_environment(app.pip_index_url),
         admission=AdmissionLimits(
             max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
@@ -184,17 +183,22 @@ def _policy_manager(app: MiniclusterHub, store: Store, clock: SteadyClock) -> Po
     """Raises ValueError."""
     try:
         choice = PolicyChoice(policy=app.policy, placement=app.placement)
-        own = app.custom_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]
-        return PolicyManager(store, choice, clock, app.log, own)  # pyright: ignore[reportArgumentType]
+        custom = app.custom_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]
+        return PolicyManager(store, choice, clock, app.log, custom)  # pyright: ignore[reportArgumentType]
     except ChoiceRefused as refused:
         raise ValueError(f"{refused.message}. {refused.hint}") from refused
 
 
-def _shadowing(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> WhatIfWorker:
-    model = Model(min_run_s=app.min_run_s, half_life_s=app.usage_half_life_days * 86400)
+def _what_if(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> WhatIfWorker:
     return WhatIfWorker(
-        store, reconciler.policy_manager, reconciler.status_cache.node_views, clock, app.log, model
-    )  # pyright: ignore[reportArgumentType]
+        store,
+        lambda: reconciler.policy_manager.active.choice,
+        reconciler.status_cache.node_views,
+        clock,
+        app.log,  # pyright: ignore[reportArgumentType]
+        min_run_s=app.min_run_s,
+        half_life_s=app.usage_half_life_days * 86400,
+    )
 
 
 async def _first(*works: asyncio.Future[Any]) -> None:

@@ -84,7 +84,7 @@ def test_an_admin_puts_a_policy_of_the_labs_own_in_force(page, site):
     page.reload()
     page.locator("#policies").select_option("wrong")
     page.get_by_role("button", name="Put in force").click()
-    expect(page.get_by_role("alert")).to_contain_text("wrong cannot be put in force: SyntaxError")
+    expect(page.get_by_role("alert")).to_contain_text("wrong cannot be activated: SyntaxError")
     expect(page.locator("#in-force")).to_have_text("backfill, pack")
     activate(page, "latest")
     expect(page.get_by_role("alert")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""The parts: folders of tests, the linters, and what runs beside what."""
+"""The parts: folders of tests, the linters and the documentation, and what runs beside what."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ LINTERS = {
     "ruff": ["ruff", "check", "."],
     "format": ["ruff", "format", "--check", "."],
     "pyright": ["pyright"],
+    "docs": ["sphinx-build", "-q", "-E", "-W", "--keep-going", "docs", ".test-results/site"],
 }
 LANES = (("unit", "service", "chaos"), ("runtime", "hub", "browser", "hostile"))
 """The parts of a lane follow each other; lanes run beside each other. All of it is done in less time, since

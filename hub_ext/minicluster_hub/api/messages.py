@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minicluster.wire import Message
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.storage.artifacts import DAY_S
+from minicluster_hub.storage.retention import DAY_S
 from minicluster_hub.web.errors import ApiError
 
 

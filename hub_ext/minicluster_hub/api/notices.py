@@ -15,14 +15,14 @@ class NoticesHandler(UserHandler):
     """One's own wishes; nobody sees others', for a webhook's URL is often a secret."""
 
     def get(self) -> None:
-        post = self.context.post
+        sender = self.context.notice_sender
         notices, owner = self.context.store.notices, self.user.name
         wishes, trouble = notices.wishes(owner)
         self.reply(
             NoticeReport(
                 wishes=wishes,
-                hosts=post.webhooks.hosts,
-                emails=bool(post.emails.host),
+                hosts=sender.webhooks.hosts,
+                emails=bool(sender.emails.host),
                 email_confirmed=bool(wishes.email) and notices.is_confirmed(owner, wishes.email or ""),
                 trouble=trouble,
             )
@@ -32,9 +32,9 @@ class NoticesHandler(UserHandler):
         wishes = self.parse(NoticeWishes)
         try:
             if wishes.webhook is not None:
-                self.context.post.webhooks.check(wishes.webhook)
+                self.context.notice_sender.webhooks.check(wishes.webhook)
             if wishes.email is not None:
-                self.context.post.emails.check(wishes.email)
+                self.context.notice_sender.emails.check(wishes.email)
         except AddressRefused as refused:
             raise ApiError(422, "address_refused", f"{refused}", refused.hint) from refused
         if wishes.email and not self.context.store.notices.is_confirmed(self.user.name, wishes.email):
@@ -46,7 +46,7 @@ class NoticesHandler(UserHandler):
         """Send an address the code that confirms it; raises ApiError."""
         owner = self.user.name
         try:
-            code = await self.context.post.send_code(owner, address)
+            code = await self.context.notice_sender.send_code(owner, address)
         except TooManyMails as error:
             hint = f"another can be sent in {ceil(error.wait_s / 60)} minutes"
             raise too_many("too_many_codes", f"{error}", hint, error.wait_s) from error

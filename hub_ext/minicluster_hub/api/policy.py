@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import PolicyChoice, PolicyReport, WhatIfReport
-from minicluster_hub.policy.errors import ChoiceRefused
+from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Route, Scope
@@ -28,14 +28,14 @@ class PolicyHandler(UserHandler):
         report = self.context.reconciler.policy_manager.report()
         if not self.user.has(Scope.ADMIN):
             return report
-        return report.model_copy(update={"shadow": self.context.shadowing.latest})
+        return report.model_copy(update={"shadow": self.context.what_if.latest})
 
 
 class WhatIfHandler(UserHandler):
     """What other policies would have done; it takes some seconds."""
 
     async def get(self) -> None:
-        self.reply(await self.context.shadowing.report())
+        self.reply(await self.context.what_if.report())
 
 
 ROUTES: tuple[Route, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import MyQueue
-from minicluster_hub.usage.queue_view import Known, my_queue
+from minicluster_hub.usage.queue_view import QueueInputs, my_queue
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.route import Route, Scope
 
@@ -14,7 +14,7 @@ class MyQueueHandler(UserHandler):
     def get(self) -> None:
         context, now = self.context, self.context.clock()
         accounting = context.reconciler.accounting
-        known = Known(
+        inputs = QueueInputs(
             now=now,
             world=context.status_cache.world,
             waits=context.status_cache.waits(),
@@ -22,9 +22,9 @@ class MyQueueHandler(UserHandler):
             usage=accounting.usage(now),
             quotas=accounting.quotas,
             gpu_hours=accounting.gpu_hours(self.user.name, now),
-            policy=context.reconciler.policy_manager.in_force.choice.policy,
+            policy=context.reconciler.policy_manager.active.choice.policy,
         )
-        self.reply(my_queue(self.user.name, known))
+        self.reply(my_queue(self.user.name, inputs))
 
 
 ROUTES: tuple[Route, ...] = (

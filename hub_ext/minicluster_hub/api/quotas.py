@@ -22,7 +22,7 @@ class QuotasHandler(UserHandler):
     def put(self) -> None:
         choice, reconciler = self.parse(Allowances), self.context.reconciler
         try:
-            reconciler.accounting.allowed.choose(choice, self.user.name, self.context.clock())
+            reconciler.accounting.entitlements.choose(choice, self.user.name, self.context.clock())
         except QuotaWrong as wrong:
             hint = "nothing was changed; GET api/quotas tells which kinds there are"
             raise ApiError(422, "bad_quota", str(wrong), hint) from wrong
@@ -33,7 +33,7 @@ class QuotasHandler(UserHandler):
     def _report(self) -> AllowancesReport:
         context = self.context
         return AllowancesReport(
-            in_force=context.reconciler.accounting.allowed.in_force,
+            in_force=context.reconciler.accounting.entitlements.active,
             kinds=tuple(QuotaKind(name=name, summary=what) for name, what in KINDS.items()),
             groups={owner: groups for owner, groups in context.store.owners.groups().items() if groups},
         )

@@ -8,7 +8,7 @@ import io
 from datetime import UTC, datetime
 
 from minicluster.wire import UsageReport
-from minicluster_hub.usage.report import BY, PERIODS, Question, begin, report
+from minicluster_hub.usage.report import BY, PERIODS, ReportQuery, begin, report
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Query, Route, Scope
@@ -30,7 +30,7 @@ class UsageHandler(UserHandler):
         # In a thread: of years there are many rows.
         return await asyncio.to_thread(lambda: report(store.usage.since(asked.since, mine), asked, now))
 
-    def _question(self) -> Question:
+    def _question(self) -> ReportQuery:
         by, period = self._choice("by", BY) or "user", self._choice("period", PERIODS)
         until = self._moment("to", _DAY_S) or int(self.context.clock())
         since = self._moment("from", 0)
@@ -39,7 +39,7 @@ class UsageHandler(UserHandler):
             since = begin(month_ago, period) if period else month_ago
         if since >= until:
             raise ApiError(422, "empty_period", f"the period ends before it begins: {since} to {until}")
-        return Question(since, until, by, period, self.context.store.owners.groups_of)
+        return ReportQuery(since, until, by, period, self.context.store.owners.groups_of)
 
     def _choice(self, name: str, there: tuple[str, ...]) -> str:
         told = self.get_query_argument(name, "")

@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return import_module("minicluster_hub.cluster.entry").run(words[1:])
     if words[:1] == ["simulate"]:
         # Needs no cluster, not even Docker.
-        return import_module("minicluster_hub.simulator.command.command").run(words[1:])
+        return import_module("minicluster_hub.simulator.command").run(words[1:])
     if words[:1] == ["policy"]:
         # Speaks to the job service, wherever that is.
         return import_module("minicluster_hub.cluster.commands.policy").run(words[1:])

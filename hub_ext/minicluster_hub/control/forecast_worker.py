@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import ceil
 
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
+from minicluster_hub.policy.simulations import Starts, forecast_starts
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.reservations.keeping import Kept
-from minicluster_hub.support.computing import Rests
 
 PAUSE_S = 5.0
 """Between two forecasts, at least: the queue may change a hundred times a second."""
 _RESTS = 3
 """Times as long as a forecast took: of a long queue it costs seconds of the core that requests need."""
 _ROUNDED_TO_S = 60.0
-
-Starts = Mapping[int, float]
 
 
 class ForecastWorker:
@@ -71,13 +69,9 @@ class ForecastWorker:
         Of starts after a claim begins, or too late for a claim to come, nothing is said: the forecast knows
         only what claims leave now.
         """
-        from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
-
-        snapshot, outside, rests = kept.snapshot, kept_off(placement, kept.barred), Rests()
+        snapshot, name = kept.snapshot, self._policy_manager.active.choice.policy
         try:
-            found = forecast(snapshot, policy, outside, rest=rests)
-            bounded = self._policy_manager.in_force.choice.policy in BOUNDED
-            latest = latest_starts(snapshot, policy, outside, rests) if bounded else {}
+            found, latest = forecast_starts(snapshot, policy, kept_off(placement, kept.barred), name)
         except Exception:
             self._log.exception("no forecast of the queue")
             return {}, {}

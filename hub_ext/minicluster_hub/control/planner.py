@@ -19,9 +19,8 @@ from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import ClusterState, Limits, silent_nodes
 from minicluster_hub.jobs.records import GangTarget, JobRecord, World
-from minicluster_hub.policy.active_policy import PolicyManager
+from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
-from minicluster_hub.policy.errors import PlanFailed
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.quotas import Within
@@ -198,7 +197,9 @@ class Planner:
     def _undecided(self, snapshot: Snapshot) -> bool:
         """Whether there is anything to plan."""
         return bool(
-            snapshot.waiting or snapshot.growing or (snapshot.running and self._policy_manager.moves_running)
+            snapshot.waiting
+            or snapshot.growing
+            or (snapshot.running and self._policy_manager.policy.moves_running)
         )
 
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:

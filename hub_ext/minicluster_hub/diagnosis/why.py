@@ -62,7 +62,7 @@ def explain(stacks: Sequence[RankStack]) -> Explanation:
 
 
 def _hidden(hidden: Sequence[RankStack], waiting: dict[int, RankLocation]) -> Explanation:
-    parts = []
+    parts: list[str] = []
     for sight, group in groupby(sorted(hidden, key=_by_sight), key=_by_sight):
         ranks = [stack.rank for stack in group]
         one = len(ranks) == 1
@@ -91,7 +91,7 @@ def _missing(
     goals = _distinct(place for place in waiting.values() if place.line) or _distinct(waiting.values())
     goal = _the(goals[0]) if len(goals) == 1 else "what the others wait in"
     there = _wait(waiting, there=len(_distinct(waiting.values())) == 1)
-    parts = []
+    parts: list[str] = []
     at_work = [stack.rank for stack in others if stack.quiet_s < BUSY_S]
     stuck = [stack.rank for stack in others if stack.rank not in at_work]
     if ended:

@@ -22,7 +22,7 @@ def apart(tasks: Sequence[TaskRecord], unreached: Unreached) -> tuple[TaskRecord
     Of two that only miss each other, the newer one is it: the older one may have done some of the work.
     """
     by_address = {store_address(task): task for task in tasks}
-    broken = {
+    broken: set[frozenset[int]] = {
         frozenset((task.id, other.id))
         for task in tasks
         for address in unreached.get(task.id, ())

@@ -90,9 +90,9 @@ class Observation:
     views: Mapping[int, TaskView]
     silence_s: Mapping[int, float]
     now: float
-    lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict)
-    data: Mapping[int, DataView] = field(default_factory=dict)
-    unreached: Unreached = field(default_factory=dict)
+    lighthouses: Mapping[int, LighthouseView] = field(default_factory=dict[int, LighthouseView])
+    data: Mapping[int, DataView] = field(default_factory=dict[int, DataView])
+    unreached: Unreached = field(default_factory=dict[int, tuple[str, ...]])
     down: Collection[str] = ()
 
 
@@ -113,7 +113,7 @@ class GangState:
     job: JobRecord | None
     ranks: tuple[RankRecord, ...]
     lost: tuple[TaskRecord, ...] = field(default=())
-    patience_s: Mapping[int, float] = field(default_factory=dict)
+    patience_s: Mapping[int, float] = field(default_factory=dict[int, float])
     snapshots: tuple[SnapshotRecord, ...] = field(default=())
     lighthouse: str = ""
     data: DataView | None = None

@@ -143,7 +143,9 @@ def _joins_in_vain(task: TaskRecord, gang_state: GangState) -> bool:
 
 def _lacks_data(tasks: Iterable[TaskRecord], gang_state: GangState) -> str:
     """Return why a data set will not come to one of these tasks' nodes, "" when nothing is known of that."""
-    lacking = gang_state.data.lacking if gang_state.data else {}
+    if gang_state.data is None:
+        return ""
+    lacking = gang_state.data.lacking
     return next((lacking[task.node].message for task in tasks if task.node in lacking), "")
 
 

@@ -199,7 +199,7 @@ class DataView:
     told: str
     moved_at: float
     trouble: JobError | None = None
-    lacking: Mapping[str, JobError] = field(default_factory=dict)
+    lacking: Mapping[str, JobError] = field(default_factory=dict[str, JobError])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Notices as e-mails, by the mail server that an admin names."""
+"""Notices as e-mails, by the mail server that an admin names, and how many of them may go out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from uuid import uuid4
 
 from minicluster.wire import Notice
 from minicluster_hub.notices.errors import AddressRefused, NotSent
-from minicluster_hub.notices.words import headline
+from minicluster_hub.notices.wording import headline
+from minicluster_hub.support.rates import Buckets, Rate
 
 TIMEOUT_S = 20.0
 _WORDS = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
 _HOST = r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*"
-# Not with =?, by which an encoded word begins: the header would name another address.
+# No `=?`, which begins an encoded word: a mail program would decode it to another address.
 _ADDRESS = re.compile(rf"(?!.*=\?)(?=.{{1,64}}@.{{1,253}}$){_WORDS}@{_HOST}")
+_HOUR_S = 3600.0
+_CODES = Rate(per_s=3 / _HOUR_S, burst=3.0)
+"""How many codes one user may ask for."""
+_CODES_THERE = Rate(per_s=3 / (24 * _HOUR_S), burst=3.0)
+"""How many codes one address gets, whoever asks: it may belong to somebody who has nothing to do with the
+cluster."""
 _CODE_SUBJECT = "Minicluster: is this address yours?"
 _CODE = """The user {owner!r} of a cluster wants its notices at this address. If that is you, the code is
 
@@ -29,18 +36,18 @@ It is good for a day. If it is not you, there is nothing to do: no other mail co
 
 
 class Emails:
-    """`host`: of the mail server, "": there are no e-mails. sender: whom they come from."""
+    """host: of the mail server; "": there are no e-mails. sender: the address that they come from."""
 
     def __init__(self, host: str = "", port: int = 25, sender: str = "", *, starttls: bool = True) -> None:
         self.host = host
         self._port = port
         self._sender = sender
         self._starttls = starttls
-        # Threads of their own: a mail server that hangs takes none from the rest of the service.
+        # Threads of its own: a mail server that hangs must not take those of the rest of the service.
         self._threads = ThreadPoolExecutor(2, "emails")
 
     def check(self, address: str) -> None:
-        """Raises AddressRefused unless notices may go there."""
+        """Raise AddressRefused unless notices may go to this address."""
         if not self.host:
             raise AddressRefused("this cluster sends no e-mails", "An admin sets smtp_host.")
         if not _ADDRESS.fullmatch(address):
@@ -49,25 +56,24 @@ class Emails:
     async def send(self, address: str, notice: Notice) -> None:
         """Raises AddressRefused and NotSent."""
         self.check(address)
-        await self._hand_over(self.message(address, notice))
+        await self._submit(self.message(address, notice))
 
     async def send_code(self, address: str, owner: str, code: str) -> None:
-        """Send what shows whose address it is. Raises AddressRefused and NotSent."""
+        """Send the code that confirms an address. Raises AddressRefused and NotSent."""
         self.check(address)
         text = _CODE.format(owner=owner, code=code)
-        await self._hand_over(self._mail(address, _CODE_SUBJECT, uuid4().hex, text))
+        await self._submit(self._mail(address, _CODE_SUBJECT, uuid4().hex, text))
 
-    async def _hand_over(self, mail: EmailMessage) -> None:
-        loop = asyncio.get_running_loop()
+    async def _submit(self, mail: EmailMessage) -> None:
         try:
-            await loop.run_in_executor(self._threads, self._send, mail)
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._send, mail)
         except (OSError, smtplib.SMTPException) as error:
             raise NotSent(f"the mail server {self.host}:{self._port} did not take it: {error}") from None
 
     def message(self, address: str, notice: Notice) -> EmailMessage:
-        """Return the mail. A second one of the same notice has the same Message-ID.
+        """Return the mail; sent again, the same notice has the same Message-ID.
 
-        What users named is in the body alone: in a header, an encoded word of theirs would be decoded.
+        Names that users chose are in the body only: in a header, an encoded word of theirs would be decoded.
         """
         text = f"{notice.text}\n\n{notice.url}\n" if notice.url else f"{notice.text}\n"
         return self._mail(address, f"Minicluster: {headline(notice)}", notice.id, text)
@@ -89,3 +95,31 @@ class Emails:
             if self._starttls:
                 server.starttls(context=ssl.create_default_context())
             server.send_message(mail)
+
+
+class MailRates:
+    """user_per_hour: notices to one user; a third of them may go at once. per_hour: mails of all users."""
+
+    def __init__(self, user_per_hour: int = 60, per_hour: int = 600) -> None:
+        self._buckets = Buckets()
+        self._user, self._all = _hourly(user_per_hour), _hourly(per_hour)
+
+    def take_notice(self, owner: str) -> float:
+        """Count one mail and return 0.0, or return in how many seconds one may go."""
+        return self._take((("notice", owner), self._user))
+
+    def take_code(self, owner: str, address: str) -> float:
+        """Do the same for a mail with a code."""
+        return self._take((("code", owner), _CODES), (("address", address.lower()), _CODES_THERE))
+
+    def _take(self, *mine: tuple[tuple[str, str], Rate]) -> float:
+        taken = (*mine, (("all", ""), self._all))
+        wait_s = max(self._buckets.wait_s(key, rate) for key, rate in taken)
+        if not wait_s:
+            for key, rate in taken:
+                self._buckets.charge(key, rate, 1.0)
+        return wait_s
+
+
+def _hourly(mails: int) -> Rate:
+    return Rate(per_s=mails / _HOUR_S, burst=max(1.0, mails / 3))

@@ -1,10 +1,10 @@
-"""What stands between a notice and who should get it."""
+"""Why a notice does not reach its user."""
 
 from __future__ import annotations
 
 
 class AddressRefused(Exception):
-    """Notices may not go there; the message says why, the hint what to do."""
+    """Notices may not go to this address. The message says why, the hint what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -12,11 +12,11 @@ class AddressRefused(Exception):
 
 
 class NotSent(Exception):
-    """It did not get there this time."""
+    """This try to send a notice failed."""
 
 
 class TooManyMails(Exception):
-    """Another one may go in `wait_s` seconds."""
+    """Another code may be sent in `wait_s` seconds."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__("too many codes were asked for")

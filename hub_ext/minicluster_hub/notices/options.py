@@ -1,4 +1,4 @@
-"""The job service's options of notices."""
+"""The options of notices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-    from minicluster_hub.notices.post import NoticeSender
+    from minicluster_hub.notices.sender import NoticeSender
     from minicluster_hub.store import Store
 
 
@@ -25,18 +25,19 @@ class NoticeOptions(Configurable):
     smtp_port = Integer(25, min=1, max=65535, help="Its port.").tag(config=True)
     smtp_from = Unicode("minicluster@localhost", help="Address that e-mails come from.").tag(config=True)
     smtp_starttls = Bool(
-        True, help="Encrypt on the way to the mail server. Without it, whoever is in between may read along."
+        True,
+        help="Encrypt the connection to the mail server. Without it, anybody on the way can read e-mails.",
     ).tag(config=True)
     emails_per_hour = Integer(
-        60, min=1, help="Notices that one user gets by e-mail in an hour; more of them wait."
+        60, min=1, help="E-mails with notices that one user gets in an hour; more of them wait."
     ).tag(config=True)
-    emails_per_hour_of_all = Integer(600, min=1, help="E-mails of the whole cluster in an hour.").tag(
+    emails_per_hour_of_all = Integer(600, min=1, help="E-mails that the whole cluster sends in an hour.").tag(
         config=True
     )
     notice_hosts = List(
         Unicode(),
         help="Hosts that users' webhooks may call from inside the cluster: hooks.slack.com, "
-        "chat.lab.org:8065; with * (*.example.org), those of public addresses only. None: no webhooks.",
+        "chat.lab.org:8065; with * (*.example.org), only hosts with public addresses. None: no webhooks.",
     ).tag(config=True)
     public_url = Unicode(
         help="The job service's URL in browsers, for links in notices; by default what the hub says."
@@ -46,10 +47,9 @@ class NoticeOptions(Configurable):
     def _default_public_url(self) -> str:
         return os.environ.get("JUPYTERHUB_PUBLIC_URL", "")
 
-    def post(self, store: Store, clock: Callable[[], float], log: logging.Logger) -> NoticeSender:
-        from minicluster_hub.notices.emails import Emails
-        from minicluster_hub.notices.mail_rates import MailRates
-        from minicluster_hub.notices.post import NoticeSender
+    def notice_sender(self, store: Store, clock: Callable[[], float], log: logging.Logger) -> NoticeSender:
+        from minicluster_hub.notices.emails import Emails, MailRates
+        from minicluster_hub.notices.sender import NoticeSender
         from minicluster_hub.notices.webhooks import Webhooks
 
         emails = Emails(self.smtp_host, self.smtp_port, self.smtp_from, starttls=self.smtp_starttls)

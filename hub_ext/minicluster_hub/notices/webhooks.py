@@ -1,7 +1,7 @@
 """Notices as HTTP requests, to the hosts that an admin allows and to nothing else in the cluster's network.
 
-A user chooses the URL and the job service calls it from inside, so: no redirects, no passwords in URLs, and
-hosts that are not named in full must have public addresses, those that the name has when it is called.
+A user chooses the URL, and the job service calls it from inside the cluster. So there are no redirects and no
+passwords in URLs, and a host that only a pattern allows must have public addresses at the moment of the call.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Webhooks:
-    """`hosts`: "chat.lab.org", with a port if it is not the usual one, or with * for public hosts only."""
+    """hosts: "chat.lab.org", with a port unless it is the usual one; with * only public hosts are allowed."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.hosts = tuple(host.lower() for host in hosts)
         self._clients: dict[bool, AsyncHTTPClient] = {}
 
     def check(self, url: str) -> None:
-        """Raises AddressRefused unless notices may go there."""
+        """Raise AddressRefused unless notices may go to this URL."""
         if not self.hosts:
             raise AddressRefused("this cluster sends no webhooks", "An admin sets notice_hosts.")
         if not _URL.fullmatch(url):
@@ -53,7 +53,7 @@ class Webhooks:
             raise AddressRefused(f"webhooks to {host} need https", "Or an admin names the host in full.")
 
     async def send(self, url: str, notice: Notice) -> None:
-        """Raises AddressRefused and NotSent."""
+        """Send a notice. Raises AddressRefused and NotSent."""
         self.check(url)
         try:
             await self._client(public=not self._named(_host(url))).fetch(
@@ -86,7 +86,7 @@ class Webhooks:
 
 
 class Addresses(Resolver):
-    """Looks names up in threads of its own, for that may take long; knows inner addresses only if it may."""
+    """Resolves names in threads of its own, as that may take long. public_only: refuse private addresses."""
 
     def initialize(self, public_only: bool) -> None:
         self._public_only = public_only
@@ -95,7 +95,7 @@ class Addresses(Resolver):
     async def resolve(
         self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[tuple[int, Any]]:
-        """Raises OSError."""
+        """Return the addresses of a host. Raises OSError."""
         look = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
         found = await asyncio.get_running_loop().run_in_executor(self._threads, look)
         inside = [address[0] for *_, address in found if not is_public(str(address[0]))]
@@ -110,7 +110,7 @@ class Addresses(Resolver):
 
 
 def is_public(text: str) -> bool:
-    """Whether an address means the same machine everywhere, and one machine only."""
+    """Return whether an address means the same single machine everywhere."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address

@@ -1,1 +1,1 @@
-"""The policy and the placement in force: checked, swapped between two ticks, taken back when they fail."""
+"""The active policy and placement: chosen, tried, taken back; a lab's custom policies in their sandbox."""

@@ -1,4 +1,4 @@
-"""From a choice to a policy and a placement, and what there is to choose from."""
+"""Builds the policy and the placement of a choice, and lists what there is to choose from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from minicluster.wire import OfferedOption, OfferedPolicy, OptionValue, PolicyChoice
 from minicluster_hub.policy.custom_policy import CustomPolicies
-from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.policy_files import KINDS
 from minicluster_hub.scheduling.base import Placement, Policy
 from minicluster_hub.scheduling.placement import PLACEMENTS
@@ -19,21 +18,29 @@ _NONE = CustomPolicies()
 _NO_FILE = ": none that is built in, no {}.py in the folder of policies, and no installed package brings it"
 
 
-def build(choice: PolicyChoice, own: CustomPolicies = _NONE) -> tuple[Policy, Placement]:
-    """Return what a choice means; a lab's own policy is yet to be loaded. Raises ChoiceRefused."""
+class ChoiceRefused(Exception):
+    """There is no such policy, placement or option, or the policy failed its trial. code: for programs."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
+
+
+def build(choice: PolicyChoice, custom: CustomPolicies = _NONE) -> tuple[Policy, Placement]:
+    """Return policy and placement of a choice; a custom policy is not loaded yet. Raises ChoiceRefused."""
     placement = _named(PLACEMENTS, choice.placement, "placement")()
     if choice.policy in POLICIES:
         made = _named(POLICIES, choice.policy, "policy")
         return made(**_checked(choice.policy, _options(made), choice.options)), placement
-    if choice.policy in own.names():
-        return own.policy(choice.policy, choice.options), placement
-    raise _unknown("policy", choice.policy, sorted([*POLICIES, *own.names()]), _NO_FILE)
+    if choice.policy in custom.names():
+        return custom.policy(choice.policy, choice.options), placement
+    raise _unknown("policy", choice.policy, sorted([*POLICIES, *custom.names()]), _NO_FILE)
 
 
-def offered_policies(own: CustomPolicies = _NONE) -> tuple[OfferedPolicy, ...]:
-    """Return the built-in ones, then the lab's own."""
+def offered_policies(custom: CustomPolicies = _NONE) -> tuple[OfferedPolicy, ...]:
+    """Return the built-in policies, then the custom ones."""
     built_in = (_offered(name, _named(POLICIES, name, "policy")) for name in sorted(POLICIES))
-    return (*built_in, *own.offered())
+    return (*built_in, *custom.offered())
 
 
 def offered_placements() -> tuple[OfferedPolicy, ...]:
@@ -64,14 +71,14 @@ def _options(made: Any) -> tuple[OfferedOption, ...]:
 
 
 def _offered(name: str, made: Any) -> OfferedPolicy:
-    told = import_module(made.__module__).__doc__ or ""
-    return OfferedPolicy(name=name, summary=told.strip().split("\n", 1)[0], options=_options(made))
+    about = import_module(made.__module__).__doc__ or ""
+    return OfferedPolicy(name=name, summary=about.strip().split("\n", 1)[0], options=_options(made))
 
 
 def _checked(
     policy: str, options: tuple[OfferedOption, ...], values: Mapping[str, OptionValue]
 ) -> Mapping[str, OptionValue]:
-    """Return the values if the policy takes them. Raises ChoiceRefused."""
+    """Return the values if the policy has these options. Raises ChoiceRefused."""
     kinds = {option.name: option.kind for option in options}
     for name, value in values.items():
         if name not in kinds:

@@ -1,7 +1,7 @@
-"""What the process of a lab's own policy may do: compute, and read what it is made of.
+"""What the process of a custom policy may do: compute, and read its own files and packages.
 
-The kernel's limits hold whatever it does. Python's hook says what is refused, with the line; code that goes
-round Python goes round it. What is in its way then is the container, on a cluster.
+The kernel's limits always hold. Python's audit hook refuses the rest, and names the line; code that bypasses
+Python bypasses the hook. On a cluster, the container stops such code.
 """
 
 from __future__ import annotations
@@ -18,18 +18,9 @@ from pathlib import Path
 MEMORY_BYTES = 2 << 30
 _MOST_FILES = 64
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
-_PROCESSES = {
-    "os.exec",
-    "os.fork",
-    "os.forkpty",
-    "os.posix_spawn",
-    "os.spawn",
-    "os.system",
-    "subprocess.Popen",
-    "pty.spawn",
-    "os.kill",
-    "os.killpg",
-}
+_PROCESSES = re.compile(
+    r"os\.(exec|fork|forkpty|kill|killpg|posix_spawn|spawn|system)|subprocess\.Popen|pty\.spawn"
+)
 _CHANGES = re.compile(
     r"os\.(chmod|chown|link|mkdir|putenv|remove|rename|rmdir|setxattr|symlink|truncate|utime)|shutil\..*"
 )
@@ -47,7 +38,7 @@ _SYSTEM = (
 
 
 def confine(folder: Path | None) -> None:
-    """Give up for good what no policy needs. folder: of the lab's policies, which it may read."""
+    """Give up for good what no policy needs. folder: of the lab's policies, which stays readable."""
     limits = {
         resource.RLIMIT_AS: MEMORY_BYTES,
         resource.RLIMIT_CORE: 0,
@@ -57,7 +48,7 @@ def confine(folder: Path | None) -> None:
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
-    # No network, and no look into other processes of this user; not every kernel lets a user have that.
+    # No network, and no access to other processes of this user; not every kernel allows a user to do this.
     if sys.platform == "linux":
         ctypes.CDLL(None).unshare(_NEW_USER | _NEW_NETWORK)
     sys.dont_write_bytecode = True
@@ -65,14 +56,14 @@ def confine(folder: Path | None) -> None:
 
 
 def _readable(folder: Path | None) -> tuple[str, ...]:
-    """Return the folders and files that may be read: Python's own, installed packages, the lab's policies."""
+    """Return what may be read: Python's own files, installed packages, the lab's policies."""
     paths = (*sys.path, sys.prefix, sys.base_prefix, *_SYSTEM, *((str(folder),) if folder else ()))
     return tuple({os.path.realpath(path) for path in paths if path} | {"/proc/self", "/dev/null"})
 
 
 def _refusing(readable: tuple[str, ...]) -> Callable[[str, tuple[object, ...]], None]:
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
-        if event in _PROCESSES:
+        if _PROCESSES.fullmatch(event):
             raise PermissionError("a policy may start no process")
         if event.startswith("socket."):
             raise PermissionError("a policy has no network")

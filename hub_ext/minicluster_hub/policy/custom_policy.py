@@ -1,6 +1,7 @@
-"""A lab's own policies: which there are, and the service's end of one that runs in its sandbox.
+"""A lab's custom policies: which there are, and the service's end of one that runs in its sandbox.
 
-The process gets snapshots and answers in JSON: nothing of it is run, imported or unpickled here.
+The sandboxed process gets snapshots and answers with plans, both in JSON: nothing of a policy is run,
+imported or unpickled here.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from minicluster.wire import OfferedPolicy, OptionValue
 from minicluster_hub.policy import policy_files
 from minicluster_hub.policy.link import LinkLost, is_quiet, receive, send
 from minicluster_hub.policy.messages import plan_from_json, snapshot_to_json
-from minicluster_hub.policy.sandbox import Connection, ProcessSandbox, Sandbox
+from minicluster_hub.policy.sandbox import ProcessSandbox, Sandbox, SandboxConnection
 from minicluster_hub.scheduling.base import Plan, Policy, Snapshot
 from minicluster_hub.scheduling.own import PolicyFailed, fitted, sound
 from minicluster_hub.scheduling.policies import POLICIES
@@ -27,15 +28,15 @@ START_S = 10.0
 PLAN_S = 1.0
 _LOG = logging.getLogger(__name__)
 _GRACE_S = 0.5
-"""For the process to say where it was interrupted, before it is ended."""
+"""How long a process that exceeds its limit may take to answer where it was interrupted."""
 _ANSWER_BYTES = 1 << 20
-_TOLD_CHARS = 2000
+_ERROR_CHARS = 2000
 _PRINTED_CHARS = 64 << 10
-"""What one loading of a policy may print into the service's log."""
+"""The most that a policy may print into the service's log, from its loading on."""
 
 
 class PolicyGone(Exception):
-    """Its process ended while it was not asked anything: it has to be loaded again."""
+    """Its process ended between two plans: it has to be loaded again."""
 
     def __init__(self) -> None:
         super().__init__("its process ended between two plans")
@@ -43,9 +44,9 @@ class PolicyGone(Exception):
 
 @dataclass(frozen=True)
 class CustomPolicies:
-    """What the installer of a cluster brought: files of a folder, and entry points of installed packages.
+    """The custom policies of a cluster: files of a folder, and entry points of installed packages.
 
-    sandbox: where they run; None: there are none. The names of the built-in ones are theirs.
+    sandbox: where they run; None: there are none. One with a built-in policy's name is left out.
     """
 
     folder: Path | None = None
@@ -60,14 +61,14 @@ class CustomPolicies:
         return sorted({*self._files(), *self._installed()})
 
     def offered(self) -> list[OfferedPolicy]:
-        """Return what there is to choose; nothing of it is run for that."""
+        """Return what there is to choose, without running any of it."""
         found = {name: _of_package(point) for name, point in self._installed().items()}
         if self.folder is not None:
             found |= {name: policy_files.about(self.folder, name) for name in self._files()}
         return [found[name] for name in sorted(found)]
 
     def policy(self, name: str, options: Mapping[str, OptionValue]) -> CustomPolicy:
-        """Return one of them, yet to be loaded."""
+        """Return one of them, not loaded yet."""
         if self.sandbox is None:
             raise LookupError(name)
         return CustomPolicy(name, options, self.sandbox, self.log)
@@ -94,9 +95,9 @@ def _of_package(point: EntryPoint) -> OfferedPolicy:
 
 
 class CustomPolicy:
-    """`load` before anything else; all but `close` takes its time.
+    """A custom policy in a process of its own. `load` it first, and `close` it, or its process stays.
 
-    Close it, or its process stays. From another thread, that ends what is being asked.
+    Loading and planning take up to START_S and PLAN_S. `close` from another thread interrupts them.
     """
 
     def __init__(
@@ -109,35 +110,35 @@ class CustomPolicy:
         self._log = log
         self._number = 0
         self._printed = 0
-        self._connection: Connection | None = None
+        self._connection: SandboxConnection | None = None
         self._closed = False
         self._asking, self._changing = threading.Lock(), threading.Lock()
 
     def load(self) -> None:
-        """Load it in a new process. Raises PolicyFailed with what is wrong with it, SandboxAway."""
+        """Load it in a new process. Raises PolicyFailed, SandboxAway."""
         connection = self._sandbox.connect()
         with self._changing:
             self._connection, closed = connection, self._closed
         if closed:
             connection.close()
-        told = self._ask({"load": self._load}, START_S)
-        self.moves_running = bool(told.get("moves_running"))
-        self.elastic = bool(told.get("elastic"))
+        answered = self._ask({"load": self._load}, START_S)
+        self.moves_running = bool(answered.get("moves_running"))
+        self.elastic = bool(answered.get("elastic"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return its plan if it can be. Raises PolicyFailed, PolicyGone."""
+        """Return its plan, checked. Raises PolicyFailed, PolicyGone."""
         if self._connection is None or not is_quiet(self._connection.link):
             raise PolicyGone
-        told = self._ask({"plan": snapshot_to_json(snapshot)}, PLAN_S)
+        answered = self._ask({"plan": snapshot_to_json(snapshot)}, PLAN_S)
         try:
-            return sound(snapshot, plan_from_json(told))
+            return sound(snapshot, plan_from_json(answered))
         except PolicyFailed:
             raise
         except Exception as error:  # it may answer anything
             raise PolicyFailed(f"its answer is no plan ({_short(error)})") from error
 
     def close(self) -> None:
-        """End its process, with whatever that has started."""
+        """End its process, and all that this has started."""
         with self._changing:
             self._closed, connection = True, self._connection
         if connection is not None:
@@ -146,18 +147,19 @@ class CustomPolicy:
                 connection.close()
 
     def _ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the answer. A process that does not give one is ended. Raises PolicyFailed."""
+        """Return the answer; end a process that gives none. Raises PolicyFailed."""
         self._number += 1
         with self._asking:
-            told = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
-        if isinstance(told, dict) and "ended" in told:
-            raise PolicyFailed(f"its process ended {_short(told['ended'])}")
-        if not isinstance(told, dict) or told.get("number") != self._number:
+            answer = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
+        answered = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
+        if "ended" in answered:
+            raise PolicyFailed(f"its process ended {_short(answered['ended'])}")
+        if answered.get("number") != self._number:
             raise PolicyFailed("its answer is no plan")
-        self._tell(str(told.get("printed", "")))
-        if "error" in told:
-            raise PolicyFailed(_short(told["error"]))
-        return told
+        self._log_printed(str(answered.get("printed", "")))
+        if "error" in answered:
+            raise PolicyFailed(_short(answered["error"]))
+        return answered
 
     def _exchange(self, question: object, limit_s: float) -> Any:
         assert self._connection is not None  # noqa: S101
@@ -175,7 +177,7 @@ class CustomPolicy:
             how = self._connection.close()
             raise PolicyFailed(f"its process ended {how}".rstrip()) from error
 
-    def _tell(self, printed: str) -> None:
+    def _log_printed(self, printed: str) -> None:
         left = printed[: max(0, _PRINTED_CHARS - self._printed)]
         self._printed += len(left)
         if left:
@@ -187,11 +189,11 @@ class CustomPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a lab's own policy planned a moment ago."""
+class ReadyPlan:
+    """What a custom policy planned a moment ago; it stands for the policy in one decision."""
 
     policy: CustomPolicy
-    told: Plan
+    planned: Plan
 
     @property
     def moves_running(self) -> bool:
@@ -202,10 +204,11 @@ class Answer:
         return self.policy.elastic
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return what is left of it. Raises PolicyFailed where the world is another one by now."""
-        return sound(snapshot, fitted(self.told, snapshot))
+        """Return the plan for the jobs that are left. Raises PolicyFailed if it does not fit any more."""
+        return sound(snapshot, fitted(self.planned, snapshot))
 
     def holds(self, snapshot: Snapshot) -> bool:
+        """Return whether the plan still fits."""
         try:
             self.plan(snapshot)
         except PolicyFailed:
@@ -219,6 +222,6 @@ def close(policy: Policy | None) -> None:
         policy.close()
 
 
-def _short(told: object) -> str:
-    text = str(told)
-    return text if len(text) <= _TOLD_CHARS else f"{text[:_TOLD_CHARS]}..."
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."

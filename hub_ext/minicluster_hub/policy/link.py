@@ -1,4 +1,4 @@
-"""What a job service and the process of a policy say to each other: JSON, each message after its length."""
+"""The link between the job service and the process of a policy: JSON messages, each after its length."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LENGTH = struct.Struct("!I")
 
 
 class LinkLost(Exception):
-    """Nobody is at the other end any more, or what speaks there speaks no JSON."""
+    """The other end is closed."""
 
 
 def send(link: socket.socket, message: object, until: float | None = None) -> None:
-    """Send a message; until: by time.monotonic(). Raises TimeoutError, LinkLost."""
+    """Send a message. until: the latest moment, by time.monotonic(). Raises TimeoutError, LinkLost."""
     data = json.dumps(message).encode()
     try:
         _limit(link, until)
@@ -28,7 +28,7 @@ def send(link: socket.socket, message: object, until: float | None = None) -> No
 
 
 def receive(link: socket.socket, most_bytes: int | None = None, until: float | None = None) -> Any:
-    """Return the next message. Raises TimeoutError, LinkLost, and ValueError for what is no message."""
+    """Return the next message. Raises TimeoutError, LinkLost, and ValueError if it is no JSON or too long."""
     (length,) = _LENGTH.unpack(_read(link, _LENGTH.size, until))
     if most_bytes is not None and length > most_bytes:
         raise ValueError(f"a message of {length} bytes; there may be {most_bytes}")
@@ -40,7 +40,7 @@ def receive(link: socket.socket, most_bytes: int | None = None, until: float | N
 
 
 def is_quiet(link: socket.socket) -> bool:
-    """Whether the other end is there and has said nothing: the answers to all questions were read."""
+    """Return whether the link is open and nothing is left to read."""
     try:
         link.setblocking(False)
         link.recv(1, socket.MSG_PEEK)

@@ -1,10 +1,10 @@
-"""Snapshots and plans as JSON: all that passes between the job service and the process of a policy."""
+"""Snapshots and plans as JSON: the content of the messages between the job service and a policy's process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
@@ -31,19 +31,19 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def snapshot_from_json(told: Mapping[str, Any]) -> Snapshot:
+def snapshot_from_json(message: Mapping[str, Any]) -> Snapshot:
     """Raises KeyError, TypeError, ValueError."""
     return Snapshot(
-        now=told["now"],
-        jobs=tuple(JobView(*_tuples(values)) for values in told["jobs"]),
-        free=FreeSlots(told["free"]),
-        topology=Topology(told["slots"], told["link_bytes_s"]),
-        warm=tuple(WarmGang(*_tuples(values)) for values in told["warm"]),
-        leaving=FreeSlots(told["leaving"]),
-        servers=tuple(ServerRecord(*_tuples(values)) for values in told["servers"]),
-        usage={owner: Usage(*values) for owner, values in told["usage"].items()},
-        growing=frozenset(told["growing"]),
-        held_out=dict(told["held_out"]),
+        now=message["now"],
+        jobs=tuple(JobView(*_tuples(values)) for values in message["jobs"]),
+        free=FreeSlots(message["free"]),
+        topology=Topology(message["slots"], message["link_bytes_s"]),
+        warm=tuple(WarmGang(*_tuples(values)) for values in message["warm"]),
+        leaving=FreeSlots(message["leaving"]),
+        servers=tuple(ServerRecord(*_tuples(values)) for values in message["servers"]),
+        usage={owner: Usage(*values) for owner, values in message["usage"].items()},
+        growing=frozenset(message["growing"]),
+        held_out=dict(message["held_out"]),
     )
 
 
@@ -52,10 +52,10 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.in_turn, "kept": plan.kept}
 
 
-def plan_from_json(told: Mapping[str, Any]) -> Plan:
-    """Return what is yet to be checked (scheduling.own.sound). Raises KeyError, TypeError, ValueError."""
-    grants = tuple(Grant(job_id, chunks) for job_id, chunks in told["grants"])
-    return Plan(grants, told["again_at"], told["in_turn"], told["kept"])
+def plan_from_json(message: Mapping[str, Any]) -> Plan:
+    """Return a plan; scheduling.own.sound checks it. Raises KeyError, TypeError, ValueError."""
+    grants = tuple(Grant(job_id, chunks) for job_id, chunks in message["grants"])
+    return Plan(grants, message["again_at"], message["in_turn"], message["kept"])
 
 
 def _values(record: object, names: tuple[str, ...]) -> list[Any]:
@@ -67,4 +67,4 @@ def _slots(slots: FreeSlots) -> dict[str, tuple[int, ...]]:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+    return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The settings of what orders jobs: what a cluster begins with, where a lab's own policies are."""
+"""The options of policies: which one a new cluster has, and where custom policies are and run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PolicyOptions(Configurable):
     ).tag(config=True)
 
     def custom_policies(self, data_dir: Path, log: logging.Logger) -> CustomPolicies:
-        """Return what the lab brought of policies, and where they run."""
+        """Return the lab's custom policies."""
         from minicluster_hub.policy.custom_policy import CustomPolicies
         from minicluster_hub.policy.policy_files import names
         from minicluster_hub.policy.sandbox import ContainerSandbox, ProcessSandbox

@@ -1,11 +1,11 @@
-"""The files of a lab's own policies: NAME.py in a folder that only an installer writes; here they are read,
-never run."""
+"""The files of custom policies: NAME.py in a folder that only the installer writes. They are read, never
+run."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from minicluster.wire import OfferedOption, OfferedPolicy
 
 ENTRY_POINTS = "minicluster.policies"
 """The group of entry points by which installed packages bring policies."""
-KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str}
-"""The kinds of options, as they are annotated, with what may be a value."""
+KINDS: Mapping[str, type | tuple[type, ...]] = {"bool": bool, "int": int, "float": (int, float), "str": str}
+"""The kinds of options, as annotations name them, and the types of their values."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_BYTES = 256 << 10
 

@@ -1,4 +1,4 @@
-"""Where a lab's own policies run: each in a process of its own, here or in the policy container."""
+"""Where custom policies run: each in a process of its own, of this machine or in the policy container."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from pathlib import Path
 from typing import Protocol
 
 _PASSED_ON = ("PATH", "LANG", "VIRTUAL_ENV")
-"""All of the variables here that the process gets: a service's token is not among them."""
+"""The only variables of ours that the process gets: a service's token is not among them."""
 _FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Each thread of theirs takes of the memory that there is for the process."""
+"""Each of their threads would take a part of the memory that the process may have."""
 
 
 class SandboxAway(Exception):
-    """Nobody is there who could run a policy; no policy is to blame. The message is for administrators."""
+    """The policy container does not answer; no policy is to blame. The message is for administrators."""
 
 
-class Connection(Protocol):
-    """One process of a policy. `stop` may be called from any thread, and ends what is being read."""
+class SandboxConnection(Protocol):
+    """A link to one process of a policy. `stop` may be called from any thread, and ends a read."""
 
     link: socket.socket
 
     def stop(self) -> None: ...
 
     def close(self) -> str:
-        """Stop it, let go of it, and return how it had ended by itself, "" if that is not known."""
+        """Stop the process; return how it had ended by itself, "" if that is not known."""
         ...
 
 
 class Sandbox(Protocol):
-    def connect(self) -> Connection:
-        """Return a new process, in which nothing is loaded yet. Raises SandboxAway."""
+    def connect(self) -> SandboxConnection:
+        """Start a process in which nothing is loaded yet. Raises SandboxAway."""
         ...
 
 
 @dataclass(frozen=True)
 class ProcessSandbox:
-    """Processes of this machine, with the user that this one has. folder: of the policies' files."""
+    """Processes of this machine, of the same user. folder: of the policies' files."""
 
     folder: Path | None = None
 
-    def connect(self) -> Connection:
+    def connect(self) -> SandboxConnection:
         ours, theirs = socket.socketpair()
         with theirs:
             return _ChildConnection(ours, start_child(theirs, self.folder))
@@ -54,11 +54,11 @@ class ProcessSandbox:
 
 @dataclass(frozen=True)
 class ContainerSandbox:
-    """The policy container, by the socket at which sandbox_server listens."""
+    """The policy container. path: the socket at which sandbox_server listens."""
 
     path: Path
 
-    def connect(self) -> Connection:
+    def connect(self) -> SandboxConnection:
         link = socket.socket(socket.AF_UNIX)
         try:
             _connect(link, self.path)
@@ -72,20 +72,12 @@ class ContainerSandbox:
 
 
 def start_child(link: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
-    """Start the process of a policy at its end of a link: it has no other file of ours."""
+    """Start the process of a policy at its end of a link: it inherits no other file."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     paths = os.pathsep.join(entry for entry in sys.path if entry)
-    fd = link.fileno()
+    fd, module = link.fileno(), "minicluster_hub.policy.sandbox_child"
     return subprocess.Popen(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "minicluster_hub.policy.sandbox_child",
-            f"{fd}",
-            f"{os.getpid()}",
-            f"{folder or ''}",
-        ],
+        [sys.executable, "-P", "-m", module, f"{fd}", f"{os.getpid()}", f"{folder or ''}"],
         pass_fds=[fd],
         env={**environment, **_FEW_THREADS, "PYTHONPATH": paths},
         stdin=subprocess.DEVNULL,
@@ -94,11 +86,15 @@ def start_child(link: socket.socket, folder: Path | None) -> subprocess.Popen[by
 
 
 def end_child(child: subprocess.Popen[bytes]) -> int:
-    """Kill a process with whatever it has started; return its exit status."""
+    """Kill a process and all that it has started; return its exit status."""
     if child.poll() is None:
-        with contextlib.suppress(OSError):
-            os.killpg(child.pid, signal.SIGKILL)
+        _kill_group(child)
     return child.wait()
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def how_ended(status: int) -> str:
@@ -114,15 +110,14 @@ class _ChildConnection:
     def stop(self) -> None:
         self.stopped = True
         if self.child.returncode is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.child.pid, signal.SIGKILL)
+            _kill_group(self.child)
         with contextlib.suppress(OSError):
             self.link.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> str:
         self.link.close()
         if not self.stopped:
-            # One whose end of the link is closed is about to be over: by itself, if it is left alone.
+            # A process that closed its end of the link is about to end by itself: then its status says why.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return how_ended(self.child.wait(0.2))
         end_child(self.child)
@@ -146,7 +141,7 @@ class _SocketConnection:
 
 
 def _connect(link: socket.socket, path: Path) -> None:
-    """Connect to that very socket: policies own the folder, and a link in it may lead to any other one."""
+    """Connect to this socket, not through a symbolic link: policies own the folder, and could make one."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         link.settimeout(1.0)

@@ -1,7 +1,7 @@
-"""The process of a lab's own policy: it loads a file or an entry point, then answers snapshots.
+"""The process of a custom policy: it loads a file or an entry point, then answers snapshots with plans.
 
-What the file may hold: see scheduling.own. What takes too long is interrupted, so that the answer names the
-line. What it prints goes along with the answers.
+scheduling.own says what the file may hold. A policy that takes too long is interrupted, so that the answer
+names the line. What it prints is sent with the answers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from minicluster_hub.scheduling.own import CustomPlan, PolicyFailed, policy_in
 from minicluster_hub.support.processes import die_with_parent
 
 PRINTED_CHARS = 4000
-"""What is passed on of what a policy prints at a time."""
+"""The most that one answer carries of what a policy prints."""
 _MOST_LINES = 3
 
 
 class Overdue(BaseException):
-    """The question took too long. No Exception, so that few policies catch it."""
+    """The question took too long. Not an Exception, so that few policies catch it."""
 
 
 class Printed(io.TextIOBase):
-    """Takes the place of standard output, and keeps the beginning of what it is given."""
+    """Takes the place of standard output, and keeps the first PRINTED_CHARS."""
 
     def __init__(self) -> None:
         self._kept = ""
@@ -51,7 +51,7 @@ class Printed(io.TextIOBase):
 
 
 class PolicyProcess:
-    """link: to who asks. folder: of the lab's policies."""
+    """link: to the job service. folder: of the lab's policies."""
 
     def __init__(self, link: socket.socket, folder: Path | None) -> None:
         self._link = link
@@ -60,7 +60,7 @@ class PolicyProcess:
         sys.stdout = sys.stderr = self._printed
 
     def run(self) -> None:
-        """Answer until nobody asks any more."""
+        """Answer until the link closes."""
         try:
             if loaded := self._answer(lambda asked: self._load(asked["load"])):
                 while True:
@@ -78,22 +78,22 @@ class PolicyProcess:
         return policy, {"moves_running": policy.moves_running, "elastic": policy.elastic}
 
     def _answer(self, make: Callable[[Any], tuple[CustomPlan | None, dict[str, Any]]]) -> CustomPlan | None:
-        """Send what `make` makes of the next question, or its error with the lines where it was raised."""
+        """Answer the next question by `make`, or with its error and the lines that raised it."""
         asked = receive(self._link)
         made, limit_s = None, asked["limit_s"]
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
-            made, told = make(asked)
+            made, answer = make(asked)
             signal.setitimer(signal.ITIMER_REAL, 0)
         except PolicyFailed as error:
-            told = {"error": str(error)}
+            answer = {"error": str(error)}
         except Overdue as error:
-            told = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
+            answer = {"error": f"it took longer than {limit_s:g} s{_where(error)}"}
         except Exception as error:
-            told = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
+            answer = {"error": f"{type(error).__name__}: {error}{_where(error)}"}
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        send(self._link, {**told, "number": asked["number"], "printed": self._printed.take()})
+        send(self._link, {**answer, "number": asked["number"], "printed": self._printed.take()})
         return made
 
 
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _throw_away_output() -> None:
-    """What goes round sys.stdout would fill the service's log."""
+    """Output that bypasses sys.stdout would fill the service's log."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -120,7 +120,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _installed(name: str) -> object:
-    """Return what an installed package brings by that name. Raises PolicyFailed, and what its import does."""
+    """Return what an entry point of that name loads. Raises PolicyFailed, and what its import raises."""
     found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
     if not found:
         raise PolicyFailed(f"there is no {name}.py in the policies' folder, and no package brings {name}")
@@ -136,27 +136,18 @@ def module_of(name: str, source: str) -> ModuleType:
 
 
 def _where(error: BaseException) -> str:
-    """Return the last lines of the policy's own files that led there."""
+    """Return the last lines of the policy's own files in the traceback."""
     if isinstance(error, SyntaxError):
         return f" (line {error.lineno}: {(error.text or '').strip()})"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    own = [frame for frame in frames if frame.filename.startswith("<policy ")] or frames
+    ours = (str(Path(__file__).parents[1]), str(Path(os.__file__).with_name("importlib")), "<frozen ")
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
+    frames = [one for one in frames if one.filename.startswith("<policy ")] or frames
     lines = [
-        f"{_of(frame.filename)}line {frame.lineno} in {frame.name}: {frame.line}"
-        for frame in own[-_MOST_LINES:]
+        f"{'' if one.filename.startswith('<policy ') else f'{Path(one.filename).name}, '}"
+        f"line {one.lineno} in {one.name}: {one.line}"
+        for one in frames[-_MOST_LINES:]
     ]
     return f" ({'; '.join(lines)})" if lines else ""
-
-
-def _is_own(filename: str) -> bool:
-    """Whether a file is neither of this package nor what imports others."""
-    return not filename.startswith(
-        (str(Path(__file__).parents[1]), str(Path(os.__file__).with_name("importlib")), "<f")
-    )
-
-
-def _of(filename: str) -> str:
-    return "" if filename.startswith("<policy ") else f"{Path(filename).name}, "
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m minicluster_hub.policy.sandbox_server SOCKET FOLDER`: what runs in the policy container.
 
-Whoever connects to the socket has a new process for a policy, until either ends; the server itself reads
-nothing that they say to each other.
+Each connection to the socket gets a new process for a policy, until either ends. The server reads nothing of
+what they send each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minicluster_hub.policy.link import LinkLost, send
 from minicluster_hub.policy.sandbox import end_child, how_ended, start_child
 
 _MOST = 8
-"""Processes at once: one in force, one on trial, and those that are just ending."""
+"""Processes at once: one active, one on trial, and those that are just ending."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Session:
     pidfd: int
 
     def close(self) -> None:
-        """End it; say how, if the process ended by itself."""
+        """End the process; if it ended by itself, tell the service how."""
         ended = self.child.poll()
         end_child(self.child)
         if ended is not None:
@@ -41,7 +41,7 @@ class _Session:
 
 
 class SandboxServer:
-    """See the module."""
+    """Starts and ends the processes. folder: of the policies' files."""
 
     def __init__(self, listening: socket.socket, folder: Path) -> None:
         self._listening = listening
@@ -60,7 +60,7 @@ class SandboxServer:
 
     def _begin(self) -> None:
         link, _ = self._listening.accept()
-        if len(self._sessions) >= 2 * _MOST:  # each is there by both of its files
+        if len(self._sessions) >= 2 * _MOST:  # each session is listed under both of its files
             link.close()
             return
         child = start_child(link, self._folder)
@@ -77,7 +77,7 @@ class SandboxServer:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return the socket, for this user and the group of its folder."""
+    """Return the listening socket, which this user and the group of its folder may connect to."""
     path.unlink(missing_ok=True)
     os.umask(0o007)
     listening = socket.socket(socket.AF_UNIX)

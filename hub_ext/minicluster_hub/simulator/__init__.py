@@ -1,1 +1,1 @@
-"""A cluster on paper: the same policies and placements as in the job service, over jobs of a trace."""
+"""Replays jobs of a trace, or of the service, under the job service's own policies and placements."""

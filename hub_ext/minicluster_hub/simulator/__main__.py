@@ -1,7 +1,7 @@
-"""`python -m minicluster_hub.simulator.command`: the command without a cluster."""
+"""`python -m minicluster_hub.simulator`: the command `simulate` without a cluster."""
 
 import sys
 
-from minicluster_hub.simulator.command.command import run
+from minicluster_hub.simulator.command import run
 
 sys.exit(run(sys.argv[1:]))

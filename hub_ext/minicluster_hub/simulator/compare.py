@@ -1,4 +1,4 @@
-"""The same jobs under several policies and placements, side by side."""
+"""Replays the same jobs under several policies and placements."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from minicluster_hub.scheduling.base import Policy, Topology
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import policy
-from minicluster_hub.simulator.course import Outcome
-from minicluster_hub.simulator.metrics import Metrics, Spread, measure, over_runs
+from minicluster_hub.simulator.metrics import MeanSpread, ReplayMetrics, measure, over_runs
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.simulator.replay import Replay, SimulatedScheduler, simulate
-from minicluster_hub.simulator.work import Shape, TracedJob, works
+from minicluster_hub.simulator.simulated_job import Outcome
+from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The cluster and the assumptions that all are compared on. `own`: policies that are not built in."""
+    """The cluster and the assumptions of a comparison. custom: policies that are not built in, by name."""
 
     shape: Shape
     model: Model = field(default_factory=Model)
-    own: Mapping[str, Policy] = field(default_factory=dict)
+    custom: Mapping[str, Policy] = field(default_factory=dict[str, Policy])
 
     def topology(self) -> Topology:
         return Topology(self.shape.by_node())
@@ -29,14 +29,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy with one placement. `runs`: figures of each trace; `outcomes`: of the first one's jobs."""
+    """One policy with one placement. runs: figures of each trace. outcomes: of the first trace's jobs."""
 
     policy: str
     placement: str
-    runs: tuple[Metrics, ...]
+    runs: tuple[ReplayMetrics, ...]
     outcomes: tuple[Outcome, ...]
 
-    def figures(self) -> Mapping[str, Spread]:
+    def figures(self) -> Mapping[str, MeanSpread]:
         return over_runs(self.runs)
 
 
@@ -55,19 +55,17 @@ def compare(
 
 
 def replay(jobs: Iterable[TracedJob], policy_name: str, placement_name: str, setting: Setting) -> Replay:
-    """Replay a trace's jobs that fit on the cluster."""
-    chosen = setting.own[policy_name] if policy_name in setting.own else policy(policy_name)
-    return replay_under(jobs, chosen, placement_name, setting)
+    """Replay those of a trace's jobs that fit on the cluster. Raises SimulationStuck."""
+    custom = setting.custom.get(policy_name)
+    return replay_under(jobs, custom or policy(policy_name), placement_name, setting)
 
 
 def replay_under(jobs: Iterable[TracedJob], chosen: Policy, placement_name: str, setting: Setting) -> Replay:
-    """The same under a policy that is not in the table, or has other parameters."""
-    offered = works(jobs, setting.shape, setting.model, elastic=chosen.elastic)
-    return simulate(
-        offered, SimulatedScheduler(setting.topology(), chosen, placement(placement_name), setting.model)
-    )
+    """Replay jobs under a policy with parameters of its own. Raises SimulationStuck."""
+    scheduler = SimulatedScheduler(setting.topology(), chosen, placement(placement_name), setting.model)
+    return simulate(workload(jobs, setting.shape, setting.model, elastic=chosen.elastic), scheduler)
 
 
 def too_large(jobs: Iterable[TracedJob], shape: Shape) -> int:
-    """Return how many jobs the cluster cannot run at all: they are left out."""
+    """Return how many jobs need more slots than the cluster has: they are left out."""
     return sum(job.slots > shape.slots for job in jobs)

@@ -1,12 +1,12 @@
-"""When waiting jobs may start: the cluster as it is, played on by the simulator as if nobody else came.
+"""When waiting jobs may start: the simulator plays the cluster on from its present state, without new jobs.
 
-How long a job takes tells its progress, if it logs any; else half of its time limit, for users set limits far
-beyond the run times (Mu'alem and Feitelson, IEEE TPDS 2001), and who believes them foretells waits that are
-many times too long. A job that has outlived that half goes on for as long again as it has run: run times have
-heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
+The run time of a job follows from its progress, if it logs any, else from half of its time limit: users set
+limits far beyond the run times (Mu'alem and Feitelson, IEEE TPDS 2001), so limits alone would forecast waits
+that are many times too long. A job that has outlived that half runs for as long again as it has run: run
+times have heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
 
-A job without progress and without a limit is played as one that never ends. So no start is told that rests on
-a guess of its end; one that needs its slots is not told at all.
+A job without progress and without a limit is simulated as one that never ends. So no forecast rests on a
+guess of its end, and a job that needs its slots gets no forecast.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from math import inf
 
 from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
-from minicluster_hub.simulator.course import gets_on_from
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, SimulationStuck, Start, go_on
-from minicluster_hub.simulator.work import Work, real_work
+from minicluster_hub.simulator.replay import (
+    InitialState,
+    SimulatedScheduler,
+    Simulation,
+    SimulationStuck,
+    no_rest,
+)
+from minicluster_hub.simulator.simulated_job import works_from
+from minicluster_hub.simulator.workload import Work, real_work
 
 LIMIT_SHARE = 0.5
-"""Of its time limit that a job is taken to run."""
+"""The share of its time limit that a job is expected to run."""
 
 BOUNDED = frozenset({"fifo", "round_robin", "time_slice", "backfill", "priority"})
-"""Policies under which `latest_starts` holds for 95 of 100 jobs or more (bench/policies/forecast.py); under
-the others jobs that come later go before too often."""
+"""Policies under which `latest_starts` holds for 95 of 100 jobs or more (bench/policies/forecast.py). Under
+the others, jobs that arrive later overtake too often."""
 
 _STILL_S = 3600.0
-"""So long it looks on while no job runs whose end is known: a policy may let jobs take turns for ever."""
+"""The forecast ends after so long without a running job whose end is known: jobs may take turns for ever."""
 
 _OVERDUE_SHARE = 0.1
-"""A job that should have ended goes on for this share of the time that it has run."""
+"""A job that should have ended runs on for this share of the time that it has run."""
 
 
 def forecast(
@@ -44,28 +50,28 @@ def forecast(
     *,
     limit_share: float = LIMIT_SHARE,
     most_moments: int = 5_000,
-    rest: Callable[[], None] = go_on,
+    rest: Callable[[], None] = no_rest,
 ) -> Mapping[int, float]:
-    """Return when each waiting job is expected to start. Of those that are missing nothing can be said.
+    """Return when waiting jobs are expected to start. Jobs without a forecast are missing.
 
-    limit_share: of its time limit that a job of unknown progress is taken to run.
-    most_moments: at which something happens until it stops looking ahead; each costs a plan.
-    rest: called after each plan, for whoever computes beside others.
+    limit_share: share of its time limit that a job of unknown progress is expected to run.
+    most_moments: events after which the forecast ends; each costs a plan.
+    rest: called after each plan, so that other threads get the processor.
     """
     scheduler = SimulatedScheduler(snapshot.topology, policy, placement, model or Model(), rest=rest)
-    start = Start(snapshot.obtainable(), snapshot.now, snapshot.servers, snapshot.usage)
+    start = InitialState(snapshot.obtainable(), snapshot.now, snapshot.servers, snapshot.usage)
     works = [_work(job, snapshot.now, scheduler, limit_share) for job in snapshot.jobs]
-    simulation = Simulation(scheduler, start, works)
+    simulation = Simulation(scheduler, works, start)
     return dict(_starts(simulation, {job.job_id for job in snapshot.waiting}, most_moments))
 
 
 def latest_starts(
-    snapshot: Snapshot, policy: Policy, placement: Placement, rest: Callable[[], None] = go_on
+    snapshot: Snapshot, policy: Policy, placement: Placement, rest: Callable[[], None] = no_rest
 ) -> Mapping[int, float]:
     """Return by when waiting jobs start even if all jobs run to their time limits.
 
-    Of those before which a job without a limit goes, and of all while such a one runs, nothing can be said.
-    Jobs that come later may go before them where the policy allows it.
+    Nothing can be said of jobs behind one without a limit, nor of any job while one without a limit runs.
+    Where the policy allows it, jobs that arrive later may overtake.
     """
     if any(job.time_limit_s is None for job in snapshot.running):
         return {}
@@ -85,22 +91,22 @@ def _starts(simulation: Simulation, waiting: set[int], moments: int) -> Iterator
             simulation.advance()
         except SimulationStuck:
             return
-        started = [job_id for job_id, course in simulation.courses.items() if course.started_at is not None]
+        started = [job_id for job_id, job in simulation.jobs.items() if job.started_at is not None]
         yield from ((job_id, simulation.now) for job_id in sorted(waiting.intersection(started)))
         waiting.difference_update(started)
-        if any(course.ends_at < inf for course in simulation.courses.values()):
+        if any(job.ends_at < inf for job in simulation.jobs.values()):
             look_until = simulation.now + _STILL_S
 
 
 def _work(job: JobView, now: float, scheduler: SimulatedScheduler, limit_share: float) -> Work:
-    """Return a job as it is now; what is left is told as of the moment when it got its places."""
+    """Return the work of a job as it is now; what is left is counted from when it got its slots."""
     work = real_work(job, job.min_chunks, 0.0, scheduler.topology, scheduler.model)
     if not job.runs:
         has_run_s = job.attained_slot_s / (job.min_chunks * job.chunk_slots)
         guess_s = _runs_on_s(job, has_run_s, limit_share)
         return replace(work, left_s=guess_s if job.remaining_s is None else job.remaining_s)
     rate = work.speeds.rate(count_slots(job.places), len(job.places))
-    done_s = rate * max(0.0, now - gets_on_from(job))
+    done_s = rate * max(0.0, now - works_from(job))
     if job.remaining_s is None:
         left_s = rate * _runs_on_s(job, job.attained(now) / count_slots(job.places), limit_share)
     else:
@@ -111,7 +117,7 @@ def _work(job: JobView, now: float, scheduler: SimulatedScheduler, limit_share: 
 
 
 def _runs_on_s(job: JobView, has_run_s: float, limit_share: float) -> float:
-    """Return how much longer a job of unknown progress runs that has run so long; inf: nobody knows."""
+    """Return how much longer a job of unknown progress runs; inf if it has no time limit."""
     if job.time_limit_s is None:
         return inf
     likely_s = limit_share * job.time_limit_s

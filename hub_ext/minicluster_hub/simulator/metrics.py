@@ -1,14 +1,14 @@
-"""What a replay was good for, in figures; and their mean and spread over several."""
+"""The figures of a replay, and their mean and spread over several replays."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, median, stdev
 
-from minicluster_hub.simulator.course import Outcome
+from minicluster_hub.simulator.simulated_job import Outcome
 
 UNITS: Mapping[str, str] = {
     "average_s": "completion time (end minus submission), average",
@@ -18,8 +18,8 @@ UNITS: Mapping[str, str] = {
     "jain_sizes": "Jain's index of what the jobs of each size had (all their durations alone / all their "
     "completion times): 1 if small and large ones were slowed down alike",
     "jain_owners": "the same of each owner's jobs",
-    "longest_wait_s": "longest wait of a job at a stretch",
-    "restarts": "changes of places per job",
+    "longest_wait_s": "longest wait of a job without a break",
+    "restarts": "changes of slots per job",
     "crossed": "share of the time with slots that jobs were on several nodes",
     "needless": "share of the time with slots that jobs were on more nodes than so many slots need",
     "network_bytes": "bytes between nodes",
@@ -28,8 +28,8 @@ UNITS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
-    """Of one replay; UNITS says what each is."""
+class ReplayMetrics:
+    """The figures of one replay; UNITS says what each is."""
 
     average_s: float
     median_s: float
@@ -45,12 +45,12 @@ class Metrics:
     busy: float
 
 
-def measure(outcomes: Sequence[Outcome], slots: int) -> Metrics:
+def measure(outcomes: Sequence[Outcome], slots: int) -> ReplayMetrics:
     """Return the figures of a replay of at least one job on a cluster with that many slots."""
     completions = sorted(outcome.completion_s for outcome in outcomes)
     makespan_s = max(job.ended_at for job in outcomes) - min(job.submitted_at for job in outcomes)
     held_s = sum(job.held_s for job in outcomes)
-    return Metrics(
+    return ReplayMetrics(
         average_s=fmean(completions),
         median_s=median(completions),
         p99_s=completions[ceil(0.99 * len(completions)) - 1],
@@ -67,7 +67,7 @@ def measure(outcomes: Sequence[Outcome], slots: int) -> Metrics:
 
 
 def _evenness(outcomes: Iterable[Outcome], group: Callable[[Outcome], Hashable]) -> float:
-    """Return how alike the groups were slowed down. A mean of ratios would tell of the shortest jobs only."""
+    """Return how evenly the groups were slowed down. A mean of ratios would show the shortest jobs only."""
     alone_s: dict[Hashable, float] = defaultdict(float)
     taken_s: dict[Hashable, float] = defaultdict(float)
     for job in outcomes:
@@ -83,18 +83,17 @@ def jain(shares: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """`spread`: standard deviation over the runs, 0 of one."""
+class MeanSpread:
+    """spread: standard deviation over the replays, 0 of a single one."""
 
     mean: float
     spread: float
 
 
-def over_runs(runs: Sequence[Metrics]) -> dict[str, Spread]:
+def over_runs(runs: Sequence[ReplayMetrics]) -> dict[str, MeanSpread]:
     """Return mean and spread of each figure."""
-    columns = [asdict(run) for run in runs]
-    return {name: _spread([column[name] for column in columns]) for name in UNITS}
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else 0.0)
+    values = {name: [getattr(run, name) for run in runs] for name in UNITS}
+    return {
+        name: MeanSpread(fmean(found), stdev(found) if len(found) > 1 else 0.0)
+        for name, found in values.items()
+    }

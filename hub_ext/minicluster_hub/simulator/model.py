@@ -1,4 +1,4 @@
-"""What the simulator assumes of jobs and machines; nothing of it is hidden from who reads the results."""
+"""What the simulator assumes of jobs and machines. Results are shown with these assumptions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ DAY_S = 86_400.0
 class Model:
     """The assumptions that are numbers.
 
-    restart_s: no work is done for so long after each change of a job's places; nothing else is lost.
-    min_run_s: how long a job keeps what it has got before it may be moved.
+    restart_s: after each change of its slots, a job does no work for so long; it loses nothing else.
+    min_run_s: how long a job keeps its slots before it may be moved.
     exponent: k slots are k^exponent times as fast as one.
-    cross_node_efficiency: speed of a job on several nodes, as a share of what it has on one.
-    least_share, most_times: an elastic job does with so little of the slots that it asked for, at least one,
-        and has use for so many times as many.
-    adapts: jobs whose profiles tell how adapt their batch size to what an elastic policy gives them.
-    half_life_s: in which an owner's use counts half.
+    cross_node_efficiency: speed of a job on several nodes, as a share of its speed on one.
+    least_share: fewest slots that an elastic job runs on, as a share of those it asked for; one at least.
+    most_times: most slots that an elastic job can use, in times those it asked for.
+    adapts: jobs with a measured profile adapt their batch size to the slots that an elastic policy gives
+        them.
+    half_life_s: after so long, an owner's use counts half.
     """
 
     restart_s: float = 30.0
@@ -34,7 +35,7 @@ class Model:
 
     def stated(self) -> Iterator[str]:
         """Yield the assumptions in words."""
-        yield f"a change of places costs {self.restart_s:g} s and no work; the first start costs nothing"
+        yield f"a change of slots costs {self.restart_s:g} s and no work; the first start costs nothing"
         if self.min_run_s:
             yield f"a job that got slots keeps them for {self.min_run_s:g} s"
         yield f"k slots are k^{self.exponent:g} times as fast as one, where there is no measured profile"
@@ -54,7 +55,7 @@ class Model:
 class Speeds(Protocol):
     """How fast a job is: 1 is the speed at which its duration was measured.
 
-    most_slots: that it can use; None: nobody knows.
+    most_slots: the most that it can use, None if that is not known.
     """
 
     @property
@@ -65,7 +66,7 @@ class Speeds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """slots^exponent, less on several nodes; `slots` on `nodes` is what the duration was measured on."""
+    """slots^exponent, less on several nodes. slots, nodes: what the duration was measured on."""
 
     slots: int
     nodes: int

@@ -1,71 +1,66 @@
-"""What other policies would have done with the jobs that really were, by the simulator.
+"""What other policies would have done with the service's past jobs.
 
-It assumes that the cluster was empty when the first of them came, and its model of what a job has from more
-slots, or loses by a restart.
+The replay assumes that the cluster was empty when the first job arrived, and what the model says of speeds
+and restarts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from minicluster_hub.jobs.records import JobRecord, UseRecord
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
-from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
-from minicluster_hub.simulator.course import Outcome
-from minicluster_hub.simulator.metrics import Metrics, measure
+from minicluster_hub.scheduling.base import JobView, Topology
+from minicluster_hub.simulator.metrics import ReplayMetrics, measure
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
-from minicluster_hub.simulator.work import Work, real_work
+from minicluster_hub.simulator.replay import SimulatedScheduler, all_free, simulate
+from minicluster_hub.simulator.simulated_job import Outcome
+from minicluster_hub.simulator.workload import real_work
 
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job that has run. `chunks`: that it ran on, for `ran_s` in all; it asked for `least` to `most`."""
+    """A job that has run. view: at its submission. chunks: how many it ran on, for `ran_s` in all."""
 
-    job_id: int
-    owner: str
-    submitted_at: float
+    view: JobView
     started_at: float
     ended_at: float
     ran_s: float
     chunks: int
-    least: int
-    most: int
-    chunk_slots: int = 1
-    scatter: bool = True
-    group: str = ""
-    priority: int = NORMAL_PRIORITY
-    time_limit_s: float | None = None
-    gradient_bytes: int = 0
 
 
 def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
-    """Return the jobs that ran at all and that this cluster can run, in the order of their arrival."""
-    room = FreeSlots({node: range(count) for node, count in topology.slots.items()})
+    """Return the jobs that did run and that fit on this cluster, in the order of their arrival."""
+    room = all_free(topology)
     fitting = [
         job
         for job in history
-        if job.ran_s > 0 and job.least <= room.most_chunks(job.chunk_slots, scatter=job.scatter)
+        if job.ran_s > 0
+        and job.view.min_chunks <= room.most_chunks(job.view.chunk_slots, scatter=job.view.scatter)
     ]
-    return sorted(fitting, key=lambda job: (job.submitted_at, job.job_id))
+    return sorted(fitting, key=lambda job: (job.view.submitted_at, job.view.job_id))
 
 
-def really(jobs: Sequence[PastJob], topology: Topology) -> Metrics:
-    """Return the figures of what really was, of at least one job; of the network nothing is known."""
+def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
+    """Return the figures of what really happened to one or more jobs; bytes on the network are not known."""
     return measure([_outcome(job) for job in jobs], sum(topology.slots.values()))
 
 
-def shadow(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> Metrics:
-    """Return those of the same jobs, comparable ones, under other rules. Raises SimulationStuck."""
-    replay = simulate([_past_work(job, scheduler) for job in jobs], scheduler)
+def what_if(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> ReplayMetrics:
+    """Return the figures that these (comparable) jobs would have had. Raises SimulationStuck."""
+    topology, model = scheduler.topology, scheduler.model
+    views = (replace(job.view, move_s=model.restart_s) for job in jobs)
+    works = [
+        real_work(view, job.chunks, job.ran_s, topology, model) for view, job in zip(views, jobs, strict=True)
+    ]
+    replay = simulate(works, scheduler)
     return measure(replay.outcomes, sum(scheduler.topology.slots.values()))
 
 
 def assumed(model: Model) -> Iterator[str]:
-    """Yield what all this supposes, in words."""
-    yield "the cluster was empty when the first of these jobs came, and had the nodes that are up now"
+    """Yield the assumptions in words."""
+    yield "the cluster was empty when the first of these jobs arrived, and had the nodes that are up now"
     yield f"every job can be moved, at the cost of {model.restart_s:g} s"
     yield f"a job that got slots keeps them for {model.min_run_s:g} s at least"
     yield f"k slots are k^{model.exponent:g} times as fast as one"
@@ -74,52 +69,28 @@ def assumed(model: Model) -> Iterator[str]:
     yield "notebook servers, and jobs that are not over yet, held nothing; quotas held back nobody"
 
 
-def _past_work(job: PastJob, scheduler: SimulatedScheduler) -> Work:
-    view = JobView(
-        job_id=job.job_id,
-        owner=job.owner,
-        submitted_at=job.submitted_at,
-        min_chunks=job.least,
-        max_chunks=job.most,
-        chunk_slots=job.chunk_slots,
-        scatter=job.scatter,
-        group=job.group,
-        priority=job.priority,
-        since=job.submitted_at,
-        time_limit_s=job.time_limit_s,
-        steady_until=-inf,
-        gradient_bytes=job.gradient_bytes,
-        move_s=scheduler.model.restart_s,
-    )
-    return real_work(view, job.chunks, job.ran_s, scheduler.topology, scheduler.model)
-
-
 def _outcome(job: PastJob) -> Outcome:
-    slots = job.chunks * job.chunk_slots
-    crossed_s = job.ran_s if job.scatter and job.chunks > 1 else 0.0
+    view, slots = job.view, job.chunks * job.view.chunk_slots
     return Outcome(
-        job_id=job.job_id,
-        owner=job.owner,
+        job_id=view.job_id,
+        owner=view.owner,
         slots=slots,
-        submitted_at=job.submitted_at,
+        submitted_at=view.submitted_at,
         started_at=job.started_at,
         ended_at=job.ended_at,
         alone_s=job.ran_s,
         held_s=job.ran_s,
-        crossed_s=crossed_s,
+        crossed_s=job.ran_s if view.scatter and job.chunks > 1 else 0.0,
         needless_s=0.0,
         slot_s=job.ran_s * slots,
-        longest_wait_s=job.started_at - job.submitted_at,
+        longest_wait_s=job.started_at - view.submitted_at,
         restarts=0,
         network_bytes=0.0,
     )
 
 
-# Jobs that were, from what is kept of them: who held slots when.
-
-
 def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterator[PastJob]:
-    """Yield the jobs that are over and had slots."""
+    """Yield the jobs that have ended and had slots, from their records and from who held slots when."""
     by_job: dict[int, list[tuple[UseRecord, float]]] = {}
     for use in uses:
         if use.job_id is not None and use.ended_at is not None and use.ended_at > use.began_at:
@@ -130,27 +101,26 @@ def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterat
 
 
 def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord, float]]) -> PastJob:
-    """Return one that had a changing number of nodes as if it had had the usual one all the time."""
+    """Return a job whose number of nodes changed as if it had had the average number all the time."""
     spec = record.spec
     least, most = (spec.chunks.min, spec.chunks.max) if spec.chunks else (1, 1)
     chunk_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node
     held_s = _union_s([(use.began_at, end) for use, end in uses])
     chunks = max(least, min(most, round(chunk_s / held_s)))
-    return PastJob(
+    view = JobView(
         job_id=record.id,
         owner=record.owner,
         submitted_at=record.created_at,
-        started_at=min(use.began_at for use, _ in uses),
-        ended_at=ended_at,
-        ran_s=chunk_s / chunks,
-        chunks=chunks,
-        least=least,
-        most=most,
+        min_chunks=least,
+        max_chunks=most,
         chunk_slots=spec.slots_per_node,
         scatter=spec.slots is None,
         priority=spec.priority,
+        since=record.created_at,
         time_limit_s=spec.timeout_s,
+        steady_until=-inf,
     )
+    return PastJob(view, min(use.began_at for use, _ in uses), ended_at, chunk_s / chunks, chunks)
 
 
 def _union_s(intervals: Sequence[tuple[float, float]]) -> float:

@@ -1,1 +1,2 @@
-"""What is on the service's disk: logs, blobs, artifacts, and for how long and for whom."""
+"""The files on the service's disk: blobs and logs, how long they are kept, and how much each user may
+keep."""

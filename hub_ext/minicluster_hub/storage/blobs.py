@@ -1,6 +1,6 @@
-"""Blobs on disk by their SHA-256: payloads and results, which the service never opens.
+"""Blobs on disk by their SHA-256: payloads, results and jobs' files, which the service never opens.
 
-A file has its name only once all of it is there and its hash is right.
+A file gets its name only when all of it is there and its hash is right.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from minicluster.wire import BlobInfo
 from minicluster_hub.support.disk_errors import NotKept
+
+if TYPE_CHECKING:
+    from minicluster_hub.store import Store
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
@@ -32,7 +35,7 @@ class BlobError(Exception):
 
 
 class BlobDamaged(BlobError):
-    """What came is not what its name says."""
+    """The content does not have the hash that it is named by."""
 
 
 class BlobNameWrong(BlobError):
@@ -47,9 +50,9 @@ class BlobNotKept(NotKept, BlobError):
 
 
 class BlobWriter:
-    """A blob on its way in. As a context it commits at the block's end, or discards on an error.
+    """Writes a blob. As a context it commits at the block's end, or discards on an error.
 
-    `size_bytes` is what was written so far.
+    size_bytes: written so far.
     """
 
     def __init__(self, target: Path, incoming: Path, sha256: str, naming: threading.Lock) -> None:
@@ -60,7 +63,7 @@ class BlobWriter:
         self._hash = hashlib.sha256()
         try:
             incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # mkstemp: for the service's user only, and a name of its own for each upload.
+            # mkstemp: readable for the service's user only, and another name for each upload.
             descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:16]}-", dir=incoming)
         except OSError as error:
             raise self._not_kept(error) from error
@@ -68,7 +71,7 @@ class BlobWriter:
         self._file = os.fdopen(descriptor, "wb")
 
     def write(self, data: bytes) -> None:
-        """Take the next bytes. Raises BlobNotKept."""
+        """Write the next bytes. Raises BlobNotKept."""
         try:
             self._file.write(data)
         except OSError as error:
@@ -77,10 +80,10 @@ class BlobWriter:
         self.size_bytes += len(data)
 
     def commit(self) -> Path:
-        """Check the hash, put the blob on the disk for good and return its path.
+        """Check the hash, sync the blob to the disk, name it and return its path.
 
-        Waits for the disk: a large one belongs in a thread. Raises BlobDamaged, BlobNotKept, with
-        nothing left behind.
+        It blocks on the disk: commit a large blob in a thread. Raises BlobDamaged, BlobNotKept, with nothing
+        left behind.
         """
         try:
             self._check()
@@ -97,8 +100,8 @@ class BlobWriter:
         return self._target
 
     def discard(self) -> None:
-        """Drop what was written and not committed. Again is no harm."""
-        with suppress(OSError):  # a full disk refuses the last buffer; the file goes anyway
+        """Remove what was written and not committed; can be repeated."""
+        with suppress(OSError):  # a full disk refuses the last buffer; the file is removed anyway
             self._file.close()
         self._path.unlink(missing_ok=True)
 
@@ -130,50 +133,50 @@ class BlobFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # So that no blob that just came again is removed as an old one.
+        # Held while a blob is named, so that one that just came again is not removed as an old one.
         self._naming = threading.Lock()
 
     def path(self, sha256: str) -> Path:
-        """Return where a blob is, or would be. Raises BlobNameWrong."""
+        """Return the path of a blob, whether it is there or not. Raises BlobNameWrong."""
         if not _SHA256.fullmatch(sha256):
             raise BlobNameWrong(sha256)
         return self._root / sha256[:2] / sha256
 
     def of_job(self, job_id: int) -> BlobFiles:
-        """Return the files that one job alone has: its snapshots."""
+        """Return the blobs of one job alone: its snapshots."""
         return BlobFiles(self._root / _JOBS / str(job_id))
 
     def remove_own(self, job_id: int) -> None:
-        """Delete the files that one job alone has."""
+        """Delete the blobs of one job alone."""
         shutil.rmtree(self._root / _JOBS / str(job_id), ignore_errors=True)
 
     def output_of(self, job_id: int) -> BlobFiles:
-        """Return the files that a job left in its output folder."""
+        """Return the blobs of a job's output folder."""
         return BlobFiles(self._root / _OUTPUT / str(job_id))
 
     def remove_output(self, job_id: int) -> None:
         shutil.rmtree(self._root / _OUTPUT / str(job_id), ignore_errors=True)
 
     def outputs(self) -> list[int]:
-        """Return the ids of the jobs of whose output folders there are files."""
+        """Return the ids of the jobs with files of their output folders."""
         return sorted(int(path.name) for path in (self._root / _OUTPUT).glob("*"))
 
     def jobs(self) -> list[int]:
-        """Return the ids of the jobs that have files of their own."""
+        """Return the ids of the jobs with blobs of their own."""
         return sorted(int(path.name) for path in (self._root / _JOBS).glob("*"))
 
     def remove(self, sha256: str) -> None:
-        """Delete a blob. Who reads it meanwhile reads on."""
+        """Delete a blob. Whoever has it open can read it to its end."""
         self.path(sha256).unlink(missing_ok=True)
 
     def older_than(self, age_s: float) -> list[str]:
-        """Return the blobs that came before that."""
+        """Return the blobs that came more than `age_s` ago."""
         before = time.time() - age_s
         there = (path for path in self._root.glob("??/*") if _SHA256.fullmatch(path.name))
         return [path.name for path in there if path.stat().st_mtime < before]
 
     def remove_old(self, blobs: Iterable[str], age_s: float) -> None:
-        """Delete these blobs, but those that have come again since."""
+        """Delete these blobs, except those that have come again since."""
         before = time.time() - age_s
         for path in map(self.path, blobs):
             with self._naming, suppress(FileNotFoundError):
@@ -188,18 +191,18 @@ class BlobFiles:
             return None
 
     def writer(self, sha256: str) -> BlobWriter:
-        """Return a writer for this blob. Several for the same one do not disturb each other."""
+        """Return a writer for this blob. Several may write the same blob at once."""
         return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming)
 
     def keep(self, data: bytes) -> BlobInfo:
-        """Keep a small blob. Waits for the disk. Raises BlobNotKept."""
+        """Write a small blob; it blocks on the disk. Raises BlobNotKept."""
         info = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
         with self.writer(info.sha256) as writer:
             writer.write(data)
         return info
 
     def sweep(self) -> None:
-        """Delete what uploads left that were cut by a kill; for the service's start."""
+        """Delete the remains of uploads that a kill interrupted; for the service's start."""
         for path in (self._root / _INCOMING).glob("*"):
             path.unlink(missing_ok=True)
         for job_id in self.jobs():
@@ -208,8 +211,18 @@ class BlobFiles:
             self.output_of(job_id).sweep()
 
 
+def artifact_file(store: Store, blobs: BlobFiles, job_id: int, path: str) -> Path | None:
+    """Return the file that a job wrote as `path` of its output folder; None if there is none.
+
+    If several tasks of the job wrote it, return that of the first.
+    """
+    found = store.artifacts.find(job_id, path)
+    file = None if found is None else blobs.output_of(job_id).path(found.sha256)
+    return file if file is not None and file.is_file() else None
+
+
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut."""
+    """Make a rename survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

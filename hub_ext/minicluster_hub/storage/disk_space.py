@@ -1,4 +1,4 @@
-"""How much of the disk is left, and whether more may be written: some of it is kept for the database."""
+"""How much of the disk is left. A part of it is reserved for the database."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_FILES = 10_000
 
 
 class DiskReserved(NotKept):
-    """What is left of the disk is for the database; it can be sent again when there is room."""
+    """The rest of the disk is reserved for the database. The upload can be repeated when there is room."""
 
     def __init__(self, folder: Path, left: str) -> None:
         super().__init__(
@@ -24,17 +24,17 @@ class DiskReserved(NotKept):
 
 
 @dataclass(frozen=True)
-class Room:
-    """reserve_bytes: left free, but a twentieth of the disk at most; 0: nothing is, nor of the inodes."""
+class DiskSpace:
+    """reserve_bytes: kept free, but a twentieth of the disk at most; 0: neither bytes nor inodes are."""
 
     folder: Path
     reserve_bytes: int = 0
 
     def check(self, size_bytes: int, *, small: bool = False) -> None:
-        """Raise DiskReserved where so much more would leave less than the reserve.
+        """Raise DiskReserved if so much more would leave less than the reserve.
 
-        small: what is small and waited for (a result, output) may have half of the reserve, no more, or many
-        of them would have it all.
+        small: something small that is waited for (a result, output); it may use half of the reserve, so that
+        many of them cannot use all of it.
         """
         if not self.reserve_bytes:
             return
@@ -42,11 +42,11 @@ class Room:
         free, least = disk.f_bavail * disk.f_frsize, self._least_bytes(disk) // part
         if free - size_bytes < least:
             raise DiskReserved(self.folder, f"{free} bytes")
-        # Some file systems have as many inodes as they like, and tell 0.
+        # File systems without a fixed number of inodes report 0.
         if disk.f_files and disk.f_favail < min(_MOST_FILES, disk.f_files // _SHARE) // part:
             raise DiskReserved(self.folder, f"{disk.f_favail} inodes")
 
-    def told(self) -> DiskRoom:
+    def report(self) -> DiskRoom:
         disk = os.statvfs(self.folder)
         return DiskRoom(
             free_bytes=disk.f_bavail * disk.f_frsize,

@@ -1,7 +1,7 @@
 """The output of jobs: append-only files, read by offset, one for each stream of each attempt.
 
-A file's size is the only truth about what is kept, so nothing is lost or doubled by a restart of
-the service or a message that comes twice.
+Only a file's size says what is kept, so a restart of the service or a repeated message neither loses nor
+doubles anything.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class LogError(Exception):
 
 
 class StreamUnknown(LogError):
-    """A stream's name that no agent uses; it never becomes a path."""
+    """No agent uses a stream of that name; it never becomes a path."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(f"there is no stream {stream!r}; streams are rank-N, display-N, records and agent-N")
 
 
 class LogNotKept(NotKept, LogError):
-    """The disk did not take some output. The agent has it still and sends it again."""
+    """The disk did not take some output. The agent still has it, and sends it again."""
 
 
 class JobLogs:
     """All streams under one folder: JOB/ATTEMPT/STREAM.log, with the attempt's number, not its id.
 
-    `changes` rings with the job's id for each append. For the service's one event loop.
-    limit_bytes: of one stream. What comes after it is taken and not kept: the file grows by a hole,
-    so that its size stays the truth about what need not be sent again. A stream that is cut has its own,
-    lower limit, in a file beside it.
+    `changes` notifies of each append by the job's id. To be used in the service's event loop only.
+    limit_bytes: of one stream. Output beyond it is accepted and dropped: the file grows by a hole, so that
+    its size still says what need not be sent again. A stream that was cut has a lower limit, in a file beside
+    it.
     """
 
     def __init__(self, root: Path, limit_bytes: int = NO_LIMIT) -> None:
@@ -60,9 +60,9 @@ class JobLogs:
         self._seen: dict[tuple[int, int], tuple[float, Mapping[str, int]]] = {}
 
     def append(self, job_id: int, attempt: int, stream: str, offset: int, data: bytes) -> int:
-        """Keep what is new of `data`, whose first byte is the stream's byte `offset`; return the size.
+        """Append what is new of `data`, which begins at the stream's byte `offset`; return the stream's size.
 
-        Data beyond the end would leave a gap: nothing of it is kept. Raises LogNotKept.
+        Data that begins beyond the end is dropped: it would leave a gap. Raises LogNotKept.
         """
         path = self._path(job_id, attempt, stream)
         limit, cost = self._limit(path), self.cost_bytes(job_id)
@@ -79,7 +79,7 @@ class JobLogs:
         return size
 
     def cut(self, job_id: int, attempt: int, stream: str) -> None:
-        """Keep no more of a stream than there is. Raises LogNotKept."""
+        """Drop all later output of a stream. Raises LogNotKept."""
         path = self._path(job_id, attempt, stream)
         try:
             size = path.stat().st_size if path.exists() else 0
@@ -94,7 +94,7 @@ class JobLogs:
         return self._limit(self._path(job_id, attempt, stream)) < self.limit_bytes
 
     def cost_bytes(self, job_id: int) -> int:
-        """Return what a job's output counts on the disk, each file with 4 KB at least."""
+        """Return what a job's output counts for the quota: each file 4 KB at least."""
         if job_id not in self._costs:
             if len(self._costs) >= _REMEMBERED:
                 self._costs.clear()
@@ -111,7 +111,7 @@ class JobLogs:
             return 0
 
     def sizes(self, job_id: int, attempt: int) -> dict[str, int]:
-        """Return how many bytes of each stream of an attempt were taken, by name."""
+        """Return the size of each stream of an attempt by name, with what was dropped at its end."""
         try:
             with os.scandir(self._folder(job_id, attempt)) as entries:
                 logs = (entry for entry in entries if entry.name.endswith(_SUFFIX))
@@ -123,7 +123,7 @@ class JobLogs:
     def readable(self, job_id: int, attempt: int) -> Mapping[str, int]:
         """Return how many bytes of each stream of an attempt can be read, by name.
 
-        Hundreds may follow a job of hundreds of streams: those who ask at the same moment get one answer.
+        Hundreds may follow a job with hundreds of streams: an answer is good for _SAME_MOMENT_S.
         """
         now = time.monotonic()
         self._seen = {key: seen for key, seen in self._seen.items() if now - seen[0] < _SAME_MOMENT_S}
@@ -146,17 +146,17 @@ class JobLogs:
             return b""
 
     def last_records(self, job_id: int, attempt: int) -> bytes:
-        """Return the end of what the first node's ranks logged; its first line may be cut."""
+        """Return the end of the records of the first node's ranks; its first line may be incomplete."""
         begin = max(0, self.size(job_id, attempt, "records") - _RECORDS_BYTES)
         return self.read(job_id, attempt, "records", begin, _RECORDS_BYTES)
 
     def subscribe(
         self, job_id: int, into: Subscription | None = None
     ) -> AbstractAsyncContextManager[Subscription]:
-        """Listen to appends of a job: `async with logs.subscribe(7) as listener: await listener.wait(15)`.
+        """Subscribe to a job's appends: `async with logs.subscribe(7) as appends: await appends.wait(15)`.
 
-        Read after the block was entered; what was appended before does not ring. `into`: a listener
-        of another bell, so that one wait hears both.
+        Read the log after entering the block: earlier appends do not notify. into: a subscription to another
+        notifier, so that one wait covers both.
         """
         return self.changes.listen(job_id, into=into)
 
@@ -170,7 +170,7 @@ class JobLogs:
         self._costs.pop(job_id, None)
 
     def _limit(self, path: Path) -> int:
-        """Return how much of a stream is kept at most."""
+        """Return the most bytes that are kept of a stream."""
         if path not in self._limits:
             if len(self._limits) >= _REMEMBERED:
                 self._limits.clear()
@@ -194,7 +194,7 @@ def _cost(size_bytes: int) -> int:
 
 
 def _append(path: Path, offset: int, data: bytes, limit_bytes: int) -> tuple[int, int]:
-    """Return the file's size before it took what it can, and after."""
+    """Append up to the limit; return the file's size before and after."""
     file = _open(path)
     try:
         size = os.fstat(file).st_size
@@ -214,12 +214,12 @@ def _append(path: Path, offset: int, data: bytes, limit_bytes: int) -> tuple[int
 
 
 def _open(path: Path) -> int:
-    """Open for appending, for the service's user only; the folders are made at the first byte."""
+    """Open for appending, for the service's user only; make the folders if they are missing."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        # `mode` counts for the last folder of a path only.
+        # mkdir's mode is for the last folder of a path only.
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         return os.open(path, flags, 0o600)

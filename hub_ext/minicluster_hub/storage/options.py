@@ -1,4 +1,4 @@
-"""The job service's options of how much users may keep on its disk, and of what it keeps free."""
+"""The options of storage: how much users may keep on the service's disk, and how much it keeps free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minicluster_hub.store import Store
 
 _SHARE_OF_DISK = 4
-"""So no one user can fill the disk, and the lab's others have as much room together as three of them."""
+"""A user may keep a quarter of the disk at most."""
 
 
 class StorageOptions(Configurable):
@@ -41,8 +41,8 @@ class StorageOptions(Configurable):
     ).tag(config=True)
 
     def storage(self, store: Store, quota_gb: Callable[[str], float | None], folder: Path) -> Storage:
-        """Return who counts. quota_gb: an owner's, None: the default."""
-        from minicluster_hub.storage.disk_space import Room
+        """Return the storage quotas. quota_gb: an owner's quota; None: the default."""
+        from minicluster_hub.storage.disk_space import DiskSpace
         from minicluster_hub.storage.quotas import Storage
 
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -53,5 +53,5 @@ class StorageOptions(Configurable):
             quota = quota_gb(owner)
             return default if quota is None else int(quota * GB)
 
-        room = Room(folder, int(self.storage_reserve_gb * GB))
-        return Storage(store.storage, limit_of, room, self.data_limit_bytes)
+        disk = DiskSpace(folder, int(self.storage_reserve_gb * GB))
+        return Storage(store.storage, limit_of, disk, self.data_limit_bytes)

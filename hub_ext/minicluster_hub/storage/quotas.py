@@ -1,6 +1,7 @@
-"""Who may keep how much on the service's disk: counted from the store's rows, refused before it is written.
+"""How much each user may keep on the service's disk: counted from the store's rows, refused before it is
+written.
 
-What is on its way counts from before it comes, so that two uploads at once do not both slip under a limit.
+An upload counts from before its first byte, so that two at once cannot both stay below a limit.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from types import TracebackType
 from typing import Self
 
 from minicluster.wire import FILE_BYTES, KIND_NAMES, StorageKind
-from minicluster_hub.storage.disk_space import Room
+from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.store.storage.storage import StorageRows
 
 _LOOK_BYTES = 16 << 20
 _READING_SHARE = 20
-"""A sum is read again after so many times as long as reading it took: a twentieth of the time at most."""
-_GOOD_S = 60.0
-"""How long a sum is good: rows of jobs grow by what their ranks report."""
+"""A sum is read again after so many times as long as reading it took, so a twentieth of the time at most."""
+_VALID_S = 60.0
+"""How long a sum is valid at least: rows of jobs grow by what their ranks report."""
 _REMEMBERED = 10_000
 _HINT = (
     "`%distribute storage` shows what is largest; `%distribute storage rm JOB` removes what a job that is "
@@ -29,7 +30,7 @@ _HINT = (
 
 
 class OverQuota(Exception):
-    """More than its owner may keep. code: for programs."""
+    """It would be more than its owner may keep. code: for programs."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -37,8 +38,8 @@ class OverQuota(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """used: by kind, when it was read, and what came since; so it is never less than what there is."""
+class _CachedSum:
+    """used: bytes by kind as read from the store, and what came since; so it is never too low."""
 
     used: Counter[StorageKind]
     read_at: float
@@ -46,21 +47,21 @@ class _Known:
 
 
 class Storage:
-    """limit_of: bytes that an owner may keep. data_limit_bytes: of data sets, 0: no limit of their own."""
+    """limit_of: bytes that an owner may keep. data_limit_bytes: the same of data sets; 0: no extra limit."""
 
     def __init__(
-        self, rows: StorageRows, limit_of: Callable[[str], int], room: Room, data_limit_bytes: int = 0
+        self, rows: StorageRows, limit_of: Callable[[str], int], disk: DiskSpace, data_limit_bytes: int = 0
     ) -> None:
-        self.room = room
+        self.disk = disk
         self.limit_of = limit_of
         self._rows = rows
         self._data_limit_bytes = data_limit_bytes
-        self._known: dict[str, _Known] = {}
+        self._sums: dict[str, _CachedSum] = {}
         self._coming: dict[str, Counter[StorageKind]] = {}
         self._files: Counter[str] = Counter()
         self._outputs: dict[int, int] = {}
         self.unwritten_bytes = 0
-        """Of all files on their way, what is not on the disk yet; for reservations."""
+        """Bytes of all uploads that are not on the disk yet; only UploadReservation changes it."""
 
     def reserve(
         self,
@@ -71,28 +72,28 @@ class Storage:
         *,
         new: bool = True,
         small: bool = False,
-    ) -> Reservation:
-        """Keep room for a file while it comes. Raises OverQuota, DiskReserved.
+    ) -> UploadReservation:
+        """Reserve room for a file that is to be uploaded. Raises OverQuota, DiskReserved.
 
-        new: the owner does not have it yet. small: as in Room.check.
+        new: the owner does not have it yet. small: as in DiskSpace.check.
         """
-        self.room.check(self.unwritten_bytes + size_bytes, small=small)
+        self.disk.check(self.unwritten_bytes + size_bytes, small=small)
         self.check(owner, kind, cost(size_bytes) if new else 0)
-        return Reservation(self, owner, kind, size_bytes, sha256, small=small)
+        return UploadReservation(self, owner, kind, size_bytes, sha256, small=small)
 
     def check(self, owner: str, kind: StorageKind, more_bytes: int, what: str = "") -> None:
-        """Raise OverQuota where so much more is too much."""
+        """Raise OverQuota if the owner may not keep so much more."""
         if not self._over(owner, kind, more_bytes):
             return
-        known = self._known[owner]
-        if time.monotonic() - known.read_at > _READING_SHARE * known.took_s:
+        cached = self._sums[owner]
+        if time.monotonic() - cached.read_at > _READING_SHARE * cached.took_s:
             self.forget(owner)
         if code := self._over(owner, kind, more_bytes):
-            raise OverQuota(code, self._told(code, owner, kind, more_bytes))
+            raise OverQuota(code, self._message(code, owner, kind, more_bytes))
 
     def counts_output(self, job_id: int, size_bytes: int) -> bool:
-        """Tell whether a job's output counts for so much already. Raises DiskReserved."""
-        self.room.check(self.unwritten_bytes, small=True)
+        """Return whether the job's output is counted with so many bytes already. Raises DiskReserved."""
+        self.disk.check(self.unwritten_bytes, small=True)
         if job_id not in self._outputs:
             if len(self._outputs) >= _REMEMBERED:
                 self._outputs.clear()
@@ -100,9 +101,9 @@ class Storage:
         return size_bytes <= self._outputs[job_id]
 
     def keep_output(self, owner: str, job_id: int, size_bytes: int) -> None:
-        """Count a job's output for so much. Raises OverQuota.
+        """Count a job's output with so many bytes. Raises OverQuota.
 
-        In steps of an eighth: a line that is printed costs no transaction.
+        It counts in steps of an eighth, so that not each printed line costs a transaction.
         """
         counted, rounded = self._rows.output_bytes(job_id), _rounded_up(size_bytes)
         self.check(owner, StorageKind.OUTPUT, rounded - counted)
@@ -111,33 +112,33 @@ class Storage:
         self._outputs[job_id] = rounded
 
     def measure_outputs(self, job_ids: Sequence[int], measure: Callable[[int], int]) -> None:
-        """Count the output of those of these jobs of which it was never counted: of an earlier release."""
+        """Count the output of those of these jobs whose output was never counted, by an earlier release."""
         for job_id, owner in self._rows.uncounted_outputs(job_ids).items():
             self._rows.set_output(owner, job_id, measure(job_id))
 
     def coming_bytes(self, owner: str) -> int:
-        """Return how much of an owner's is on its way."""
+        """Return the bytes of an owner's uploads."""
         return self._coming.get(owner, Counter()).total()
 
     def is_coming(self, sha256: str) -> bool:
-        """Tell whether a file is on its way, or came and does not count yet: it must not be removed."""
+        """Return whether a file is being uploaded, or has no row yet: it must not be removed."""
         return self._files[sha256] > 0
 
     def forget(self, owner: str) -> None:
-        """Count anew what an owner has: something was removed."""
-        self._known.pop(owner, None)
+        """Read an owner's sum again: something was removed."""
+        self._sums.pop(owner, None)
 
     def forget_known(self) -> None:
-        """Count everything anew: another service may have written until now."""
-        self._known.clear()
+        """Read all sums again: another service may have written until now."""
+        self._sums.clear()
 
     def came(self, owner: str, kind: StorageKind, size_bytes: int) -> None:
-        """Take it that so much more has its rows."""
-        if owner in self._known:
-            self._known[owner].used[kind] += size_bytes
+        """Add bytes that have their rows now."""
+        if owner in self._sums:
+            self._sums[owner].used[kind] += size_bytes
 
     def on_its_way(self, owner: str, kind: StorageKind, more_bytes: int, sha256: str, files: int) -> None:
-        """Count more, or less, as on its way; for reservations."""
+        """Count more, or fewer, bytes as being uploaded; for UploadReservation only."""
         coming = self._coming.setdefault(owner, Counter())
         coming[kind] += more_bytes
         self._files[sha256] += files
@@ -154,29 +155,31 @@ class Storage:
         return "data_limit" if data and used[kind] + more_bytes > data else ""
 
     def _used(self, owner: str) -> Counter[StorageKind]:
-        known = self._known.get(owner)
-        if known is None or time.monotonic() - known.read_at > max(_GOOD_S, _READING_SHARE * known.took_s):
+        cached = self._sums.get(owner)
+        if cached is None or time.monotonic() - cached.read_at > max(
+            _VALID_S, _READING_SHARE * cached.took_s
+        ):
             began = time.monotonic()
             uses = self._rows.used(owner)
             ended = time.monotonic()
             used = Counter({kind: use.size_bytes for kind, use in uses.items()})
-            self._known[owner] = _Known(used, ended, ended - began)
-        return self._known[owner].used
+            self._sums[owner] = _CachedSum(used, ended, ended - began)
+        return self._sums[owner].used
 
-    def _told(self, code: str, owner: str, kind: StorageKind, more_bytes: int) -> str:
+    def _message(self, code: str, owner: str, kind: StorageKind, more_bytes: int) -> str:
         coming, used = self._coming.get(owner, Counter()), self._used(owner)
-        limit = f"your storage quota of {told_size(self.limit_of(owner))}"
-        have = f"{told_size(used.total())} are used ({_by_kind(used)})"
+        limit = f"your storage quota of {size_text(self.limit_of(owner))}"
+        have = f"{size_text(used.total())} are used ({_by_kind(used)})"
         if code == "data_limit":
-            limit = f"this cluster's limit of {told_size(self._data_limit_bytes)}"
-            have = f"{told_size(used[kind])} are used"
-        more = f"{told_size(more_bytes)} more of {KIND_NAMES[kind]}"
-        way = f", and {told_size(coming.total())} are on their way" if coming.total() else ""
+            limit = f"this cluster's limit of {size_text(self._data_limit_bytes)}"
+            have = f"{size_text(used[kind])} are used"
+        more = f"{size_text(more_bytes)} more of {KIND_NAMES[kind]}"
+        way = f", and {size_text(coming.total())} are on their way" if coming.total() else ""
         return f"{more} would be over {limit}: {have}{way}"
 
 
-class Reservation:
-    """Room for a file on its way. As a context it ends with the block: the file has its row by then."""
+class UploadReservation:
+    """Room for a file during its upload. As a context it ends with the block, when the file has its row."""
 
     def __init__(
         self, storage: Storage, owner: str, kind: StorageKind, size_bytes: int, sha256: str, *, small: bool
@@ -188,10 +191,10 @@ class Reservation:
         self._count(size_bytes, files=1)
 
     def grow(self, size_bytes: int) -> None:
-        """Have room for so many bytes in all, on the disk, too. Raises OverQuota, DiskReserved."""
+        """Reserve room for so many bytes in all. Raises OverQuota, DiskReserved."""
         more = max(0, size_bytes - self._size_bytes)
         if more or size_bytes - self._looked_at >= _LOOK_BYTES:
-            self._storage.room.check(self._storage.unwritten_bytes + more, small=self._small)
+            self._storage.disk.check(self._storage.unwritten_bytes + more, small=self._small)
             self._looked_at = size_bytes
         if more:
             self._storage.check(self._owner, self._kind, more)
@@ -200,11 +203,11 @@ class Reservation:
         self._written_bytes = size_bytes
 
     def kept(self) -> None:
-        """Take it that the file has its row."""
+        """Note that the file has its row."""
         self._storage.came(self._owner, self._kind, cost(self._size_bytes))
 
     def close(self) -> None:
-        """Give the room back. Again is no harm."""
+        """End the reservation; can be repeated."""
         if self._open:
             self._open = False
             self._storage.unwritten_bytes -= self._size_bytes - self._written_bytes
@@ -228,7 +231,7 @@ class Reservation:
 
 
 def cost(size_bytes: int) -> int:
-    """Return what a file of this size counts."""
+    """Return the bytes that a file of this size counts for the quota."""
     return max(FILE_BYTES, size_bytes)
 
 
@@ -237,7 +240,7 @@ def _rounded_up(size_bytes: int) -> int:
     return -(-size_bytes // step) * step
 
 
-def told_size(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
     for unit, one in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size_bytes >= one:
             return f"{size_bytes / one:.3g} {unit}"
@@ -247,5 +250,5 @@ def told_size(size_bytes: int) -> str:
 def _by_kind(used: Mapping[StorageKind, int]) -> str:
     ranked = sorted(used.items(), key=lambda one: -one[1])
     return (
-        ", ".join(f"{KIND_NAMES[kind]} {told_size(size)}" for kind, size in ranked if size) or "nothing yet"
+        ", ".join(f"{KIND_NAMES[kind]} {size_text(size)}" for kind, size in ranked if size) or "nothing yet"
     )

@@ -1,35 +1,105 @@
-"""Removes what is large of jobs that ended long ago, and blobs that no job names.
+"""Removes what jobs keep: after the days that an admin set, or when a job's owner asks.
 
-Rows first: a file without a row is found again by the next look, so a service may be killed in between.
+Each removal is in an order in which a service that is killed in between goes on after its restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
-from minicluster_hub.storage.artifacts import DAY_S
+from minicluster.wire import StorageKind
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store, StoreError
 
-_LOOK_EACH_S = 3600.0
-_WAITED_FOR_S = 3600.0
-"""For agents and notebooks that waited for the service, to tell of the blobs that they sent before."""
-_LOOSE_S = DAY_S
+DAY_S = 86_400.0
+_EACH_S = 3600.0
+_PAUSE_S = 1.0
+_REPORTED_WITHIN_S = 3600.0
+"""How long agents and notebooks may take to report files that they sent, also those that waited for the
+service."""
+_UNNAMED_S = DAY_S
 """How long a blob stays that no job names, from when it came or was last asked for."""
 _JOBS_AT_ONCE = 20
-_PAUSE_S = 1.0
-_AT_ONCE = 500
+_BLOBS_AT_ONCE = 500
+_FILES_AT_ONCE = 50
 _T = TypeVar("_T")
 
 
+async def _repeat(remove: Callable[[], Awaitable[int]], what: str, log: logging.Logger) -> NoReturn:
+    """Call `remove` each hour, or at once again when it removed the most that it may: more may be due."""
+    while True:
+        removed = 0
+        try:
+            removed = await remove()
+        except (StoreError, OSError) as error:
+            log.warning("%s were not removed: %s", what, error)
+        await asyncio.sleep(_PAUSE_S if removed == _JOBS_AT_ONCE else _EACH_S)
+
+
 @dataclass(frozen=True)
-class OldJobsRemoval:
-    """keep_days: of a job's payload, bundle, result, snapshots and logs, from its end on; 0: for ever."""
+class ArtifactRetention:
+    """Removes the files of jobs' output folders. keep_days: from a job's end on; 0: for ever."""
+
+    store: Store
+    blobs: BlobFiles
+    keep_days: float
+    clock: Callable[[], float]
+    log: logging.Logger
+
+    async def run(self) -> None:
+        """Remove what is due until cancelled. For a service that has just become the leader."""
+        began_at = self.clock()
+
+        async def remove() -> int:
+            if self.clock() >= began_at + _REPORTED_WITHIN_S:
+                await self.remove_unreported()
+            return await self.sweep() if self.keep_days else 0
+
+        await _repeat(remove, "old files of jobs", self.log)
+
+    async def remove_unreported(self) -> None:
+        """Remove files that came and were never reported: their agent or this service died in between."""
+        for job_id in await asyncio.to_thread(self.blobs.outputs):
+            known, files = self.store.artifacts.blobs(job_id), self.blobs.output_of(job_id)
+            await self._remove_others(job_id, StorageKind.FILES, files, known)
+        for job_id in await asyncio.to_thread(self.blobs.jobs):
+            known, files = self.store.snapshots.blobs(job_id), self.blobs.of_job(job_id)
+            await self._remove_others(job_id, StorageKind.SNAPSHOTS, files, known)
+
+    async def _remove_others(
+        self, job_id: int, kind: StorageKind, files: BlobFiles, known: frozenset[str]
+    ) -> None:
+        """Remove a job's files but these. The rows first: a file without one is found again."""
+        others = {*await asyncio.to_thread(files.older_than, _REPORTED_WITHIN_S)} - known
+        if others:
+            self.store.storage.remove(job_id, kind, others)
+            await asyncio.to_thread(files.remove_old, others, _REPORTED_WITHIN_S)
+
+    async def sweep(self) -> int:
+        """Remove the files of some jobs; return of how many."""
+        due = self.store.artifacts.ended_before(self.clock() - self.keep_days * DAY_S, _JOBS_AT_ONCE)
+        for job_id in due:
+            # The rows last: a service that is killed in between finds the job again.
+            await asyncio.to_thread(self.blobs.remove_output, job_id)
+            self.store.artifacts.forget(job_id)
+        if due:
+            self.log.info("removed the files of %s jobs that ended %g days ago", len(due), self.keep_days)
+        return len(due)
+
+
+@dataclass(frozen=True)
+class JobRetention:
+    """Removes the payload, bundle, result, snapshots and logs of jobs, and blobs that no job names.
+
+    keep_days: from a job's end on; 0: for ever. Rows go first: a file without a row is found again.
+    """
 
     store: Store
     blobs: BlobFiles
@@ -39,22 +109,21 @@ class OldJobsRemoval:
     log: logging.Logger
 
     async def run(self) -> None:
-        """Remove what is due until cancelled. It begins with a service that leads."""
-        heard_at = self.clock() + _WAITED_FOR_S
-        while True:
-            forgotten = 0
-            try:
-                forgotten = await self.forget_old()
-                if forgotten < _JOBS_AT_ONCE:
-                    await self.remove_left()
-                    if self.clock() >= heard_at:
-                        await self.remove_loose()
-            except (StoreError, OSError) as error:
-                self.log.warning("what is left of old jobs was not removed: %s", error)
-            await asyncio.sleep(_PAUSE_S if forgotten == _JOBS_AT_ONCE else _LOOK_EACH_S)
+        """Remove what is due until cancelled. For a service that has just become the leader."""
+        began_at = self.clock()
 
-    async def forget_old(self) -> int:
-        """Remove what is large of some jobs; return of how many. Their blobs go as loose ones."""
+        async def remove() -> int:
+            removed = await self.remove_old()
+            if removed < _JOBS_AT_ONCE:
+                await self.remove_left()
+                if self.clock() >= began_at + _REPORTED_WITHIN_S:
+                    await self.remove_unnamed()
+            return removed
+
+        await _repeat(remove, "remains of old jobs", self.log)
+
+    async def remove_old(self) -> int:
+        """Remove what some jobs keep; return of how many. Their blobs have no name then."""
         if not self.keep_days:
             return 0
         now = self.clock()
@@ -66,21 +135,21 @@ class OldJobsRemoval:
         return len(due)
 
     async def remove_left(self) -> None:
-        """Remove the files of jobs that were forgotten when the service was killed."""
+        """Remove the files of jobs whose rows went before the service was killed."""
         there = {*await asyncio.to_thread(self.logs.jobs), *await asyncio.to_thread(self.blobs.jobs)}
         for some in _portions(sorted(there)):
             await self._remove(self.store.old_jobs.forgotten(some))
 
-    async def remove_loose(self) -> None:
+    async def remove_unnamed(self) -> None:
         """Remove the blobs that no job names: their rows, then all files without a row."""
-        named = _AT_ONCE
-        while named == _AT_ONCE:
-            named = self.store.old_jobs.name_blobs(_AT_ONCE)
+        named = _BLOBS_AT_ONCE
+        while named == _BLOBS_AT_ONCE:
+            named = self.store.old_jobs.name_blobs(_BLOBS_AT_ONCE)
             await asyncio.sleep(0)
-        self.store.blobs.drop_loose(self.clock() - _LOOSE_S)
-        for some in _portions(await asyncio.to_thread(self.blobs.older_than, _LOOSE_S)):
+        self.store.blobs.drop_loose(self.clock() - _UNNAMED_S)
+        for some in _portions(await asyncio.to_thread(self.blobs.older_than, _UNNAMED_S)):
             unknown = self.store.blobs.unknown(some)
-            await asyncio.to_thread(self.blobs.remove_old, unknown, _LOOSE_S)
+            await asyncio.to_thread(self.blobs.remove_old, unknown, _UNNAMED_S)
 
     async def _remove(self, job_ids: Sequence[int]) -> None:
         for job_id in job_ids:
@@ -88,6 +157,32 @@ class OldJobsRemoval:
             await asyncio.to_thread(self.blobs.remove_own, job_id)
 
 
+@dataclass(frozen=True)
+class JobRemoval:
+    """Removes what a finished job keeps. Rows go first: JobRetention finds files that are left."""
+
+    store: Store
+    blobs: BlobFiles
+    logs: JobLogs
+    storage: Storage
+
+    async def remove(self, job: JobRecord, by: str, now: float) -> None:
+        """Remove its cell, result, snapshots, files and output. Its row and its events stay."""
+        # Once: jobs of an earlier release name their blobs only in their specs.
+        while await asyncio.to_thread(self.store.old_jobs.name_blobs, _BLOBS_AT_ONCE) == _BLOBS_AT_ONCE:
+            pass
+        gone = self.store.storage.remove_job(job.id, by, now)
+        self.storage.forget(job.owner)
+        for number, sha256 in enumerate(gone):
+            # No await between question and removal: an upload of the same blob writes its row at its end.
+            if not self.storage.is_coming(sha256) and self.store.blobs.unknown((sha256,)):
+                self.blobs.remove(sha256)
+            if number % _FILES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for remove in (self.logs.remove, self.blobs.remove_own, self.blobs.remove_output):
+            await asyncio.to_thread(remove, job.id)
+
+
 def _portions(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Yield the values by portions that a statement takes."""
-    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
+    """Yield the values in portions that one statement takes."""
+    return (values[start : start + _BLOBS_AT_ONCE] for start in range(0, len(values), _BLOBS_AT_ONCE))

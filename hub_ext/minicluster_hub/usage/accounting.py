@@ -1,4 +1,4 @@
-"""What everybody has had: kept as leases come and go, for fair shares and for the lab's accounts."""
+"""Usage accounting: who held which slots when, for fair shares, quotas and reports."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from minicluster_hub.usage.entitlements import Entitlements
 
 WEEK_S = 7 * 86400.0
 _HALF_LIVES = 10
-"""What is older than so many of them counts for less than a thousandth."""
+"""Use that is older than so many half-lives counts less than a thousandth."""
 
 Holder = tuple[int | None, int | None, int | None]
 
 
 class UsageAccounting:
-    """`half_life_s`: after so long, use counts half in fair shares. weights: of owners; others have 1.
+    """half_life_s: after so long, use counts half in fair shares. weights: of owners and groups; others have
+    1.
 
-    quotas: what each may have, until an admin changes that.
+    quotas: those of the settings, until an admin changes them.
     """
 
     def __init__(
         self, store: Store, half_life_s: float, weights: Mapping[str, float], quotas: Quotas | None = None
     ) -> None:
-        self.allowed = Entitlements(store, quotas or Quotas(), weights)
+        self.entitlements = Entitlements(store, quotas or Quotas(), weights)
         self._store = store
         self._half_life_s = half_life_s
         self._meter = Meter(half_life_s)
         self._slot_share = SlotShare()
         self._open: dict[Holder, UseRecord] | None = None
-        self._had: dict[int, float] = {}
+        self._consumed: dict[int, float] = {}
+        """Slot seconds of open jobs, of attempts that have ended."""
         self._ended: defaultdict[str, deque[UseRecord]] = defaultdict(deque)
-        """Of GPUs, of each owner: what ended within the period of quotas."""
+        """Use of GPUs that ended within the period of quotas, by owner."""
 
     @property
     def quotas(self) -> Quotas:
-        return replace(self.allowed.quotas, slot_share=self._slot_share)
+        return replace(self.entitlements.quotas, slot_share=self._slot_share)
 
     def note(self, world: World, nodes: Sequence[NodeView], now: float) -> None:
-        """Keep who holds what, if that has changed since the last call."""
+        """Store who holds what, if that has changed since the last call."""
         self._slot_share = _slot_share(nodes)
         open_jobs = {job.id for job in world.jobs}
-        self._had = {job_id: had for job_id, had in self._had.items() if job_id in open_jobs}
+        self._consumed = {job_id: slot_s for job_id, slot_s in self._consumed.items() if job_id in open_jobs}
         held = {use.holder: use for use in _held(world, nodes, now)}
         before = self._load(now)
         over = [use for holder, use in before.items() if holder not in held]
@@ -67,45 +69,40 @@ class UsageAccounting:
             self._meter.add(use.owner, use.slots)
 
     def attained(self, job_id: int) -> float:
-        """Return the slots that a job had in attempts that are over, times the seconds that it had them."""
-        return self._had.get(job_id, 0.0)
+        """Return the slot seconds of a job's attempts that have ended."""
+        return self._consumed.get(job_id, 0.0)
 
     def within_quotas(self, snapshot: Snapshot) -> Within:
-        """Return the snapshot without the jobs that must wait for their owners' quotas."""
+        """Return the snapshot without the jobs that wait for their owners' quotas."""
         return within(snapshot, self.quotas, lambda owner: self.gpu_hours(owner, snapshot.now))
 
     def gpu_hours(self, owner: str, now: float) -> float:
-        """Return what an owner had of GPUs in the period of quotas."""
+        """Return an owner's GPU hours in the period of quotas."""
         since, ended = now - PERIOD_S, self._ended[owner]
         while ended and (ended[0].ended_at or now) <= since:
             ended.popleft()
         held = (use for use in self._load(now).values() if use.owner == owner)
-        return (
-            sum(
-                use.gpus * max(0.0, (use.ended_at or now) - max(use.began_at, since))
-                for use in chain(ended, held)
-            )
-            / 3600
-        )
+        seconds = ((use.gpus, (use.ended_at or now) - max(use.began_at, since)) for use in chain(ended, held))
+        return sum(gpus * max(0.0, held_s) for gpus, held_s in seconds) / 3600
 
     def _remember(self, use: UseRecord, ended_at: float) -> None:
         if use.gpus:
             self._ended[use.owner].append(replace(use, ended_at=ended_at))
         if use.job_id is not None:
-            had = self._had.get(use.job_id, 0.0)
-            self._had[use.job_id] = had + use.slots * max(0.0, ended_at - use.began_at)
+            before = self._consumed.get(use.job_id, 0.0)
+            self._consumed[use.job_id] = before + use.slots * max(0.0, ended_at - use.began_at)
 
     def usage(self, now: float) -> Mapping[str, Usage]:
-        """Return what each owner has had by now."""
+        """Return the decayed use and the weight of each owner."""
         used = self._meter.read(now)
         weighed = {
             owner: replace(used.get(owner, Usage()), weight=weight)
-            for owner, weight in self.allowed.weights().items()
+            for owner, weight in self.entitlements.weights().items()
         }
         return {**used, **weighed}
 
     def _load(self, now: float) -> dict[Holder, UseRecord]:
-        """Return what is held by what was written so far; the first call reads it."""
+        """Return the open records by holder; the first call reads all from the store."""
         if self._open is None:
             self._open = {}
             self._meter = Meter(self._half_life_s, at=now)
@@ -119,7 +116,7 @@ class UsageAccounting:
 
 
 def _held(world: World, nodes: Iterable[NodeView], now: float) -> Iterator[UseRecord]:
-    """Yield what each task of a job and each notebook server holds; warm gangs are nobody's use."""
+    """Yield what each task of a job and each notebook server holds; warm gangs count for nobody."""
     kinds = {node.name: node.slot_kinds for node in nodes}
     leases: dict[Holder, list[Lease]] = {}
     for lease in world.leases:

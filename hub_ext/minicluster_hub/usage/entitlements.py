@@ -1,4 +1,4 @@
-"""What each user and group may have: by the cluster's settings, until an admin changes it."""
+"""Quotas and shares of users and groups: those of the cluster's settings, until an admin changes them."""
 
 from __future__ import annotations
 
@@ -15,37 +15,35 @@ LEAST_WEIGHT = 0.001
 
 
 class Entitlements:
-    """quotas, weights: of the settings. What an admin chose goes before both."""
+    """quotas, weights: of the settings. An admin's choice replaces both."""
 
     def __init__(self, store: Store, quotas: Quotas, weights: Mapping[str, float]) -> None:
-        told: dict[str, dict[str, float | None]] = {
+        by_name: dict[str, dict[str, float | None]] = {
             name: {**quota.told()} for name, quota in quotas.of_users.items()
         }
         self._store = store
-        self._default = AllowancesInForce(allowances=Allowances(quotas=told, shares=dict(weights)))
-        self._in_force: AllowancesInForce | None = None
-        self._quotas = quotas
+        self._default = AllowancesInForce(allowances=Allowances(quotas=by_name, shares=dict(weights)))
+        self._active: tuple[AllowancesInForce, Quotas] | None = None
 
     @property
-    def in_force(self) -> AllowancesInForce:
-        return self._load()
+    def active(self) -> AllowancesInForce:
+        return self._load()[0]
 
     @property
     def quotas(self) -> Quotas:
-        """What everybody may have; it knows who is in which group."""
-        self._load()
-        return self._quotas
+        """The quotas of all users, with the groups that each is in."""
+        return self._load()[1]
 
     def choose(self, choice: Allowances, by: str, now: float) -> None:
-        """Put it in force and keep it. Raises QuotaWrong, with nothing changed."""
-        Quotas.read(choice.quotas)
+        """Activate and store a choice. Raises QuotaWrong, with nothing changed."""
+        active = self._with_quotas(AllowancesInForce(allowances=choice, by=by, since=now))
         _check_weights(choice.shares)
         self._store.allowances.choose(choice, by, now)
-        self._in_force = self._put(AllowancesInForce(allowances=choice, by=by, since=now))
+        self._active = active
 
     def weight_of(self, owner: str) -> float:
         """Return an owner's weight in fair shares: their own, else the greatest of their groups', else 1."""
-        shares = self.in_force.allowances.shares
+        shares = self.active.allowances.shares
         if owner in shares:
             return shares[owner]
         groups = (GROUP + group for group in self._store.owners.groups_of(owner))
@@ -53,23 +51,23 @@ class Entitlements:
 
     def weights(self) -> Mapping[str, float]:
         """Return the weights of all owners who have one."""
-        named = (name for name in self.in_force.allowances.shares if not name.startswith(GROUP))
+        named = (name for name in self.active.allowances.shares if not name.startswith(GROUP))
         owners = {*named, *self._store.owners.groups()}
         return {owner: self.weight_of(owner) for owner in sorted(owners)}
 
     def forget_known(self) -> None:
-        """Read it again: another service may have changed it."""
-        self._in_force = None
+        """Read the choice again: another service may have changed it."""
+        self._active = None
 
-    def _load(self) -> AllowancesInForce:
-        if self._in_force is None:
-            self._in_force = self._put(self._store.allowances.in_force() or self._default)
-        return self._in_force
+    def _load(self) -> tuple[AllowancesInForce, Quotas]:
+        if self._active is None:
+            self._active = self._with_quotas(self._store.allowances.in_force() or self._default)
+        return self._active
 
-    def _put(self, chosen: AllowancesInForce) -> AllowancesInForce:
+    def _with_quotas(self, chosen: AllowancesInForce) -> tuple[AllowancesInForce, Quotas]:
+        """Raises QuotaWrong."""
         quotas = Quotas.read(chosen.allowances.quotas)
-        self._quotas = replace(quotas, groups_of=self._store.owners.groups_of)
-        return chosen
+        return chosen, replace(quotas, groups_of=self._store.owners.groups_of)
 
 
 def _check_weights(shares: Mapping[str, float]) -> None:

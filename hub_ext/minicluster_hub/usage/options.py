@@ -1,4 +1,4 @@
-"""The job service's options of who may have how much."""
+"""The options of shares, quotas and priorities."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from minicluster_hub.usage.accounting import UsageAccounting
 
 
-class PeopleOptions(Configurable):
+class UsageOptions(Configurable):
     """Set them as options of MiniclusterHub."""
 
     usage_half_life_days = Float(
-        7.0, min=0.01, help="Days after which what a user has had counts half in fair shares."
+        7.0, min=0.01, help="Days after which a user's use counts half in fair shares."
     ).tag(config=True)
     shares = Dict(
         value_trait=Float(min=0.001),
         key_trait=Unicode(),
-        help="Weights in fair shares of users and groups (group:NAME); who is not in it weighs 1.",
+        help="Weights in fair shares of users and groups (group:NAME); 1 for those who are not in it.",
     ).tag(config=True)
     max_priority = Integer(
         NORMAL_PRIORITY,
@@ -43,7 +43,7 @@ class PeopleOptions(Configurable):
     ).tag(config=True)
 
     def accounting(self, store: Store) -> UsageAccounting:
-        """Raises QuotaWrong."""
+        """Return the accounting with these settings. Raises QuotaWrong."""
         from minicluster_hub.usage.accounting import UsageAccounting
 
         quotas = Quotas.read(self.quotas)

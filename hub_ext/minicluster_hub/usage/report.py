@@ -1,4 +1,4 @@
-"""Hours of slots and GPUs, summed up by owner or group and by day, week or month (UTC)."""
+"""Hours of slots and GPUs, summed by user or group and by day, week or month (UTC)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """`by`: one of BY. period: one of PERIODS, "" for all of it. groups_of: an owner."""
+class ReportQuery:
+    """by: one of BY. period: one of PERIODS; "": the whole time as one. groups_of: an owner."""
 
     since: float
     until: float
@@ -32,11 +32,11 @@ class _Sum:
     gpu_hours: float = 0.0
     server_gpu_hours: float = 0.0
     shared_gpu_hours: float = 0.0
-    jobs: set[int] = field(default_factory=set)
+    jobs: set[int] = field(default_factory=set[int])
 
 
-def report(uses: Iterable[UseRecord], asked: Question, now: float) -> UsageReport:
-    """Return the hours within the time that is asked for."""
+def report(uses: Iterable[UseRecord], asked: ReportQuery, now: float) -> UsageReport:
+    """Return the hours between `since` and `until`."""
     sums: dict[tuple[str, str], _Sum] = {}
     shared: set[str] = set()
     for use in uses:
@@ -60,11 +60,11 @@ def report(uses: Iterable[UseRecord], asked: Question, now: float) -> UsageRepor
 
 
 def begin(moment: float, period: str) -> float:
-    """Return when the day, week or month began that a moment is in."""
+    """Return the first moment of the day, week or month of a moment."""
     return _begin(datetime.fromtimestamp(moment, UTC), period).timestamp()
 
 
-def _whose(owner: str, asked: Question) -> tuple[str, ...]:
+def _whose(owner: str, asked: ReportQuery) -> tuple[str, ...]:
     return (owner,) if asked.by == "user" else asked.groups_of(owner) or ("",)
 
 

@@ -1,4 +1,5 @@
-"""Reservations, maintenance windows, drained nodes: made by admins, kept in the store, over by themselves."""
+"""Reservations, maintenance windows and drained nodes: admins make them; they are stored, and end by
+themselves."""
 
 from __future__ import annotations
 
@@ -6,29 +7,26 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from minicluster.wire import MakeReservation, ReservationList
-from minicluster.wire import Reservation as ClaimMessage
+from minicluster.wire import MakeReservation, Reservation, ReservationList
 from minicluster_hub.jobs.records import NodeView, ReservationRecord
 from minicluster_hub.scheduling.base import Snapshot
 from minicluster_hub.scheduling.reservations.claims import LAPSE_S, Claim, ReservationKind, attended, named
 from minicluster_hub.store import Store
 
 SHOWN_S = 86_400.0
-"""So long what is over stands in the list, with the reason."""
+"""How long the list shows reservations that are over."""
 
 
 class ReservationRefused(Exception):
-    """A claim that cannot be; `code` is for programs."""
+    """A reservation that is not possible. code: for programs."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
-        self.hint = hint
+        self.code, self.message, self.hint = code, message, hint
 
 
 class ReservationBook:
-    """The store has all; here is what it means now."""
+    """Makes, ends and shows the reservations of the store."""
 
     def __init__(self, store: Store, log: logging.Logger) -> None:
         self._store = store
@@ -38,11 +36,11 @@ class ReservationBook:
         return self._store.owners.groups_of(owner)
 
     def claims(self) -> tuple[Claim, ...]:
-        """Return those that are not over, for the scheduler."""
+        """Return the reservations that are not over, for the scheduler."""
         return tuple(_claim(record) for record in self._store.claims.open())
 
     def attend(self, snapshot: Snapshot) -> None:
-        """Keep which reservations are used, and end those that are over: at their end, or for want of use."""
+        """Note which reservations are used; end those whose time is over, or that nobody used in time."""
         now = snapshot.now
         for claim in self.claims():
             lapses_at = claim.lapses_at()
@@ -55,36 +53,25 @@ class ReservationBook:
                 why = f"lapsed: nobody of {named(claim.holder)} used it within {minutes:g} minutes"
                 self._end(claim, why, now)
 
-    def make(self, ask: MakeReservation, nodes: Sequence[NodeView], by: str, now: float) -> ClaimMessage:
-        """Keep a reservation or a maintenance window. Raises BookingRefused."""
+    def make(self, ask: MakeReservation, nodes: Sequence[NodeView], by: str, now: float) -> Reservation:
+        """Make a reservation or a maintenance window. Raises ReservationRefused."""
         begins_at = now if ask.begins_at is None else max(ask.begins_at, now)
         _check(ask, nodes, begins_at)
+        where, until = tuple(dict.fromkeys(ask.nodes)), ask.ends_at
         return self._make(
-            ReservationRecord(
-                0,
-                ask.kind,
-                ask.holder,
-                tuple(dict.fromkeys(ask.nodes)),
-                ask.slots,
-                begins_at,
-                ask.ends_at,
-                ask.note,
-                by,
-                now,
-            )
+            ReservationRecord(0, ask.kind, ask.holder, where, ask.slots, begins_at, until, ask.note, by, now)
         )
 
-    def drain(self, node: str, note: str, nodes: Sequence[NodeView], by: str, now: float) -> ClaimMessage:
-        """Have a node take nothing new from now on; one that is drained stays so. Raises BookingRefused."""
+    def drain(self, node: str, note: str, nodes: Sequence[NodeView], by: str, now: float) -> Reservation:
+        """Have a node take nothing new from now on; it may be drained already. Raises ReservationRefused."""
         _check_nodes((node,), nodes)
-        known = next(iter(self._drains(node)), None)
-        if known is not None:
-            return _message(known, now)
+        if drained := next(self._drains(node), None):
+            return _message(drained, now)
         record = ReservationRecord(0, ReservationKind.DRAIN, "", (node,), None, now, None, note, by, now)
         return self._make(record)
 
     def undrain(self, node: str, nodes: Sequence[NodeView], by: str, now: float) -> None:
-        """Have a node take jobs again; one that is not drained is left alone. Raises BookingRefused."""
+        """Have a node take jobs again, if it is drained. Raises ReservationRefused."""
         drained = list(self._drains(node))
         if not drained:
             _check_nodes((node,), nodes)
@@ -92,7 +79,7 @@ class ReservationBook:
             self._end(_claim(record), f"taken back by {by}", now)
 
     def take_back(self, reservation_id: int, by: str, now: float) -> bool:
-        """End a claim; return whether there was one."""
+        """End a reservation; return whether there was one."""
         for claim in self.claims():
             if claim.reservation_id == reservation_id:
                 self._end(claim, f"taken back by {by}", now)
@@ -100,41 +87,35 @@ class ReservationBook:
         return False
 
     def shown(self, now: float) -> ReservationList:
-        """Return all that people see of it."""
+        """Return the list that users see."""
         coming = sorted(self._store.claims.open(), key=lambda one: (one.begins_at, one.id))
         over = self._store.claims.over_since(now - SHOWN_S)
         return ReservationList(claims=tuple(_message(record, now) for record in (*coming, *over)))
 
     def closed(self, now: float) -> dict[str, str]:
-        """Return which nodes are reserved as a whole now, and why."""
-        return {node: claim.told(now) for claim in self._closing(now) for node in claim.nodes}
+        """Return the nodes that are now closed to everybody, and why."""
+        closing = [one for one in self.claims() if not one.holder and one.due(now) and not one.over(now)]
+        return {node: claim.told(now) for claim in closing for node in claim.nodes}
 
     def open_nodes(self, nodes: Iterable[NodeView], now: float) -> tuple[NodeView, ...]:
-        """Return the nodes with those that take nothing new now shown as down."""
-        told = self.closed(now)
-        closed = ((node, told.get(node.name, node.closed)) for node in nodes)
-        return tuple(replace(node, up=False, closed=why) if why else node for node, why in closed)
-
-    def _closing(self, now: float) -> Iterator[Claim]:
-        """Yield what closes whole nodes to everybody now."""
-        return (one for one in self.claims() if not one.holder and one.due(now) and not one.over(now))
+        """Return the nodes; those that take nothing new now are shown as down."""
+        closed = self.closed(now)
+        found = ((node, closed.get(node.name, node.closed)) for node in nodes)
+        return tuple(replace(node, up=False, closed=why) if why else node for node, why in found)
 
     def _drains(self, node: str) -> Iterator[ReservationRecord]:
-        return (
-            one
-            for one in self._store.claims.open()
-            if one.kind == ReservationKind.DRAIN and one.nodes == (node,)
-        )
+        drains = (one for one in self._store.claims.open() if one.kind == ReservationKind.DRAIN)
+        return (one for one in drains if one.nodes == (node,))
 
-    def _make(self, record: ReservationRecord) -> ClaimMessage:
+    def _make(self, record: ReservationRecord) -> Reservation:
         made = self._store.claims.make(record)
         told = _message(made, record.made_at)
-        self._log.info("claim %s: %s, by %s", made.id, told.told, made.made_by)
+        self._log.info("reservation %s: %s, by %s", made.id, told.told, made.made_by)
         return told
 
     def _end(self, claim: Claim, why: str, now: float) -> None:
         self._store.claims.end(claim.reservation_id, why, now)
-        self._log.info("claim %s: %s", claim.reservation_id, why)
+        self._log.info("reservation %s: %s", claim.reservation_id, why)
 
 
 def _check(ask: MakeReservation, nodes: Sequence[NodeView], begins_at: float) -> None:
@@ -183,8 +164,8 @@ def _claim(record: ReservationRecord) -> Claim:
     )
 
 
-def _message(record: ReservationRecord, now: float) -> ClaimMessage:
-    return ClaimMessage(
+def _message(record: ReservationRecord, now: float) -> Reservation:
+    return Reservation(
         id=record.id,
         kind=ReservationKind(record.kind).value,
         holder=record.holder,

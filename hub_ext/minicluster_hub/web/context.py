@@ -14,8 +14,8 @@ from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.metrics import Metrics
-from minicluster_hub.notices.post import NoticeSender
-from minicluster_hub.policy.what_if_worker import WhatIfWorker
+from minicluster_hub.notices.sender import NoticeSender
+from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
@@ -106,8 +106,8 @@ class Context:
     publications: Publications
     data_sets: DataSetFiles
     storage: Storage
-    shadowing: WhatIfWorker
-    post: NoticeSender
+    what_if: WhatIfWorker
+    notice_sender: NoticeSender
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -65,7 +65,9 @@ def _cut(most: int) -> BeforeValidator:
 
 
 def _listed(take: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> BeforeValidator:
-    return BeforeValidator(lambda told: take(tuple(told)) if isinstance(told, list | tuple) else told)
+    return BeforeValidator(
+        lambda told: take(tuple(cast("list[Any]", told))) if isinstance(told, list | tuple) else told
+    )
 
 
 def first(most: int) -> BeforeValidator:

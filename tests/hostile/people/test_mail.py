@@ -6,9 +6,8 @@ import time
 import pytest
 
 from minicluster.wire import NoticeEvent
-from minicluster_hub.notices.emails import Emails
-from minicluster_hub.notices.mail_rates import MailRates
-from minicluster_hub.notices.post import NoticeSender
+from minicluster_hub.notices.emails import Emails, MailRates
+from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.store.users.notices import MOST_TRIES, MOST_WAITING
 
@@ -118,7 +117,7 @@ async def test_a_flood_of_notices_waits_and_holds_up_nobody_elses(start, mails):
         assert sorted(come) == ["ada@lab.org", "ada@lab.org", "bob@lab.org"]
         tell(api, "bob")
         assert (await mails.next())["To"] == "bob@lab.org" and mails.mails.empty()
-        await eventually(lambda: api.context.store.notices.lanes() == [("ada", "email")])
+        await eventually(lambda: api.context.store.notices.queues() == [("ada", "email")])
         told = (await api.ask("GET", "api/notices/me")).json()["trouble"]
         assert "left out" in told
 

@@ -130,7 +130,7 @@ async def test_a_policy_finds_no_token_in_its_environment(sqlite, own, monkeypat
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the service's own word")
     caplog.set_level("INFO")
     async with service(sqlite, Machines(), own=own("pass")) as reconciler:
-        (reconciler.policy_manager.own.folder / "ours.py").write_text(
+        (reconciler.policy_manager.custom.folder / "ours.py").write_text(
             f"import os\nprint('it has', sorted(os.environ.items()))\n{TURNS_BAD.replace('{does}', 'pass')}"
         )
         await reconciler.choose_policy(OURS, "root")
@@ -148,7 +148,7 @@ async def test_what_a_policy_prints_fills_no_log(sqlite, own, caplog, capfd):
     )
     async with service(sqlite, Machines(), own=policies) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        assert reconciler.policy_manager.in_force.choice == OURS
+        assert reconciler.policy_manager.active.choice == OURS
     assert "here" in caplog.text and len(caplog.text) < 200_000
     assert len(capfd.readouterr().out) < 200_000
 

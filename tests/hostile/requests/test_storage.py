@@ -23,7 +23,7 @@ from minicluster.wire import (
     StreamChunk,
     TaskReport,
 )
-from minicluster_hub.storage.disk_space import Room
+from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.store.jobs import job_rows
 
 from ...patience import eventually
@@ -494,7 +494,7 @@ def disk(tmp_path):
 
 def reserve(api, folder, size_bytes=100 * MB):
     """Keep free what the option says, but a twentieth at most."""
-    api.context.storage.room = Room(folder, size_bytes)
+    api.context.storage.disk = DiskSpace(folder, size_bytes)
 
 
 async def test_uploads_leave_the_database_its_room(disk, api):
@@ -541,11 +541,11 @@ async def test_small_results_do_not_eat_up_the_reserve(disk, api):
 async def test_inodes_are_kept_for_the_database_too(tmp_path, api):
     with small_disk(tmp_path / "few", nr_inodes=1000) as made:
         at = os.statvfs(made.folder)
-        room = Room(made.folder, MB)
+        room = DiskSpace(made.folder, MB)
         room.check(0)
         for number in range(at.f_favail - 40):
             (made.folder / f"{number}").touch()
-        api.context.storage.room = room
+        api.context.storage.disk = room
         ada = api.client("ada-token")
         assert await put(ada, "api/blobs", b"one more") == (507, "disk_full")
 

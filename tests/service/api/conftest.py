@@ -21,15 +21,15 @@ from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
-from minicluster_hub.notices.post import NoticeSender
+from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicies
-from minicluster_hub.policy.what_if_worker import WhatIfWorker
+from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
-from minicluster_hub.storage.disk_space import Room
+from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
@@ -92,7 +92,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         asyncio.create_task(
             StallWatch(context.store, context.status_cache, context.clock, context.log).run()
         ),
-        asyncio.create_task(context.post.run(context.status_cache.changes)),
+        asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.looked.wait()
@@ -114,8 +114,8 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         await asyncio.gather(*works, offering, return_exceptions=True)
         await context.publications.close()
         await context.catalogue.registries.close()
-        context.shadowing.close()
-        context.post.close()
+        context.what_if.close()
+        context.notice_sender.close()
         await context.reconciler.close()
         context.store.close()
 
@@ -163,7 +163,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         policy_manager=PolicyManager(store, BUILT_IN, time.time, log, own),
     )
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
-    storage = Storage(store.storage, lambda owner: 1 << 50, Room(folder))
+    storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
@@ -180,10 +180,14 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         publications=Publications(catalogue, images.limit_bytes),
         data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log, storage),
         storage=storage,
-        shadowing=WhatIfWorker(
-            store, reconciler.policy_manager, reconciler.status_cache.node_views, time.time, log
+        what_if=WhatIfWorker(
+            store,
+            lambda: reconciler.policy_manager.active.choice,
+            reconciler.status_cache.node_views,
+            time.time,
+            log,
         ),
-        post=post(store, log),
+        notice_sender=post(store, log),
         server_limits=servers,
     )
 

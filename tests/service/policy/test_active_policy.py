@@ -8,8 +8,8 @@ import pytest
 from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import BUILT_IN
+from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.custom_policy import CustomPolicies, CustomPolicy
-from minicluster_hub.policy.errors import ChoiceRefused
 
 from ...patience import WITHIN_S
 from ...processes import runs
@@ -129,7 +129,7 @@ async def test_a_labs_own_policy_orders_the_next_jobs_and_survives_a_restart(sql
         assert first_of(sqlite) == jobs[-1]
     async with service(sqlite, machines, own=policies) as again:
         again.wake()
-        assert await until(again, lambda: again.policy_manager.in_force.choice.policy == "ours")
+        assert await until(again, lambda: again.policy_manager.active.choice.policy == "ours")
         report = again.policy_manager.report()
         assert (report.in_force.by, report.trouble) == ("root", "")
 
@@ -153,7 +153,7 @@ async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
         job = submit(sqlite, nodes=1)
         reconciler.wake()
         await play(sqlite, reconciler, machines, job)
-        assert reconciler.policy_manager.in_force.choice.policy == "srtf"
+        assert reconciler.policy_manager.active.choice.policy == "srtf"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def refuses(reconciler, choice, told):
     with pytest.raises(ChoiceRefused) as refused:
         await reconciler.choose_policy(choice, "root")
     assert told in str(refused.value)
-    assert reconciler.policy_manager.in_force.choice == BUILT_IN
+    assert reconciler.policy_manager.active.choice == BUILT_IN
     assert children() == []
 
 
@@ -194,7 +194,7 @@ async def test_a_policy_that_prints_plans_all_the_same(sqlite, own, caplog):
     caplog.set_level("INFO")
     async with service(sqlite, Machines(), own=own(f"import os\n{prints}")) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        assert reconciler.policy_manager.in_force.choice.policy == "ours"
+        assert reconciler.policy_manager.active.choice.policy == "ours"
     assert "the policy ours prints: here" in caplog.text
 
 
@@ -226,7 +226,7 @@ async def test_heartbeats_are_heard_while_a_policy_thinks(sqlite, own, tmp_path,
         assert not machines.launches, "the loop did not turn while the policy thought"
         held.unlink()
         assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
-        assert reconciler.policy_manager.in_force.choice.policy == "ours"
+        assert reconciler.policy_manager.active.choice.policy == "ours"
 
 
 async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite, own, tmp_path, monkeypatch):
@@ -257,6 +257,6 @@ async def test_a_swap_touches_no_job(sqlite):
         for name in ("srtf", "las", "fair_share", "elastic_fifo", "time_slice", "fifo"):
             await reconciler.choose_policy(PolicyChoice(policy=name), "root")
             await asyncio.sleep(0.01)
-            assert reconciler.policy_manager.in_force.choice.policy == name
+            assert reconciler.policy_manager.active.choice.policy == name
         assert [len(sqlite.events(job)) for job in (running, waiting)] == told
         assert len(machines.launches) == 3 and not reconciler.loop.done()

@@ -84,6 +84,6 @@ async def test_a_policy_of_the_settings_that_fails_gives_way_to_a_built_in_one(p
         assert told in report.trouble
         assert children() == []
         await policy_manager.choose(PolicyChoice(policy="backfill"), "root", NOTHING)
-        assert (policy_manager.in_force.choice.policy, policy_manager.report().trouble) == ("backfill", "")
+        assert (policy_manager.active.choice.policy, policy_manager.report().trouble) == ("backfill", "")
     finally:
         policy_manager.close()

@@ -5,8 +5,8 @@ import pytest
 from minicluster.wire import JobState
 from minicluster_hub.policy import active_policy
 from minicluster_hub.policy.active_policy import BUILT_IN
+from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.custom_policy import CustomPolicies
-from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.sandbox import ContainerSandbox
 
 from ..machines import Machines, play, service, submit, until
@@ -50,12 +50,12 @@ async def test_while_the_container_is_away_a_built_in_policy_decides_and_then_th
         )
         assert report.trouble.endswith("Until it does, backfill decides")
         with served(folder, path):
-            assert await until(reconciler, lambda: reconciler.policy_manager.in_force.choice == OURS)
+            assert await until(reconciler, lambda: reconciler.policy_manager.active.choice == OURS)
             assert reconciler.policy_manager.report().trouble == ""
             job = submit(sqlite, nodes=1, key="key-00002")
             reconciler.wake()
             assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
-        assert reconciler.policy_manager.in_force.choice == OURS
+        assert reconciler.policy_manager.active.choice == OURS
 
 
 async def test_nothing_is_put_in_force_while_the_container_is_away(sqlite, folder, tmp_path):

@@ -54,4 +54,4 @@ def test_the_default_is_a_quarter_of_the_disk_at_most(
     quarter = shutil.disk_usage(tmp_path).total // 4
     assert storage.limit_of("bob") == (most or quarter)
     assert storage.limit_of("ada") == 7_000_000_000
-    assert storage.room.reserve_bytes == 2_000_000_000
+    assert storage.disk.reserve_bytes == 2_000_000_000

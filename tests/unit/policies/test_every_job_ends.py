@@ -11,7 +11,7 @@ from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.simulator.model import Model, power_law
 from minicluster_hub.simulator.replay import SimulatedScheduler, simulate
-from minicluster_hub.simulator.work import Work
+from minicluster_hub.simulator.workload import Work
 
 LAB = Topology({"a": 4, "b": 4, "c": 4})
 MODEL = Model(min_run_s=120.0)

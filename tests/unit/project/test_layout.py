@@ -205,6 +205,14 @@ def _not_down(source: Source) -> Iterator[str]:
         yield f"{source} imports {used}, which is above or beside"
 
 
+def test_one_module_of_the_service_asks_the_simulator(sources: list[Source]) -> None:
+    within = [
+        source for source in of_room(sources, "minicluster_hub") if "simulator" not in source.path.parts
+    ]
+    asking = {shown(source.path) for source in within if "simulator" in source.hub_parts}
+    assert asking == {"hub_ext/minicluster_hub/policy/simulations.py"}
+
+
 def test_pure_parts_know_no_clock_no_network_no_database(sources: list[Source]) -> None:
     check(
         f"{source} imports {name}"

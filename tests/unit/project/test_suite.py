@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ...patience import until
 from ...suite import report, runs
+from ...suite.parts import LINTERS
 from ...suite.runs import WAIT_FOR_ENV, Runs
 
 MARKED = """
@@ -80,6 +82,12 @@ def test_the_report_names_the_slowest_and_the_failed(
     assert call >= 0.3 and total == pytest.approx(setup + call + teardown, abs=0.2)
     (failed,) = report.failures()
     assert failed.endswith("test_of_full_only")
+
+
+def test_pre_commit_checks_what_the_gate_checks_first(tree: Path) -> None:
+    (repository,) = yaml.safe_load((tree / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = {hook["id"]: hook["entry"] for hook in repository["hooks"]}
+    assert hooks == {name: f".venv/bin/{' '.join(words)}" for name, words in LINTERS.items()}
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: dict[str, str]) -> Runs:

@@ -101,8 +101,8 @@ def test_the_forecast_says_no_more_than_is_known():
     jobs = runs(1, 12, since=NOW, time_limit_s=2 * HOUR_S), waits(2, 12, time_limit_s=600.0)
     late = waits(3, 4, since=NOW - 1.0, time_limit_s=2 * HOUR_S)
     found = kept(TestForetold.WINDOW, *jobs, late)
-    rules = SimpleNamespace(in_force=SimpleNamespace(choice=SimpleNamespace(policy="fifo")))
-    foretelling = ForecastWorker(rules, lambda: None, logging.getLogger(__name__))
+    policy_manager = SimpleNamespace(active=SimpleNamespace(choice=SimpleNamespace(policy="fifo")))
+    foretelling = ForecastWorker(policy_manager, lambda: None, logging.getLogger(__name__))
     starts, latest = foretelling._forecast(found, policy("fifo"), placement("pack"))
     assert starts.keys() == latest.keys() == {2}
 

@@ -27,9 +27,10 @@ def use(began_at, ended_at, job_id=7, task_id=1):
 def test_a_job_is_taken_with_what_it_asked_for_and_had():
     uses = [use(200.0, 550.0), use(200.0, 550.0, task_id=2), use(0.0, 90.0, job_id=8)]
     (past,) = past_jobs([OVER], uses)
-    assert (past.submitted_at, past.started_at, past.ended_at) == (100.0, 200.0, 560.0)
-    assert (past.chunks, past.chunk_slots, past.ran_s) == (2, 2, 350.0)
-    assert (past.least, past.most, past.priority, past.time_limit_s) == (1, 3, 60, 900.0)
+    assert (past.view.submitted_at, past.started_at, past.ended_at) == (100.0, 200.0, 560.0)
+    assert (past.chunks, past.view.chunk_slots, past.ran_s) == (2, 2, 350.0)
+    view = past.view
+    assert (view.min_chunks, view.max_chunks, view.priority, view.time_limit_s) == (1, 3, 60, 900.0)
 
 
 def test_pauses_between_attempts_are_no_run_time():

@@ -16,7 +16,7 @@ from minicluster_hub.simulator.metrics import jain, measure, over_runs
 from minicluster_hub.simulator.model import Model, power_law
 from minicluster_hub.simulator.replay import SimulatedScheduler, SimulationStuck, simulate
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
-from minicluster_hub.simulator.work import Shape, TracedJob, works
+from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 
 ONE_NODE = Setting(Shape(1, 2))
 TWO_NODES = Setting(Shape(2, 2))
@@ -134,9 +134,9 @@ def test_power_law_is_relative_to_what_was_measured():
 def test_ranges_are_offered_to_elastic_policies_only():
     jobs = [traced(1, slots=2), traced(2, slots=8)]
     shape, model = Shape(3, 4), Model()
-    rigid = works(jobs, shape, model, elastic=False)
+    rigid = workload(jobs, shape, model, elastic=False)
     assert [(work.view.min_chunks, work.view.max_chunks) for work in rigid] == [(2, 2), (8, 8)]
-    ranges = works(jobs, shape, model, elastic=True)
+    ranges = workload(jobs, shape, model, elastic=True)
     assert [(work.view.min_chunks, work.view.max_chunks) for work in ranges] == [(1, 4), (2, 12)]
     assert ranges[0].view.remaining_s == pytest.approx(100.0 * 2**0.95)
 
@@ -162,7 +162,7 @@ def test_policies_that_get_stuck_are_told_of():
         def plan(self, snapshot):
             return Plan((), again_at=snapshot.now + 1)
 
-    offered = works([traced(1)], ONE_NODE.shape, Model(), elastic=False)
+    offered = workload([traced(1)], ONE_NODE.shape, Model(), elastic=False)
     with pytest.raises(SimulationStuck, match="again and again"):
         simulate(offered, SimulatedScheduler(ONE_NODE.topology(), Restless(), placement("pack"), patience=50))
 
@@ -172,7 +172,7 @@ def test_slots_given_out_twice_are_found():
         def place(self, job, chunks, free, topology):
             return (("node-1", (0,)),)
 
-    offered = works([traced(1), traced(2)], ONE_NODE.shape, Model(), elastic=False)
+    offered = workload([traced(1), traced(2)], ONE_NODE.shape, Model(), elastic=False)
     with pytest.raises(ValueError, match="not all free"):
         simulate(offered, SimulatedScheduler(ONE_NODE.topology(), policy("fifo"), Twice()))
 
@@ -283,7 +283,7 @@ def test_every_job_ends_with_its_work_done_and_never_more_slots_than_there_are(n
         traced(number, at, lasts, slots, owner=who) for number, (at, lasts, slots, who) in enumerate(drawn)
     ]
     chosen = policy(name)
-    offered = works(jobs, shape, model, elastic=chosen.elastic)
+    offered = workload(jobs, shape, model, elastic=chosen.elastic)
     scheduler = SimulatedScheduler(Topology(shape.by_node()), chosen, placement(place), model)
     ended = simulate(offered, scheduler).outcomes
     assert {job.job_id for job in ended} == {job.job_id for job in jobs}

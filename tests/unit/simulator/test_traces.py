@@ -1,85 +1,82 @@
 """Traces of each format, made up; what is drawn at random; and the command that replays them."""
 
 import json
-from dataclasses import dataclass, field
 
 import pytest
 
 from minicluster_hub.cluster.__main__ import main
-from minicluster_hub.simulator.command.files import TraceFile
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.simulator.traces import TraceUnknown, read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
-from minicluster_hub.simulator.work import GRADIENT_BYTES, Shape, works
+from minicluster_hub.simulator.workload import GRADIENT_BYTES, Shape, workload
 
 LAB12 = "job_id,user,submit_s,duration_s,num_gpus,walltime_s\n0,u4,7.5,100.0,4,150.0\n1,u2,8.0,10.0,1,20\n"
 
 
-@dataclass(frozen=True)
-class Made:
-    """A trace in memory. `files`: what lies beside it."""
+@pytest.fixture
+def made(tmp_path):
+    """Write a trace, and files beside it by their paths from its folder; return its path."""
 
-    content: str
-    files: dict[str, str] = field(default_factory=dict)
+    def write(content, files=None):
+        trace = tmp_path / "traces" / "trace"
+        trace.parent.mkdir(exist_ok=True)
+        for name, text in (files or {}).items():
+            (trace.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            (trace.parent / name).write_text(text)
+        trace.write_text(content)
+        return trace
 
-    def text(self):
-        return self.content
-
-    def beside(self, path):
-        return self.files[path]
-
-    def names(self, path):
-        return [name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")]
+    return write
 
 
-def test_a_labs_trace():
-    first, second = read(Made(LAB12))
+def test_a_labs_trace(made):
+    first, second = read(made(LAB12))
     assert (first.job_id, first.owner, first.slots, first.time_limit_s) == (0, "u4", 4, 150.0)
     assert (second.submitted_at, second.duration_s) == (8.0, 10.0)
 
 
-def test_phillys_times_count_from_its_first_job_and_empty_jobs_are_left_out():
+def test_phillys_times_count_from_its_first_job_and_empty_jobs_are_left_out(made):
     columns = "timestamp,duration,num_gpus,gpu_time,cluster\n"
     rows = (
         "2017-10-02 00:00:10,66.0,1,66.0,vc1",
         "2017-10-01 23:59:50,9.0,8,72.0,vc2",
         "2017-10-01 00:00:00,0,1,0,vc1",
     )
-    late, early = read(Made(columns + "\n".join(rows) + "\n\n"))
+    late, early = read(made(columns + "\n".join(rows) + "\n\n"))
     assert (late.submitted_at, early.submitted_at) == (20.0, 0.0)
     assert (early.owner, early.slots, early.duration_s) == ("vc2", 8, 9.0)
 
 
-def test_muris_times_are_milliseconds():
+def test_muris_times_are_milliseconds(made):
     columns = (
         "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
         "resource_time_0,resource_time_1,resource_time_2,priority\n"
     )
-    (job,) = read(Made(columns + "7,8,1534000,1463,vgg16,16,281000,28000,214,82,75,66,1\n"))
+    (job,) = read(made(columns + "7,8,1534000,1463,vgg16,16,281000,28000,214,82,75,66,1\n"))
     assert (job.submitted_at, job.duration_s, job.step_s, job.slots) == (1534.0, 281.0, 0.214, 8)
     assert job.gradient_bytes == pytest.approx(138.4e6 * 4)
 
 
-def test_tiresias_times_are_seconds():
+def test_tiresias_times_are_seconds(made):
     columns = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
-    (job,) = read(Made(columns + "1,8,30,50,unheard_of,150,23\n"))
+    (job,) = read(made(columns + "1,8,30,50,unheard_of,150,23\n"))
     assert (job.submitted_at, job.duration_s, job.step_s) == (30.0, 150.0, 3.0)
     assert job.gradient_bytes == GRADIENT_BYTES
 
 
-def test_gavels_durations_follow_from_measured_speeds():
+def test_gavels_durations_follow_from_measured_speeds(made):
     speeds = {
         "v100": {"('LM (batch size 5)', 1)": {"null": 10.0}, "('LM (batch size 5)', 4)": {"null": 20.0}}
     }
     beside = {"simulation_throughputs.json": json.dumps(speeds)}
     simulated = "LM (batch size 5)\tcd x && run\t--steps\t1\t1000\t50.5\t4\n"
     real = "LM (batch size 5)\trun\tlanguage\t--steps\t1\t1000\t8\t1\t-1.000000\t3\n"
-    (first, second) = (read(Made(line, beside))[0] for line in (simulated, real))
+    (first, second) = (read(made(line, beside))[0] for line in (simulated, real))
     assert (first.submitted_at, first.slots, first.duration_s, first.step_s) == (50.5, 4, 50.0, 0.05)
     assert (second.submitted_at, second.slots, second.duration_s) == (3.0, 8, 25.0), "8 are taken as twice 4"
 
 
-def pollux(replicas, batch):
+def pollux(made, replicas, batch):
     """Steps take 1 s, and 0.01 s for each picture on a GPU; 1 s more between GPUs, 3 s more between nodes."""
     local = (10, 100)
     rows = [
@@ -96,34 +93,34 @@ def pollux(replicas, batch):
         f"{folder}/validation-400.csv": validation.format(200, 400),
     }
     columns = "name,time,application,num_replicas,batch_size\n"
-    return read(Made(f"{columns}toy-0,60,toy,{replicas},{batch}\n", files))[0]
+    return read(made(f"{columns}toy-0,60,toy,{replicas},{batch}\n", files))[0]
 
 
-def test_polluxs_durations_follow_from_its_profiles():
-    job = pollux(1, 100)
+def test_polluxs_durations_follow_from_its_profiles(made):
+    job = pollux(made, 1, 100)
     assert (job.submitted_at, job.slots) == (60.0, 1)
     assert job.duration_s == pytest.approx(1000 * 2)
     assert job.speeds.rate(4, 1) == pytest.approx(2 / (1.25 + 1))
     assert job.speeds.rate(4, 2) == pytest.approx(2 / (1.25 + 3))
-    assert pollux(4, 400).duration_s == pytest.approx(400 * 3)
+    assert pollux(made, 4, 400).duration_s == pytest.approx(400 * 3)
 
 
-def test_what_does_not_fit_into_a_gpu_is_done_one_after_another():
-    assert pollux(1, 400).duration_s == pytest.approx(400 * 4 * 2)
+def test_what_does_not_fit_into_a_gpu_is_done_one_after_another(made):
+    assert pollux(made, 1, 400).duration_s == pytest.approx(400 * 4 * 2)
 
 
-def test_under_elastic_policies_jobs_take_the_batch_size_that_suits_them_best():
-    job = pollux(4, 100)
+def test_under_elastic_policies_jobs_take_the_batch_size_that_suits_them_best(made):
+    job = pollux(made, 4, 100)
     assert job.elastic_speeds.rate(4, 1) == pytest.approx(1000 * 2.25 / (400 * 3))
-    (adapts,) = works([job], Shape(4, 4), Model(), elastic=True)
-    (keeps,) = works([job], Shape(4, 4), Model(adapts=False), elastic=True)
+    (adapts,) = workload([job], Shape(4, 4), Model(), elastic=True)
+    (keeps,) = workload([job], Shape(4, 4), Model(adapts=False), elastic=True)
     assert (adapts.view.max_chunks, keeps.view.max_chunks) == (16, 10), "each GPU has at least ten pictures"
     assert (adapts.speeds, keeps.speeds) == (job.elastic_speeds, job.speeds)
 
 
-def test_other_files_are_refused_with_what_is_known():
+def test_other_files_are_refused_with_what_is_known(made):
     with pytest.raises(TraceUnknown, match=r"'a,b'; known are gavel and lab12, philly"):
-        read(Made("a,b\n1,2\n"))
+        read(made("a,b\n1,2\n"))
 
 
 def test_the_same_seed_draws_the_same_jobs_of_that_load():
@@ -145,18 +142,6 @@ def test_a_burst_comes_at_once_and_no_job_is_larger_than_the_cluster():
     assert {job.slots for job in jobs} == {1, 2, 4}
 
 
-def test_a_trace_on_disk_and_what_lies_beside_it(tmp_path):
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "mine.csv").write_text(LAB12)
-    (tmp_path / "beside.csv").write_text("x")
-    trace = TraceFile(tmp_path / "traces" / "mine.csv")
-    assert (trace.beside("../beside.csv"), trace.names(".."), trace.text()) == (
-        "x",
-        ["beside.csv", "traces"],
-        LAB12,
-    )
-
-
 def test_the_command_prints_a_row_for_each_and_what_it_assumed(tmp_path, capsys):
     trace = tmp_path / "mine.csv"
     trace.write_text(LAB12)
@@ -172,7 +157,7 @@ def test_the_command_prints_a_row_for_each_and_what_it_assumed(tmp_path, capsys)
         ["las", "pack"],
         ["las", "spread"],
     ]
-    assert any(line.startswith("a change of places costs 12 s") for line in lines)
+    assert any(line.startswith("a change of slots costs 12 s") for line in lines)
 
 
 def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):

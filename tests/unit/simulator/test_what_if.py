@@ -1,6 +1,7 @@
-"""Shadow evaluation of real jobs, and when waiting jobs may start."""
+"""What other policies would have done with real jobs, and when waiting jobs may start."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -13,18 +14,19 @@ from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast
 from minicluster_hub.simulator.model import Model
-from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, Start
-from minicluster_hub.simulator.what_if import PastJob, comparable, really, shadow
-from minicluster_hub.simulator.work import Shape, TracedJob, works
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation
+from minicluster_hub.simulator.what_if import PastJob, actual, comparable, what_if
+from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 
 THREE = Topology({"node-1": 1, "node-2": 1, "node-3": 1})
 NOW = 1000.0
 
 
 def past(job_id, submitted_at, started_at, ran_s, nodes=1, **more):
-    return PastJob(
-        job_id, "ada", submitted_at, started_at, started_at + ran_s, ran_s, nodes, nodes, nodes, **more
+    view = JobView(
+        job_id, "ada", submitted_at, nodes, nodes, since=submitted_at, scatter=True, steady_until=-inf, **more
     )
+    return PastJob(view, started_at, started_at + ran_s, ran_s, nodes)
 
 
 def scheduler(name="fifo", **model):
@@ -34,21 +36,22 @@ def scheduler(name="fifo", **model):
 HISTORY = [past(1, 0.0, 0.0, 100.0, 2), past(2, 10.0, 100.0, 100.0, 3), past(3, 20.0, 200.0, 10.0)]
 
 
-def test_the_policy_that_was_in_force_comes_out_as_it_really_was():
-    assert really(HISTORY, THREE).average_s == pytest.approx((100 + 190 + 190) / 3)
+def test_the_policy_that_was_active_comes_out_as_it_really_was():
+    assert actual(HISTORY, THREE).average_s == pytest.approx((100 + 190 + 190) / 3)
     for figure in ("average_s", "makespan_s", "longest_wait_s", "jain_sizes", "busy", "crossed"):
-        really_was = getattr(really(HISTORY, THREE), figure)
-        assert getattr(shadow(HISTORY, scheduler()), figure) == pytest.approx(really_was), figure
+        really_was = getattr(actual(HISTORY, THREE), figure)
+        assert getattr(what_if(HISTORY, scheduler()), figure) == pytest.approx(really_was), figure
 
 
 def test_another_policy_would_have_let_the_short_job_pass():
-    limited = [replace(job, time_limit_s=job.ran_s) for job in HISTORY]
-    assert shadow(limited, scheduler("backfill")).average_s == pytest.approx((100 + 190 + 10) / 3)
+    limited = [replace(job, view=replace(job.view, time_limit_s=job.ran_s)) for job in HISTORY]
+    assert what_if(limited, scheduler("backfill")).average_s == pytest.approx((100 + 190 + 10) / 3)
 
 
 def test_a_range_is_used_and_a_job_on_fewer_nodes_takes_longer():
-    (job,) = ranged = [replace(past(1, 0.0, 0.0, 100.0, 2), least=1, most=3)]
-    assert shadow(ranged, scheduler(exponent=1.0)).average_s == pytest.approx(job.ran_s * 2 / 3)
+    job = past(1, 0.0, 0.0, 100.0, 2)
+    ranged = [replace(job, view=replace(job.view, min_chunks=1, max_chunks=3))]
+    assert what_if(ranged, scheduler(exponent=1.0)).average_s == pytest.approx(job.ran_s * 2 / 3)
 
 
 def test_jobs_that_never_ran_or_do_not_fit_are_not_compared():
@@ -195,8 +198,7 @@ def test_where_nobody_overtakes_and_progress_is_known_a_forecast_comes_true(draw
     shape = Shape(2, 3)
     jobs = [TracedJob(number, "ada", *numbers) for number, numbers in enumerate(drawn)]
     chosen = SimulatedScheduler(Topology(shape.by_node()), policy("fifo"), placement(place))
-    free = FreeSlots({node: range(3) for node in shape.by_node()})
-    simulation = Simulation(chosen, Start(free), works(jobs, shape, Model(), elastic=False))
+    simulation = Simulation(chosen, workload(jobs, shape, Model(), elastic=False))
     foretold, started = {}, {}
     while (ended := simulation.advance()) is not None:
         started |= {outcome.job_id: outcome.started_at for outcome in ended}

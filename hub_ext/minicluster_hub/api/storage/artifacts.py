@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from minicluster.wire import ArtifactList, BlobInfo, SmallFiles, StorageKind
 from minicluster_hub.api.storage.blobs import JobFileUpload
 from minicluster_hub.api.tasks import TaskHandler, most_of
-from minicluster_hub.storage.artifacts import DAY_S
 from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.retention import DAY_S
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from minicluster.wire import BlobInfo, MissingBlobs, StorageKind
 from minicluster_hub.api.tasks import TaskHandler
 from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobWriter
-from minicluster_hub.storage.quotas import OverQuota, Reservation
+from minicluster_hub.storage.quotas import OverQuota, UploadReservation
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.base import ServiceHandler
@@ -30,7 +30,7 @@ class Upload(ServiceHandler):
 
     kind = StorageKind.CELLS
     _writer: BlobWriter | None = None
-    _room: Reservation | None = None
+    _room: UploadReservation | None = None
     _known_bytes: int | None = None
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
@@ -54,7 +54,7 @@ class Upload(ServiceHandler):
         self._room = self._reserve(sha256)
         self._writer = self.files.writer(sha256)
 
-    def _reserve(self, sha256: str) -> Reservation:
+    def _reserve(self, sha256: str) -> UploadReservation:
         """Raise ApiError, OverQuota, DiskReserved. A chunked body tells no length, and grows as it comes."""
         told, known = self.told_bytes, self.known_bytes(sha256)
         if told is not None and known is not None and told != known:

@@ -17,7 +17,7 @@ from minicluster_hub.api.servers import PlacesHandler
 from minicluster_hub.images.catalogue import ImageOwn
 from minicluster_hub.images.publishing import Left, PublishingBusy
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.storage.artifacts import artifact_file
+from minicluster_hub.storage.blobs import artifact_file
 from minicluster_hub.storage.quotas import cost
 from minicluster_hub.store import ImageNameTaken
 from minicluster_hub.web.auth import UserHandler
@@ -67,7 +67,7 @@ class ImagesHandler(UserHandler):
         if message:
             raise ApiError(409, "too_many_images", message, "Ask an admin to retire those that nobody needs.")
         size_bytes = layer_bytes + recipe_bytes
-        self.context.storage.room.check(size_bytes)
+        self.context.storage.disk.check(size_bytes)
         self.context.storage.check(owner, StorageKind.IMAGES, cost(size_bytes))
 
     def _left_by(self, job: JobRecord) -> Left:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from minicluster.wire import OwnerStorage, StorageKind, StorageReport, StorageUse
-from minicluster_hub.storage.removal import JobRemoval
+from minicluster_hub.storage.retention import JobRemoval
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Query, Route, Scope
@@ -25,7 +25,7 @@ class StorageHandler(UserHandler):
             used = {owner: await asyncio.to_thread(store.storage.used, owner)}
         owners = sorted((self._of(*one) for one in used.items()), key=lambda one: -one.used_bytes)
         things = await asyncio.to_thread(store.storage.largest, owner, _MOST_THINGS)
-        disk = storage.room.told() if owner is None else None
+        disk = storage.disk.report() if owner is None else None
         self.reply(StorageReport(owners=tuple(owners), things=tuple(things), disk=disk))
 
     def _of(self, owner: str, uses: Mapping[StorageKind, StorageUse]) -> OwnerStorage:

@@ -1,30 +1,30 @@
 """Gavel's traces (Narayanan et al., OSDI 2020): job types, steps to do, and measured steps per second.
 
-A line is tab separated and has no fixed columns between the command and the steps; in the traces of the real
-cluster the weight and the goal for the end stand between the scale factor and the arrival.
+A line is tab separated. In the traces of the real cluster, the weight and the deadline stand between the
+number of GPUs and the arrival; in those for simulation there is neither.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
-from minicluster_hub.simulator.traces import Trace
 from minicluster_hub.simulator.traces.models import gradient_bytes
-from minicluster_hub.simulator.work import TracedJob
+from minicluster_hub.simulator.workload import TracedJob
 
 _GPU = "v100"
 _SIMULATED_COLUMNS = 7
 
 
-def read(trace: Trace) -> list[TracedJob]:
-    measured = json.loads(trace.beside("simulation_throughputs.json"))[_GPU]
-    lines = enumerate(line for line in trace.text().splitlines() if line)
+def read(trace: Path) -> list[TracedJob]:
+    """Read the jobs; simulation_throughputs.json lies beside the trace. All jobs have one owner."""
+    measured = json.loads((trace.parent / "simulation_throughputs.json").read_text())[_GPU]
+    lines = enumerate(line for line in trace.read_text().splitlines() if line)
     return [_job(number, line.split("\t"), measured) for number, line in lines]
 
 
 def _job(number: int, columns: list[str], measured: Mapping[str, Mapping[str, float]]) -> TracedJob:
-    """Its owner is not known: all are of one."""
     kind = columns[0]
     if len(columns) == _SIMULATED_COLUMNS:
         steps, arrival, gpus = columns[4:]
@@ -43,7 +43,7 @@ def _job(number: int, columns: list[str], measured: Mapping[str, Mapping[str, fl
 
 
 def _steps_s(kind: str, gpus: int, measured: Mapping[str, Mapping[str, float]]) -> float:
-    """Return the speed on so many GPUs; from the largest smaller number that was measured, in proportion."""
+    """Return the speed on so many GPUs: as measured, or in proportion to the next smaller number of GPUs."""
     for fewer in range(gpus, 0, -1):
         alone = measured.get(f"('{kind}', {fewer})")
         if alone is not None:

@@ -1,8 +1,8 @@
-"""What jobs of well-known models exchange in a step: the bytes of their parameters in float32, roughly."""
+"""How many bytes jobs of well-known models exchange in a step: roughly their parameters in float32."""
 
 from __future__ import annotations
 
-from minicluster_hub.simulator.work import GRADIENT_BYTES
+from minicluster_hub.simulator.workload import GRADIENT_BYTES
 
 _PARAMETERS_MILLIONS = {
     "a2c": 1.7,
@@ -33,12 +33,11 @@ _PARAMETERS_MILLIONS = {
     "vgg19": 143.7,
     "yolov3": 61.9,
 }
-"""From the models' papers and torchvision's tables; of the data sets that Pollux's jobs are called by, the
-model trained on them there."""
+"""From the models' papers and torchvision's tables. Pollux names jobs by their data sets: of those, the model
+that is trained on them there."""
 
 
 def gradient_bytes(model: str) -> int:
-    """Return what a model's ranks exchange in a step; a ResNet50's where it is not known."""
-    name = model.partition(" ")[0].lower()
-    millions = _PARAMETERS_MILLIONS.get(name)
+    """Return the bytes that ranks exchange in a step; for an unknown model, those of ResNet50."""
+    millions = _PARAMETERS_MILLIONS.get(model.partition(" ")[0].lower())
     return GRADIENT_BYTES if millions is None else round(millions * 4e6)

@@ -11,10 +11,11 @@ from itertools import accumulate
 from math import log
 from random import Random
 
-from minicluster_hub.simulator.work import TracedJob
+from minicluster_hub.simulator.workload import TracedJob
 
 _SIZES = {1: 0.82, 2: 0.04, 4: 0.12, 8: 0.02}
-"""Shares of the jobs. Philly has 94 % of one GPU; in labs' own groups there, gangs are more frequent."""
+"""Share of the jobs by GPUs. On Philly 94 % have one GPU; its small groups, which resemble a lab, have more
+gangs."""
 
 _LOG_DURATION = {1: (6.98, 1.84), 2: (9.37, 3.14), 4: (9.29, 2.63), 8: (9.78, 2.66)}
 """Mean and deviation of the logarithm of the seconds, by GPUs."""
@@ -22,10 +23,11 @@ _LOG_DURATION = {1: (6.98, 1.84), 2: (9.37, 3.14), 4: (9.29, 2.63), 8: (9.78, 2.
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """What is drawn. `load`: slots that the jobs need on average, as a share of `slots`; 0: all come at once.
+    """What is drawn.
 
-    shortest_s, longest_s: what is drawn beyond is drawn again.
-    limit_times: time limits are the duration times a number between these.
+    load: the slots that the jobs need on average, as a share of `slots`; 0: all jobs arrive at once.
+    shortest_s, longest_s: durations outside of these are drawn again.
+    limit_times: a time limit is the duration times a number between these.
     """
 
     jobs: int = 300

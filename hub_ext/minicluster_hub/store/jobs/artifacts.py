@@ -1,4 +1,4 @@
-"""Which files jobs left in their output folders. minicluster_hub.storage.artifacts has the bytes."""
+"""Which files jobs left in their output folders. minicluster_hub.storage.blobs has the bytes."""
 
 from __future__ import annotations
 

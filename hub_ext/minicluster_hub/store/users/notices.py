@@ -36,7 +36,7 @@ _OWN_WORDS = {
     ErrorKind.START: "did not start",
 }
 """Of failures whose messages may have words of the user's code or of a container in them."""
-Lane = tuple[str, str]
+NoticeQueue = tuple[str, str]
 """An owner and a channel."""
 
 CODE_S = 24 * 3600.0
@@ -50,7 +50,7 @@ class NoticeMessage:
     """A notice on its way. tries: how often it was tried in vain."""
 
     id: int
-    queue: Lane
+    queue: NoticeQueue
     notice: Notice
     tries: int
     due_at: float
@@ -105,14 +105,14 @@ class Notices:
 
     # --- for who sends them ---------------------------------------------------------------------
 
-    def lanes(self) -> list[Lane]:
+    def queues(self) -> list[NoticeQueue]:
         """Return the owners and channels with something to send."""
         query = select(NOTICES.c.owner, NOTICES.c.channel).distinct()
         with self._database.read() as connection:
             return [(row.owner, row.channel) for row in connection.execute(query)]
 
-    def next(self, queue: Lane) -> tuple[NoticeMessage, str | None] | None:
-        """Return a lane's first letter and where it goes (None: nowhere any more), None if there is none."""
+    def next(self, queue: NoticeQueue) -> tuple[NoticeMessage, str | None] | None:
+        """Return a queue's first message and its target (None: no longer wanted), or None if it is empty."""
         owner, channel = queue
         mine = (NOTICES.c.owner == owner) & (NOTICES.c.channel == channel)
         first = select(NOTICES).where(mine).order_by(NOTICES.c.due_at, NOTICES.c.id).limit(1)
@@ -126,7 +126,7 @@ class Notices:
         return NoticeMessage(row.id, queue, notice, row.tries, row.due_at), target
 
     def done(self, message: NoticeMessage, trouble: str = "") -> None:
-        """Forget a letter that was sent, or given up; show its owner the trouble, until nothing waits."""
+        """Forget a message that was sent or given up; show its owner the trouble until nothing waits."""
         owner = message.queue[0]
         with self._database.write() as connection:
             connection.execute(delete(NOTICES).where(NOTICES.c.id == message.id))
@@ -134,7 +134,7 @@ class Notices:
                 _set_trouble(connection, owner, clean(trouble))
 
     def again(self, message: NoticeMessage, due_at: float) -> NoticeMessage:
-        """Try a letter once more at that moment."""
+        """Try a message once more at that moment."""
         later = replace(message, tries=message.tries + 1, due_at=due_at)
         values = {"tries": later.tries, "due_at": due_at}
         with self._database.write() as connection:
@@ -172,7 +172,7 @@ def _write(connection: Connection, owner: str, notice: Notice) -> bool:
     return bool(channels)
 
 
-def _waiting(connection: Connection, queue: Lane) -> int:
+def _waiting(connection: Connection, queue: NoticeQueue) -> int:
     mine = (NOTICES.c.owner == queue[0]) & (NOTICES.c.channel == queue[1])
     return connection.execute(select(func.count()).select_from(NOTICES).where(mine)).scalar_one()
 

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from minicluster.wire import JobState
-from minicluster_hub.storage.artifacts import DAY_S
-from minicluster_hub.storage.retention import OldJobsRemoval
+from minicluster_hub.storage.retention import DAY_S, JobRetention
 
 from ..storage import test_snapshots as snapshots
 
@@ -19,16 +18,16 @@ KEEP_DAYS = 30.0
 def removal(api, days=0.0, keep_days=KEEP_DAYS):
     """Return what removes, so many days from now."""
     context, at = api.context, time.time() + days * DAY_S
-    return OldJobsRemoval(context.store, context.blobs, context.logs, keep_days, lambda: at, context.log)
+    return JobRetention(context.store, context.blobs, context.logs, keep_days, lambda: at, context.log)
 
 
 async def look(api, days=0.0, keep_days=KEEP_DAYS):
     """Have everything removed that is due so many days from now."""
     age(api, days)
     removing = removal(api, days, keep_days)
-    await removing.forget_old()
+    await removing.remove_old()
     await removing.remove_left()
-    await removing.remove_loose()
+    await removing.remove_unnamed()
 
 
 def age(api, days):
@@ -179,7 +178,7 @@ async def test_agents_that_waited_for_the_service_tell_of_their_results_first(ap
     age(api, 2)
     looked = asyncio.Event()
 
-    class Looks(OldJobsRemoval):
+    class Looks(JobRetention):
         async def remove_left(self):
             await super().remove_left()
             asyncio.get_running_loop().call_soon(looked.set)
@@ -191,5 +190,5 @@ async def test_agents_that_waited_for_the_service_tell_of_their_results_first(ap
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert not context.store.blobs.lacks("ada", [sha(b"a result")])
-    await Looks(*parts).remove_loose()
+    await Looks(*parts).remove_unnamed()
     assert context.store.blobs.lacks("ada", [sha(b"a result")])

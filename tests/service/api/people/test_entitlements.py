@@ -146,8 +146,8 @@ async def test_what_each_policy_would_have_done_is_told_beside_what_was(api):
 
 
 async def test_two_who_ask_at_once_share_the_work(api):
-    shadowing = api.context.shadowing
-    first, second = await asyncio.gather(shadowing.report(), shadowing.report())
+    what_if = api.context.what_if
+    first, second = await asyncio.gather(what_if.report(), what_if.report())
     assert first is second
 
 

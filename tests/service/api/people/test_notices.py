@@ -10,9 +10,9 @@ import pytest
 from minicluster.wire import Notice, NoticeEvent
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.errors import AddressRefused
-from minicluster_hub.notices.post import NoticeSender
+from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.notices.webhooks import Webhooks
-from minicluster_hub.notices.words import sentence
+from minicluster_hub.notices.wording import sentence
 
 from ..receivers import Hooks, MailServer
 
@@ -88,7 +88,7 @@ async def test_nobody_is_told_who_did_not_ask_nor_of_what_was_not_asked_for(star
         assert (told["event"], told["job_id"]) == ("ended", job.id) and hooks.requests.empty()
         await wish(api, webhook=None)
         await finished(api)
-        assert api.context.store.notices.lanes() == [] and hooks.requests.empty()
+        assert api.context.store.notices.queues() == [] and hooks.requests.empty()
 
 
 async def test_a_failure_is_told_without_the_words_of_its_code(start_api, hooks):
@@ -147,7 +147,7 @@ async def test_a_service_that_is_killed_while_it_sends_sends_it_again_with_the_s
         again = await hooks.next()
         assert (again["id"], again["job_id"]) == (told["id"], job.id)
         async with asyncio.timeout(5):
-            while after.context.store.notices.lanes():
+            while after.context.store.notices.queues():
                 await asyncio.sleep(0.01)
         assert hooks.requests.empty()
 

@@ -276,7 +276,7 @@ async def test_the_command_shows_the_policy_and_changes_it(api, ours):
 async def test_the_command_says_what_is_wrong(api, ours):
     ours("def plan(", "bad")
     code, told = await command(api, "bad")
-    assert code == 1 and "bad cannot be put in force: SyntaxError" in told and "Traceback" not in told
+    assert code == 1 and "bad cannot be activated: SyntaxError" in told and "Traceback" not in told
     code, told = await command(api, "fifo", token="ada-token")
     assert code == 1 and "custom:minicluster:admin" in told, told
 

@@ -9,7 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from minicluster.wire import LEFT, ArtifactList, ArtifactReport, BlobInfo, JobState, SmallFiles
-from minicluster_hub.storage.artifacts import DAY_S, Retention, artifact_file
+from minicluster_hub.storage.blobs import artifact_file
+from minicluster_hub.storage.retention import DAY_S, ArtifactRetention
 
 from .test_full_disk import small_disk
 
@@ -208,7 +209,7 @@ async def test_files_are_removed_when_their_time_is_over(start_api):
         parts = api.context.store, api.context.blobs, 30.0
         for days, left in ((29.9, 3), (30.1, 0)):
             at = time.time() + days * DAY_S
-            await Retention(*parts, lambda at=at: at, api.context.log).sweep()
+            await ArtifactRetention(*parts, lambda at=at: at, api.context.log).sweep()
             assert sum([len((await listed(api, job)).artifacts) for job in jobs]) == left
         assert (await get(api, jobs[0], "model")).status_code == 404
         assert api.context.blobs.outputs() == []
@@ -219,13 +220,13 @@ async def test_what_was_never_told_of_is_removed_and_the_rest_stays(api):
     await bring(agent, run, "model", b"told")
     _, untold = await put(agent, b"untold")
     files = api.context.blobs.output_of(job.id)
-    retention = Retention(api.context.store, api.context.blobs, 0.0, time.time, api.context.log)
-    await retention.remove_untold()
+    retention = ArtifactRetention(api.context.store, api.context.blobs, 0.0, time.time, api.context.log)
+    await retention.remove_unreported()
     assert files.size(untold) == 6, "it may be told of in a moment"
     old = time.time() - 2 * 3600
     for path in files._root.glob("??/*"):
         os.utime(path, (old, old))
-    await retention.remove_untold()
+    await retention.remove_unreported()
     assert files.size(untold) is None
     assert (await get(api, job, "model")).content == b"told"
 
@@ -241,7 +242,7 @@ async def test_a_service_that_comes_back_leaves_agents_the_time_to_tell_of_their
         os.utime(path, (old, old))
     looked = asyncio.Event()
 
-    class Looks(Retention):
+    class Looks(ArtifactRetention):
         async def sweep(self):
             looked.set()
             return await super().sweep()
@@ -254,7 +255,7 @@ async def test_a_service_that_comes_back_leaves_agents_the_time_to_tell_of_their
     assert files.size(untold) == 6
     assert (await tell(agent, run, "model", untold, 6)).missing == ()
     assert (await get(api, job, "model")).content == b"untold"
-    await Retention(*parts).remove_untold()
+    await ArtifactRetention(*parts).remove_unreported()
     assert files.size(untold) == 6
     assert snapshots.size(hashlib.sha256(b"snapshot").hexdigest()) is None
 
@@ -277,5 +278,7 @@ async def test_a_service_that_was_killed_in_the_middle_of_removing_goes_on(start
         api.context.blobs.remove_output(job.id)  # Killed here.
         assert (await get(api, job, "model")).status_code == 404
         later = time.time() + 2 * DAY_S
-        await Retention(api.context.store, api.context.blobs, 1.0, lambda: later, api.context.log).sweep()
+        await ArtifactRetention(
+            api.context.store, api.context.blobs, 1.0, lambda: later, api.context.log
+        ).sweep()
         assert (await listed(api, job)).artifacts == ()

@@ -1,4 +1,4 @@
-"""The jobs of a simulation: what a trace tells of one, and what the simulator makes of that."""
+"""The jobs of a simulation: as a trace has them, and as the simulator works on them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
 from minicluster_hub.simulator.model import Model, Speeds, power_law
 
 GRADIENT_BYTES = 102_228_128
-"""Of a ResNet50 in float32: what is assumed where a trace names no model."""
+"""Of ResNet50 in float32: assumed where a trace names no model."""
 
 STEP_S = 2.6
-"""Of a step on the slots that were asked for, where a trace does not tell: with the gradients above and a
-link of 1 Gbit/s between two nodes, three quarters of the speed are left, as the model has it."""
+"""Of a step on the slots that were asked for, where a trace does not tell. With the gradients above and a
+link of 1 Gbit/s between two nodes, this leaves three quarters of the speed, as the model assumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """A job as it was seen once, on `slots` slots for `duration_s`.
+    """A job of a trace: it ran on `slots` slots for `duration_s`.
 
-    speeds: measured, relative to that on `slots`; None: the model's.
-    elastic_speeds: the same of a job that adapts itself to the slots that it gets, as in its batch size.
+    speeds: as measured, relative to that on `slots`; None: the model's.
+    elastic_speeds: the same if the job adapts its batch size to its slots.
     """
 
     job_id: int
@@ -41,13 +41,13 @@ class TracedJob:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A job in the simulator.
+    """What a simulated job has to do.
 
-    view: what the policies see of it, as it comes in.
-    asked_slots: that it would have without a scheduler's doing.
-    left_s: what is left to do, in seconds at the rate 1 of `speeds`, at `view.since`.
-    least_rate: on its fewest chunks, on as few nodes as can be.
-    steps_s: steps that it does in a second at the rate 1.
+    view: what policies see of the job when it arrives.
+    asked_slots: the slots that it asked for.
+    left_s: work that is left at `view.since`, in seconds at the rate 1 of `speeds`.
+    least_rate: rate on its fewest chunks, on as few nodes as possible.
+    steps_s: steps in a second at the rate 1.
     """
 
     view: JobView
@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The simulated cluster: how many nodes with how many slots each."""
+    """The simulated cluster: how many nodes, and how many slots on each."""
 
     nodes: int
     slots_per_node: int
@@ -78,7 +78,7 @@ class Shape:
         return -(-slots // self.slots_per_node)
 
 
-def works(jobs: Iterable[TracedJob], shape: Shape, model: Model, *, elastic: bool) -> list[Work]:
+def workload(jobs: Iterable[TracedJob], shape: Shape, model: Model, *, elastic: bool) -> list[Work]:
     """Return the jobs that this cluster can run, in the order of their arrival."""
     fitting = [job for job in jobs if job.slots <= shape.slots]
     fitting.sort(key=lambda job: (job.submitted_at, job.job_id))
@@ -114,7 +114,7 @@ def _speeds(job: TracedJob, shape: Shape, model: Model, *, elastic: bool) -> Spe
 
 
 def _range(job: TracedJob, speeds: Speeds, shape: Shape, model: Model) -> tuple[int, int]:
-    """Return the fewest and the most slots; a measured profile tells how many are of use."""
+    """Return the fewest and the most slots of an elastic job."""
     if speeds.most_slots is not None:
         return 1, max(1, min(shape.slots, speeds.most_slots))
     least = max(1, round(job.slots * model.least_share))
@@ -122,7 +122,7 @@ def _range(job: TracedJob, speeds: Speeds, shape: Shape, model: Model) -> tuple[
 
 
 def real_work(view: JobView, chunks: int, left_s: float, topology: Topology, model: Model) -> Work:
-    """Return a job as the service has it, with what is left to do in seconds on so many chunks."""
+    """Return the work of a job of the service. left_s: what is left to do, in seconds on so many chunks."""
     speeds = power_law(chunks * view.chunk_slots, _fewest_nodes(view, chunks, topology), model)
     least = view.min_chunks
     least_rate = speeds.rate(least * view.chunk_slots, _fewest_nodes(view, least, topology))

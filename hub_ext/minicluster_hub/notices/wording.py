@@ -1,4 +1,4 @@
-"""A notice in a sentence, for e-mails and chats."""
+"""A notice as a sentence, for e-mails and chats."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from minicluster.wire import JobState, Notice, NoticeEvent
 
 def sentence(notice: Notice) -> str:
     """Return what happened, and why."""
-    told = _happened(notice)
-    return f"{told}: {notice.reason}." if notice.reason else f"{told}."
+    happened = _happened(notice)
+    return f"{happened}: {notice.reason}." if notice.reason else f"{happened}."
 
 
 def headline(notice: Notice) -> str:
-    """Return what happened without a word that a user chose."""
+    """Return what happened, without names that a user chose."""
     return _happened(notice.model_copy(update={"name": "cell", "server": ""}))
 
 

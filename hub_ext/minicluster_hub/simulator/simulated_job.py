@@ -1,4 +1,4 @@
-"""The course of one simulated job: what it has, how fast it gets on, and what it has cost so far."""
+"""One simulated job: its slots, its speed, and what it has cost so far."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from math import inf
 
 from minicluster_hub.scheduling.allocation.free_slots import Places, count_slots
 from minicluster_hub.scheduling.base import JobView
-from minicluster_hub.simulator.work import Work
+from minicluster_hub.simulator.workload import Work
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A job that has ended.
 
-    slots: that it asked for.
-    alone_s: its duration on what it asked for, had it been alone.
-    held_s: with slots, restarts included.
-    crossed_s: of these, on several nodes; needless_s: of these, on more nodes than so many slots need.
-    longest_wait_s: at a stretch.
+    slots: the slots that it asked for.
+    alone_s: its duration on these slots, had it been alone.
+    held_s: seconds with slots, restarts included.
+    crossed_s: of held_s, on several nodes. needless_s: of crossed_s, on more nodes than so many slots need.
+    longest_wait_s: longest wait without a break.
     """
 
     job_id: int
@@ -42,12 +42,13 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Course:
-    """`left_s`: of the work, at `view.since`; inf: nobody knows, and no policy is told.
-    `gets_on_from`: when it works again after a restart.
+class SimulatedJob:
+    """A job in a simulation.
 
-    keeps_s: how long it keeps the places that it gets; inf: to its end.
-    node_slots: of the largest node.
+    keeps_s: how long it keeps slots that it gets; inf: to its end.
+    node_slots: slots of the largest node.
+    left_s: work that was left at `view.since`; inf: it is not known, and no policy is told.
+    works_from: when it works (again) after a restart.
     """
 
     work: Work
@@ -57,7 +58,7 @@ class Course:
     view: JobView = field(init=False)
     left_s: float = field(init=False)
     rate: float = 0.0
-    gets_on_from: float = 0.0
+    works_from: float = 0.0
     ends_at: float = inf
     started_at: float | None = None
     held_s: float = 0.0
@@ -72,49 +73,44 @@ class Course:
         self.left_s = self.work.left_s
         if self.view.runs:
             self.started_at = self.view.since
-            self._get_going(self.view.places, gets_on_from(self.view))
+            self._run_on(self.view.places, works_from(self.view))
 
     def move(self, places: Places, now: float) -> None:
-        """Have these places from now on; none: wait."""
+        """Hold these slots from now on; without any, wait."""
         self._settle(now)
         self.rate, self.ends_at = 0.0, inf
-        view = self.view
-        attained = view.attained(now)
-        remaining = self.left_s / self.work.least_rate if self.left_s < inf else None
+        self.view = replace(
+            self.view,
+            places=places,
+            since=now,
+            attained_slot_s=self.view.attained(now),
+            remaining_s=self.left_s / self.work.least_rate if self.left_s < inf else None,
+        )
         if not places:
-            self.view = replace(view, places=(), since=now, attained_slot_s=attained, remaining_s=remaining)
             return
         first = self.started_at is None
         self.started_at = now if first else self.started_at
         self.restarts += not first
-        self._get_going(places, now if first else now + self.restart_s)
-        self.view = replace(
-            view,
-            places=places,
-            since=now,
-            attained_slot_s=attained,
-            remaining_s=remaining,
-            steady_until=now + self.keeps_s,
-            rates=self._rates(places),
-        )
+        self._run_on(places, now if first else now + self.restart_s)
+        self.view = replace(self.view, steady_until=now + self.keeps_s, rates=self._rates(places))
 
-    def _get_going(self, places: Places, gets_on_from: float) -> None:
+    def _run_on(self, places: Places, works_from: float) -> None:
         self.rate = self.work.speeds.rate(count_slots(places), len(places))
-        self.gets_on_from = gets_on_from
-        self.ends_at = gets_on_from + self.left_s / self.rate
+        self.works_from = works_from
+        self.ends_at = works_from + self.left_s / self.rate
 
     def _rates(self, places: Places) -> tuple[tuple[int, float], ...]:
-        """Return what it was seen to do; the speed on these places shows in its first seconds."""
+        """Return the steps per second seen so far, by chunks; on new slots they are known at once."""
         chunks = count_slots(places) // self.view.chunk_slots
         return tuple(sorted({**dict(self.view.rates), chunks: self.rate * self.work.steps_s}.items()))
 
     def _settle(self, now: float) -> None:
-        """Account for the time since its places last changed."""
+        """Account for the time since its slots last changed."""
         view, passed_s = self.view, now - self.view.since
         if not view.runs:
             self.longest_wait_s = max(self.longest_wait_s, passed_s)
             return
-        done_s = self.rate * max(0.0, now - self.gets_on_from)
+        done_s = self.rate * max(0.0, now - self.works_from)
         self.left_s = max(0.0, self.left_s - done_s)
         self.held_s += passed_s
         if len(view.places) > 1:
@@ -123,7 +119,7 @@ class Course:
             self.network_bytes += done_s * self.work.steps_s * _bytes_a_step(view)
 
     def end(self) -> Outcome:
-        """Return what became of it."""
+        """Return the outcome."""
         now, view = self.ends_at, self.view
         self._settle(now)
         return Outcome(
@@ -144,13 +140,16 @@ class Course:
         )
 
 
-def gets_on_from(view: JobView) -> float:
-    """Return when a job that has its places since `view.since` began to work on them."""
+def works_from(view: JobView) -> float:
+    """Return when a job that holds its slots since `view.since` began to work on them."""
     return view.since + (view.move_s if view.attained_slot_s else 0.0)
 
 
 def _bytes_a_step(view: JobView) -> float:
-    """Return what crosses the network in a step: a ring through k ranks has one link between nodes per node,
-    and each link carries 2 (k - 1) / k of the gradient."""
+    """Return the bytes between nodes in a step.
+
+    A ring through k ranks has one link between nodes for each node; a link carries 2 (k - 1) / k of the
+    gradient.
+    """
     ranks = count_slots(view.places)
     return len(view.places) * 2 * (ranks - 1) / ranks * view.gradient_bytes

@@ -1,4 +1,4 @@
-"""Sends what is in the outbox: each webhook and each mailbox is a lane, and none waits for another."""
+"""Sends the notices in the outbox. Each webhook and each mailbox has a queue; none waits for another."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from minicluster.wire import Notice
-from minicluster_hub.notices.emails import Emails
+from minicluster_hub.notices.emails import Emails, MailRates
 from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
-from minicluster_hub.notices.mail_rates import MailRates
 from minicluster_hub.notices.webhooks import Webhooks
-from minicluster_hub.notices.words import sentence
+from minicluster_hub.notices.wording import sentence
 from minicluster_hub.store import Store, StoreError
-from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, Lane, NoticeMessage
+from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, NoticeMessage, NoticeQueue
 from minicluster_hub.support.notifier import NOTICES, Notifier
 
 PAUSES_S = (10.0, 120.0)
-"""Between the tries."""
+"""Between the tries to send a notice."""
 _AT_ONCE = 8
 _STORE_PAUSE_S = 5.0
 
 
 class NoticeSender:
-    """`public_url`: of the job service as browsers reach it, "": nobody knows."""
+    """public_url: of the job service as browsers reach it, "" if it is not known."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class NoticeSender:
         self._public_url = public_url
         self._pauses_s = pauses_s
         self._rates = rates or MailRates()
-        self._lanes: dict[Lane, asyncio.Task[None]] = {}
+        self._queues: dict[NoticeQueue, asyncio.Task[None]] = {}
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def send_code(self, owner: str, address: str) -> str:
@@ -60,34 +59,33 @@ class NoticeSender:
         return code
 
     async def run(self, changes: Notifier) -> None:
-        """Send until cancelled: first what an earlier service left, then whatever comes up."""
+        """Send until cancelled, first what an earlier service left."""
         try:
             async with changes.listen() as subscription:
                 while True:
-                    looked = self._look(changes)
-                    await subscription.wait(None if looked else _STORE_PAUSE_S)
+                    await subscription.wait(None if self._start_queues(changes) else _STORE_PAUSE_S)
         finally:
-            for queue in self._lanes.values():
-                queue.cancel()
+            for work in self._queues.values():
+                work.cancel()
 
     def close(self) -> None:
         self.webhooks.close()
         self.emails.close()
 
-    def _look(self, changes: Notifier) -> bool:
-        """Serve the lanes that nobody serves yet; return whether the store could tell."""
+    def _start_queues(self, changes: Notifier) -> bool:
+        """Serve the queues that are not served yet; return whether the store answered."""
         try:
-            lanes = self._store.notices.lanes()
+            queues = self._store.notices.queues()
         except StoreError as error:
             self._log.warning("notices wait: %s", error)
             return False
-        for queue in lanes:
-            if queue not in self._lanes:
-                self._lanes[queue] = asyncio.create_task(self._serve(queue, changes))
+        for queue in queues:
+            if queue not in self._queues:
+                self._queues[queue] = asyncio.create_task(self._serve(queue, changes))
         return True
 
-    async def _serve(self, queue: Lane, changes: Notifier) -> None:
-        """Send what is in a lane, until it is empty."""
+    async def _serve(self, queue: NoticeQueue, changes: Notifier) -> None:
+        """Send the notices of a queue until it is empty."""
         try:
             async with changes.listen() as subscription:
                 while found := self._store.notices.next(queue):
@@ -96,7 +94,7 @@ class NoticeSender:
                     if pause_s <= 0 and queue[1] == EMAIL and target is not None:
                         pause_s = self._rates.take_notice(queue[0])
                     if pause_s > 0:
-                        await subscription.wait(pause_s)  # A new letter may be due before it.
+                        await subscription.wait(pause_s)  # a new message may be due earlier
                     else:
                         await self._send(message, target)
         except StoreError as error:
@@ -104,39 +102,37 @@ class NoticeSender:
             await asyncio.sleep(_STORE_PAUSE_S)
             changes.notify(NOTICES)
         finally:
-            del self._lanes[queue]
+            del self._queues[queue]
 
     async def _send(self, message: NoticeMessage, target: str | None) -> None:
-        """Send a letter, or put it off, or give it up."""
+        """Send a message, postpone it, or give it up."""
         notices = self._store.notices
         if target is None:
             notices.done(message)
             return
         try:
+            channel = self.webhooks if message.queue[1] == WEBHOOK else self.emails
             async with self._free:
-                await self._way(message).send(target, self.worded(message.notice))
+                await channel.send(target, self.worded(message.notice))
         except AddressRefused as refused:
             notices.done(message, f"{refused}")
         except NotSent as error:
-            self._put_off(message, f"{error}")
+            self._postpone(message, f"{error}")
         except Exception:
             self._log.exception("a notice for %s was not sent", message.queue[0])
-            self._put_off(message, "an error of the job service; its log tells more")
+            self._postpone(message, "an error of the job service; its log tells more")
         else:
             notices.done(message)
 
-    def _way(self, message: NoticeMessage) -> Webhooks | Emails:
-        return self.webhooks if message.queue[1] == WEBHOOK else self.emails
-
-    def _put_off(self, message: NoticeMessage, trouble: str) -> None:
+    def _postpone(self, message: NoticeMessage, trouble: str) -> None:
         if message.tries < len(self._pauses_s):
             self._store.notices.again(message, self._clock() + self._pauses_s[message.tries])
         else:
-            self._log.warning("a notice for %s did not get there: %s", message.queue[0], trouble)
+            self._log.warning("a notice for %s was given up: %s", message.queue[0], trouble)
             self._store.notices.done(message, trouble)
 
     def worded(self, notice: Notice) -> Notice:
-        """Return a notice with its sentence and the address of its page."""
+        """Return a notice with its text and the URL of its page."""
         page = f"jobs/{notice.job_id}" if notice.job_id is not None else "nodes"
         url = f"{self._public_url.rstrip('/')}/{page}" if self._public_url else ""
         return notice.model_copy(update={"url": url, "text": sentence(notice)})

@@ -1,0 +1,186 @@
+"""What the job service asks of the simulator: the trial of a policy, forecasts, what-if reports.
+
+No other module of the service imports the simulator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from minicluster.wire import PolicyChoice, WhatIfFigures, WhatIfReport, WhatIfRow
+from minicluster_hub.jobs.records import NodeView
+from minicluster_hub.policy.choices import build
+from minicluster_hub.policy.custom_policy import CustomPolicy
+from minicluster_hub.scheduling.base import Placement, Policy, Snapshot, Topology
+from minicluster_hub.scheduling.own import PolicyFailed
+from minicluster_hub.scheduling.policies import POLICIES
+from minicluster_hub.scheduling.scheduler import schedule
+from minicluster_hub.simulator.metrics import ReplayMetrics
+from minicluster_hub.simulator.model import DAY_S, Model
+from minicluster_hub.simulator.replay import SimulatedScheduler, Simulation, SimulationStuck
+from minicluster_hub.simulator.traces.synthetic import Lab, draw
+from minicluster_hub.simulator.what_if import PastJob, actual, assumed, comparable, past_jobs, what_if
+from minicluster_hub.simulator.workload import Shape, Work, workload
+from minicluster_hub.store import Store
+from minicluster_hub.support.computing import Rests
+
+TRIAL_JOBS, TRIAL_DECISIONS, TRIAL_S = 200, 1000, 5.0
+"""Bounds of a trial; each decision has its own time limit, too."""
+WHAT_IF_S = 7 * DAY_S
+WHAT_IF_JOBS = 500
+"""The newest ones: more take minutes, and tell hardly more."""
+_SHAPE = Shape(3, 4)
+_LAB = Lab(jobs=TRIAL_JOBS, slots=_SHAPE.slots, load=0.8, longest_s=4 * 3600.0)
+_PATIENCE = 50
+
+Starts = Mapping[int, float]
+
+
+def try_out(policy: Policy, placement: Placement, snapshot: Snapshot) -> None:
+    """Plan the present jobs; have a custom policy also plan drawn jobs in the simulator.
+
+    Raises PolicyFailed, which names the decision that failed.
+    """
+    if isinstance(policy, CustomPolicy):
+        policy.load()
+    try:
+        schedule(snapshot, policy, placement)
+    except Exception as error:
+        raise PolicyFailed(f"planning the jobs of this moment: {in_words(error)}") from error
+    if isinstance(policy, CustomPolicy):
+        _simulate(policy, placement)
+
+
+def in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, PolicyFailed) else f"{type(error).__name__}: {error}"
+
+
+def _simulate(policy: Policy, placement: Placement) -> None:
+    model = Model(min_run_s=60.0)
+    scheduler = SimulatedScheduler(Topology(_SHAPE.by_node()), policy, placement, model, patience=_PATIENCE)
+    drawn = _less_known(workload(draw(_LAB, seed=0), _SHAPE, model, elastic=policy.elastic))
+    simulation = Simulation(scheduler, drawn)
+    until = time.monotonic() + TRIAL_S
+    try:
+        while simulation.advance() is not None:
+            if simulation.decisions >= TRIAL_DECISIONS or time.monotonic() > until:
+                return
+    except SimulationStuck as stuck:
+        raise PolicyFailed(f"in the simulator, {stuck}. Each job has to run in the end") from stuck
+    except Exception as error:
+        where = f"in the simulator, planning drawn jobs for the {simulation.decisions}. time"
+        raise PolicyFailed(f"{where}: {in_words(error)}") from error
+
+
+def _less_known(drawn: list[Work]) -> Iterator[Work]:
+    """Yield the jobs as users submit them: without known run times, and some without a time limit."""
+    for number, work in enumerate(drawn):
+        view = replace(work.view, remaining_s=None)
+        yield replace(work, view=replace(view, time_limit_s=None) if number % 3 == 0 else view)
+
+
+def forecast_starts(
+    snapshot: Snapshot, policy: Policy, placement: Placement, name: str
+) -> tuple[Starts, Starts]:
+    """Return when waiting jobs are expected to start, and by when at the latest. name: the policy's.
+
+    A job without a forecast is missing. It computes for seconds: call it in a thread.
+    """
+    from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
+
+    rests = Rests()
+    expected = forecast(snapshot, policy, placement, rest=rests)
+    return expected, latest_starts(snapshot, policy, placement, rests) if name in BOUNDED else {}
+
+
+class WhatIfWorker:
+    """Works out, beside the event loop, what each policy would have done with last week's jobs.
+
+    active: the active policy's choice. nodes: those that there are. min_run_s, half_life_s: as in Model.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        active: Callable[[], PolicyChoice],
+        nodes: Callable[[], Sequence[NodeView]],
+        clock: Callable[[], float],
+        log: logging.Logger,
+        *,
+        min_run_s: float = 0.0,
+        half_life_s: float = 7 * DAY_S,
+    ) -> None:
+        self.latest: WhatIfReport | None = None
+        """The newest report since the service began."""
+        self._store = store
+        self._active = active
+        self._nodes = nodes
+        self._clock = clock
+        self._log = log
+        self._model = Model(min_run_s=min_run_s, half_life_s=half_life_s)
+        self._work: asyncio.Task[WhatIfReport] | None = None
+        self._closed = False
+
+    async def report(self) -> WhatIfReport:
+        """Return a new report; who asks meanwhile gets the same one."""
+        if self._work is None or self._work.done():
+            up = Topology({node.name: len(node.slot_kinds) for node in self._nodes() if node.open})
+            self._work = asyncio.create_task(asyncio.to_thread(self._evaluate, up, self._active()))
+        self.latest = found = await asyncio.shield(self._work)
+        return found
+
+    def close(self) -> None:
+        """End a report that is under way, after the policy that it is at."""
+        self._closed = True
+        if self._work is not None:
+            self._work.cancel()
+
+    def _evaluate(self, topology: Topology, active: PolicyChoice) -> WhatIfReport:
+        until = self._clock()
+        since = until - WHAT_IF_S
+        uses = self._store.usage.since(since)
+        records = self._store.jobs_by_id({use.job_id for use in uses if use.job_id is not None})
+        history = list(past_jobs((job for job in records if job.created_at >= since), uses))
+        jobs = comparable(history, topology)[-WHAT_IF_JOBS:]
+        return WhatIfReport(
+            since=since,
+            until=until,
+            jobs=len(jobs),
+            left_out=len(history) - len(jobs),
+            placement=active.placement,
+            assumed=tuple(assumed(self._model)),
+            really=_figures(actual(jobs, topology)) if jobs else None,
+            policies=tuple(self._rows(jobs, topology, active)) if jobs else (),
+        )
+
+    def _rows(self, jobs: Sequence[PastJob], topology: Topology, active: PolicyChoice) -> Iterator[WhatIfRow]:
+        for name in sorted(POLICIES):
+            if self._closed:
+                return
+            options = active.options if name == active.policy else {}
+            choice = PolicyChoice(policy=name, placement=active.placement, options=options)
+            try:
+                scheduler = SimulatedScheduler(topology, *build(choice), self._model, rest=Rests())
+                yield WhatIfRow(policy=name, figures=_figures(what_if(jobs, scheduler)))
+            except SimulationStuck as stuck:
+                yield WhatIfRow(policy=name, trouble=str(stuck))
+            except Exception as error:
+                self._log.exception("no what-if figures of the policy %s", name)
+                yield WhatIfRow(policy=name, trouble=f"{type(error).__name__}: {error}")
+
+
+def _figures(metrics: ReplayMetrics) -> WhatIfFigures:
+    return WhatIfFigures(
+        average_s=metrics.average_s,
+        median_s=metrics.median_s,
+        p99_s=metrics.p99_s,
+        longest_wait_s=metrics.longest_wait_s,
+        makespan_s=metrics.makespan_s,
+        restarts=metrics.restarts,
+        evenness=metrics.jain_owners,
+        busy=metrics.busy,
+    )

@@ -1,1 +1,0 @@
-"""`minicluster simulate`: what other policies would do with jobs of a trace, on the terminal."""
