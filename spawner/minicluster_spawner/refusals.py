@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from jupyterhub.spawner import SpawnException
 
 from minicluster.wire import DISK_FULL_EXIT
+from minicluster_hub.engines.base import readable
 from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
-from minicluster_hub.engines.swarm.last_words import readable
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
 from minicluster_spawner.ledger import LedgerAway, LedgerError

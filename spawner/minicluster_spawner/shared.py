@@ -12,7 +12,7 @@ from typing import Any
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import NAME_LABEL, label_filter, server_name
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask
+from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.ledger import Ledger, LedgerError
 from minicluster_spawner.server_spec import SPAWN_LABEL
 
@@ -85,9 +85,6 @@ class SharedSwarm:
         if task is None or (spawn_id and task.labels.get(SPAWN_LABEL) != spawn_id):
             return None
         return task
-
-    def node_named(self, name: str) -> SwarmNode | None:
-        return next((node for node in self.view.nodes if node.name == name), None)
 
     def node_name(self, task: SwarmTask) -> str:
         node = self.view.node(task.node_id)

@@ -163,7 +163,7 @@ class MiniclusterSpawner(SwarmConfig):
             new_home=choice.new_home,
         )
         place = await shared.ledger.place(self.user.name, self.name, ask)
-        node = shared.node_named(place.node)
+        node = shared.view.node_named(place.node)
         if node is None:
             raise LedgerAway(f"The Swarm does not know node {place.node} yet", "Try again in a moment.")
         self._story.tell(progress.placed(place.node, choice.gpus, place.until))

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from minicluster_hub.engines.capabilities import DataAgents
 from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import (
@@ -24,6 +25,7 @@ from minicluster_hub.engines.swarm.names import (
     label_filter,
     labels,
 )
+from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSettings, service_ca
 from minicluster_hub.engines.swarm.view import SwarmNode
 
@@ -35,17 +37,26 @@ _AGAIN_S = 5.0
 _S = 1_000_000_000
 
 
-class DataAgents:
+class SwarmDataAgents(DataAgents):
     """Those that are there are found again by their labels. again: called when a failed try is to be made."""
 
-    def __init__(self, docker: Docker, log: logging.Logger, again: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        docker: Docker,
+        view: Reflector,
+        settings: Callable[[], TaskSettings],
+        log: logging.Logger,
+        again: Callable[[], None],
+    ) -> None:
         self._docker = docker
+        self._view = view
+        self._settings = settings
         self._log = log
         self._again = again
         self._there: dict[str, str] = {}
         """By a node's id, what its service was made of."""
         self._asked: tuple[object, ...] = ()
-        """What `tend` was last asked for, so that a call that asks the same costs nothing."""
+        """The nodes and the URL of the last call that acted: one with the same costs nothing."""
         self._work: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -55,14 +66,14 @@ class DataAgents:
             if NODE_LABEL in marks:  # A release before had one for all nodes, which `up` removes.
                 self._there[marks[NODE_LABEL]] = marks[SPEC_LABEL]
 
-    def tend(
-        self, nodes: tuple[SwarmNode, ...], service_url: str, tokens: NodeTokens, settings: TaskSettings
-    ) -> None:
-        """Have one on each of these nodes and nowhere else. Called again and again."""
+    def tend(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+        """Have one on each node and nowhere else, whether a data set is wanted or not."""
+        nodes = self._view.nodes
         asked = tuple((node.id, node.name) for node in nodes), service_url
         if asked == self._asked or (self._work is not None and not self._work.done()):
             return
         self._asked = asked
+        settings = self._settings()
         files = {node.id: tokens.file([node.name]) for node in nodes}
         specs = {node.id: data_agent_spec(node, service_url, files[node.id], settings) for node in nodes}
         self._work = asyncio.get_running_loop().create_task(self._bring(specs, files))

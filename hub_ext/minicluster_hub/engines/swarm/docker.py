@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from minicluster_hub.engines.base import EngineError
 
 _THREADS = 8
 _TIMEOUT_S = 30
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_Made = TypeVar("_Made")
 
 
 class DockerError(EngineError):
@@ -91,6 +93,15 @@ class Docker:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except Exception as error:
             raise translated(error) from error
+
+    async def patiently(self, make: Callable[[], Awaitable[_Made]], log: logging.Logger) -> _Made:
+        """Make something, however long Docker is away: nothing can be ended without it either."""
+        while True:
+            try:
+                return await make()
+            except DockerAway as error:
+                log.warning("a start waits for Docker: %s", error)
+                await asyncio.sleep(_LONGEST_PAUSE_S)
 
     async def remove(self, method: str, name: str) -> None:
         """Call a method that removes an object; one that is gone already is fine."""

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable
 
+from minicluster_hub.engines.base import readable
 from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.view import SwarmTask
 
@@ -92,8 +93,3 @@ class LastWords:
         self._words[task.service_name] = "\n".join(line for line in lines if line)
         self._fetching.pop(task.service_name, None)
         self._on_change()
-
-
-def readable(text: str) -> str:
-    """Return the text without control characters."""
-    return re.sub(r"[^\x09\x0a\x20-\x7e\u00a0-\uffff]", "", text).strip()

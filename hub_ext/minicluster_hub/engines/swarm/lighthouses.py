@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from minicluster_hub.engines.base import LighthouseRefused
+from minicluster_hub.engines.capabilities import Lighthouses
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,
@@ -17,6 +19,7 @@ from minicluster_hub.engines.swarm.names import (
     lighthouse_name,
 )
 from minicluster_hub.engines.swarm.networks import GangNetworks
+from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
 from minicluster_hub.engines.swarm.tenant_limits import limits
 from minicluster_hub.engines.swarm.view import SwarmNode
@@ -31,12 +34,22 @@ _LIMITS = limits(memory_bytes=256 << 20, cpus=1.0, pids=512)
 """It takes 18 MB and a thread for each core. Its job's ranks reach it, so they could have it take more."""
 
 
-class SwarmLighthouses:
+class SwarmLighthouses(Lighthouses):
     """Swarm keeps them running, on another manager when theirs is down; their name stays."""
 
-    def __init__(self, docker: Docker, networks: GangNetworks) -> None:
+    def __init__(
+        self,
+        docker: Docker,
+        networks: GangNetworks,
+        view: Reflector,
+        settings: Callable[[], TaskSettings],
+        log: logging.Logger,
+    ) -> None:
         self._docker = docker
         self._networks = networks
+        self._view = view
+        self._settings = settings
+        self._log = log
         self._views: dict[int, LighthouseView] = {}
 
     async def open(self) -> None:
@@ -45,16 +58,19 @@ class SwarmLighthouses:
             marks = service["Spec"]["Labels"]
             self._know(int(marks[GANG_LABEL]), marks[ADDRESS_LABEL])
 
-    def all(self) -> Mapping[int, LighthouseView]:
+    def views(self) -> Mapping[int, LighthouseView]:
         return self._views
 
-    async def start(self, gang_id: int, nodes: tuple[SwarmNode, ...], settings: TaskSettings) -> None:
-        """Make a gang's lighthouse unless it is there. Raises LighthouseRefused."""
+    async def start(self, gang_id: int) -> None:
+        await self._docker.patiently(lambda: self._start(gang_id), self._log)
+
+    async def _start(self, gang_id: int) -> None:
         if gang_id in self._views:
             return
-        managers = [node for node in nodes if node.manager and node.up]
+        managers = [node for node in self._view.nodes if node.manager and node.up]
         if not managers:
             raise LighthouseRefused("no manager of the Swarm is up to run the lighthouse")
+        settings = self._settings()
         spec = lighthouse_spec(gang_id, managers[0], settings)
         self._know(gang_id, spec["labels"][ADDRESS_LABEL])
         try:

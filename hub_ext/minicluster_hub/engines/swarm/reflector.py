@@ -78,6 +78,13 @@ class Reflector:
         """Return the node of that id."""
         return next((node for node in self.nodes if node.id == node_id), None)
 
+    def node_named(self, name: str) -> SwarmNode | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def is_up(self, node_id: str) -> bool:
+        """Tell whether that node is there and up."""
+        return any(node.up for node in self.nodes if node.id == node_id)
+
     def ready(self, node: SwarmNode) -> bool:
         """Tell whether a node takes new tasks now: one that just joined first needs its relay for images."""
         return node.usable and (self._relayed is None or node.id in self._relayed)
@@ -147,7 +154,4 @@ class Reflector:
 
     def _moves(self, task: SwarmTask) -> bool:
         """Tell whether a task is on its way up or down. On a node that is down, nothing moves."""
-        if task.desired != "remove":
-            return task.starting
-        node = self.node(task.node_id)
-        return node is not None and node.up
+        return self.is_up(task.node_id) if task.desired == "remove" else task.starting

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minicluster_hub.engines.base import GpusRefused
+from minicluster_hub.engines.capabilities import GpuHolds
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
@@ -23,6 +24,7 @@ from minicluster_hub.engines.swarm.names import (
     labels,
     server_name,
 )
+from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
@@ -45,12 +47,13 @@ class Holder:
     waits: str
 
 
-class ServerGpus:
+class SwarmGpuHolds(GpuHolds):
     """What holds GPUs is found again by its labels."""
 
-    def __init__(self, docker: Docker, node_up: Callable[[str], bool]) -> None:
+    def __init__(self, docker: Docker, view: Reflector, settings: Callable[[], TaskSettings]) -> None:
         self._docker = docker
-        self._node_up = node_up
+        self._view = view
+        self._settings = settings
         self._held: dict[Key, tuple[str, ...]] = {}
 
     async def open(self) -> None:
@@ -62,20 +65,22 @@ class ServerGpus:
     def all(self) -> Mapping[Key, tuple[str, ...]]:
         return self._held
 
-    async def hold(self, server: ServerRecord, node: SwarmNode, settings: TaskSettings) -> tuple[str, ...]:
-        """Return the ids of the GPUs, once Swarm has assigned them. Raises GpusRefused."""
+    async def hold(self, server: ServerRecord) -> tuple[str, ...]:
+        """Return the ids once Swarm has assigned them."""
+        node = self._view.node_named(server.node)
+        if node is None:
+            raise GpusRefused(f"there is no node {server.node} in the Swarm any more")
         key = server.owner, server.name
         if key not in self._held:
             try:
                 with suppress(DockerConflict):  # The name is this server's.
-                    await self._docker.call("create_service", **holder_spec(server, node, settings))
+                    await self._docker.call("create_service", **holder_spec(server, node, self._settings()))
                 self._held[key] = await self._assigned(key, node.name)
             except DockerRefused as error:
                 raise GpusRefused(f"Docker refused to hold GPUs on {node.name}: {error.message}") from error
         return self._held[key]
 
     async def release(self, owner: str, name: str) -> None:
-        """Give the GPUs back. Returns when Swarm may give them to others; unknown ones are back already."""
         await self._docker.remove("remove_service", holder_name(owner, name))
         while True:
             if not await self._remains((owner, name)):
@@ -98,7 +103,7 @@ class ServerGpus:
 
     async def _remains(self, key: Key) -> bool:
         """Tell whether something of it is there. On a node that is down it is listed until that is back."""
-        return any(one.key == key and self._node_up(one.node_id) for one in await self._holders())
+        return any(one.key == key and self._view.is_up(one.node_id) for one in await self._holders())
 
     async def _holders(self) -> list[Holder]:
         return [holder_of(one) for one in await self._docker.call("tasks", filters=label_filter(ROLE))]

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import suppress
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -109,7 +110,7 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
     await ledger.close()
 
 
-async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab, monkeypatch):
+async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab):
     """An engine holds them under the server's name: the next one waits until the release is over."""
     release, done = asyncio.Event(), []
 
@@ -121,8 +122,7 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab,
         done.append("held")
         return ("GPU-1",)
 
-    monkeypatch.setattr(lab.engine, "hold_gpus", hold)
-    monkeypatch.setattr(lab.engine, "release_gpus", slow)
+    lab.engine.gpu_holds = SimpleNamespace(hold=hold, release=slow)
     url, log = lab.url, logging.getLogger(__name__)
     first, second = Ledger(url, "spawner-token", log), Ledger(url, "spawner-token", log)
     await first.place("ada", "", GPU)
