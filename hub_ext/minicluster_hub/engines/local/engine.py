@@ -72,7 +72,9 @@ class LocalEngine(Engine):
         self._tasks_root = self._data / "tasks"
         self._memory = TaskMemory(self._tasks_root)
         gpus = gpu_indexes() if self.devices == "auto" else ()
-        self._nodes = virtual_nodes(self.node_count, gpus)
+        nodes = virtual_nodes(self.node_count, gpus)
+        self._nodes = tuple(node for node, _ in nodes)
+        self._gpus = {node.name: mine for node, mine in nodes}
         self._passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         self._tasks: dict[int, TaskView] = {}
         self._watches: dict[int, ExitWatch] = {}
@@ -80,9 +82,8 @@ class LocalEngine(Engine):
         self._lighthouses = self.lighthouses = LocalLighthouses(
             self._data, self.python, self._passed_on, *hooks
         )
-        nodes = [node.name for node, _ in self._nodes]
         self._data_agent = self.data_agents = LocalDataAgent(
-            self._data, self.python, nodes, self.data_cache_bytes, self._passed_on, *hooks
+            self._data, self.python, list(self._gpus), self.data_cache_bytes, self._passed_on, *hooks
         )
 
     async def open(self) -> None:
@@ -101,6 +102,8 @@ class LocalEngine(Engine):
     async def start(self, launch: TaskLaunch) -> None:
         if launch.task_id in self._tasks:
             return
+        if launch.node not in self._gpus:
+            raise TaskRefused(f"there is no node {launch.node}; there are: {', '.join(self._gpus)}")
         scratch = self._prepare_scratch(launch)
         try:
             environment, folder = self._environment(launch, scratch), self._folder_of(launch.owner)
@@ -130,7 +133,7 @@ class LocalEngine(Engine):
         return Versions.here()
 
     def nodes(self) -> tuple[NodeView, ...]:
-        return tuple(node for node, _ in self._nodes)
+        return self._nodes
 
     async def close(self) -> None:
         for watch in self._watches.values():
@@ -169,7 +172,7 @@ class LocalEngine(Engine):
             "MINICLUSTER_DATA_CACHE": str(self._data_agent.cache),
             VARIABLE: str(self._memory.of(launch.task_id)),
         }
-        gpus = dict((node.name, mine) for node, mine in self._nodes)[launch.node]
+        gpus = self._gpus[launch.node]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpus[slot]) for slot in launch.slots if gpus)
         return environment
 
