@@ -40,7 +40,7 @@ class LedgerAway(LedgerError):
     """The job service does not answer; it passes."""
 
 
-class Ledger:
+class LedgerClient:
     """url: the job service's full address. patience_s: how long to try again while it is away.
 
     A place that could not be given back is a debt: it is tried again each `debt_pause_s` until it is paid.

@@ -24,8 +24,8 @@ from traitlets import Bool, Float, Unicode, default
 
 from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.support.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
-from minicluster_spawner.arguments import SERVER_ARGUMENTS
 from minicluster_spawner.homes import examples_dir, make_home
+from minicluster_spawner.server import SERVER_ARGUMENTS
 
 _LOG_KEPT_BYTES = 2**22
 _LOOK_AGAIN_S = 0.05

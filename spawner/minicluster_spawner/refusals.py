@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from jupyterhub.spawner import SpawnException
 
@@ -67,21 +66,12 @@ _BY_CODE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """reason: the metric's label. message: plain text for the user. log: more, for the hub's log."""
+class StartRefused(Exception):
+    """A server does not start. reason: the metric's label. message: for the user. log: for the hub's log."""
 
-    reason: str
-    message: str
-    log: str = ""
-
-
-class Refused(Exception):
-    """The server does not start, and why."""
-
-    def __init__(self, why: Refusal) -> None:
-        super().__init__(why.message)
-        self.why = why
+    def __init__(self, reason: str, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.reason, self.message, self.log = reason, message, log
 
 
 def over(task: SwarmTask) -> bool:
@@ -99,7 +89,7 @@ def ended_because(task: SwarmTask) -> str:
     return "it filled its node's disk, which was nearly full" if filled_disk(task) else task.error
 
 
-def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> Refusal:
+def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> StartRefused:
     """Say why a task did not become a server. log: the last that its container printed."""
     told = task.error or f"Docker says no more than {task.state!r}"
     last = readable(log)[-_LONGEST:]
@@ -107,7 +97,7 @@ def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> Refusal:
     words = text.format(node=node, image=image)
     shown = last.splitlines()[-_LINES:] if reason == "ended_at_start" else []
     message = "\n".join([f"{words} ({told}) {DOCTOR}", *shown])
-    return Refusal(reason, message, f"{reason}: {told}\n{last}".strip())
+    return StartRefused(reason, message, f"{reason}: {told}\n{last}".strip())
 
 
 def _known(task: SwarmTask, told: str) -> tuple[str, str]:
@@ -122,23 +112,22 @@ def _known(task: SwarmTask, told: str) -> tuple[str, str]:
     return "not_started", "The notebook server did not start on {node}."
 
 
-def silent(node: str, host: str, port: int, log: str) -> Refusal:
+def silent(node: str, host: str, port: int, log: str) -> StartRefused:
     """Say that a server runs but cannot be reached."""
     message = (
         f"The notebook server runs on {node}, but the hub does not reach it ({host}:{port}). Are the ports "
         f"2377/tcp, 7946/tcp, 7946/udp and 4789/udp open between the nodes? {DOCTOR}"
     )
-    return Refusal("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
+    return StartRefused("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
 
 
 # A start's error, as what its user, the hub's log and the metrics are told.
 
 
-def spawn_exception(error: DockerError | LedgerError | Refused) -> SpawnException:
+def spawn_exception(error: DockerError | LedgerError | StartRefused) -> SpawnException:
     """Return what JupyterHub shows as plain text, without a traceback."""
-    if isinstance(error, Refused):
-        why = error.why
-        return SpawnException(why.message, reason=why.reason, log_message=why.log or why.message)
+    if isinstance(error, StartRefused):
+        return SpawnException(error.message, reason=error.reason, log_message=error.log or error.message)
     if isinstance(error, LedgerError):
         status = 503 if isinstance(error, LedgerAway) else 409
         return SpawnException(str(error), reason=error.code or "ledger", status_code=status)

@@ -13,12 +13,12 @@ from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerE
 from minicluster_hub.engines.swarm.names import NAME_LABEL, label_filter, server_name
 from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.view import SwarmTask
-from minicluster_spawner.ledger import Ledger, LedgerError
+from minicluster_spawner.ledger import LedgerClient, LedgerError
 from minicluster_spawner.server_spec import SPAWN_LABEL
 
 _SETTING = "minicluster_swarm"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
-_LOG_LINES, _LOG_PATIENCE_S = 20, 3.0
+_LOG_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def new_spawn_id() -> str:
 class SharedSwarm:
     """Made once in a hub. Nothing is sent before `open`."""
 
-    def __init__(self, docker: Docker, ledger: Ledger, log: logging.Logger) -> None:
+    def __init__(self, docker: Docker, ledger: LedgerClient, log: logging.Logger) -> None:
         self.docker = docker
         self.ledger = ledger
         self.view = Reflector(docker, role="server", log=log)
@@ -100,12 +100,7 @@ class SharedSwarm:
 
     async def last_words(self, key: ServerKey) -> str:
         """Return the end of what a server printed; nothing if that cannot be had."""
-        try:
-            async with asyncio.timeout(_LOG_PATIENCE_S):
-                return await self.docker.logs(key.service, _LOG_LINES)
-        except (DockerError, TimeoutError) as error:
-            self._log.info("the log of %s cannot be had: %s", key.service, error)
-            return ""
+        return await self.docker.logs(key.service, _LOG_LINES, self._log)
 
     async def may_go_on(self, key: ServerKey) -> bool:
         """Tell whether a server may run past the time of the GPUs that it came with: it gave them back, or
@@ -171,18 +166,10 @@ class SharedSwarm:
     async def _remove(self, key: ServerKey) -> None:
         await self.docker.remove("remove_service", key.service)
         await self._look_anew()
-        while self._remains(key):
+        while self.view.remains(key.service):
             await self.view.next_look()
         for secret in await self._secrets(key):
             await self.docker.remove("remove_secret", secret["Spec"]["Name"])
-
-    def _remains(self, key: ServerKey) -> bool:
-        """Tell whether a removed server's task runs. That of a lost node is listed until it is back."""
-        task = self.view.tasks.get(key.service)
-        if task is None:
-            return False
-        node = self.view.node(task.node_id)
-        return node is not None and node.up
 
     async def _look_anew(self) -> None:
         """Return after a look that was begun after this call."""

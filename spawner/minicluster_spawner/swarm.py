@@ -17,9 +17,16 @@ from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
-from minicluster_spawner.ledger import Ledger, LedgerAway, LedgerError
+from minicluster_spawner.ledger import LedgerAway, LedgerClient, LedgerError
 from minicluster_spawner.options import Choice, OptionRefused
-from minicluster_spawner.refusals import DOCTOR, Refused, ended_because, filled_disk, over, spawn_exception
+from minicluster_spawner.refusals import (
+    DOCTOR,
+    StartRefused,
+    ended_because,
+    filled_disk,
+    over,
+    spawn_exception,
+)
 from minicluster_spawner.server_spec import ServerLaunch
 from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
 from minicluster_spawner.starting import Patience, ServerStart
@@ -37,7 +44,7 @@ class MiniclusterSpawner(SwarmConfig):
     """Notebook servers on the nodes of a Swarm, placed by the job service's ledger."""
 
     def __init__(self, **kwargs: Any) -> None:
-        self._story = progress.Story()
+        self._progress = progress.StartProgress()
         self._choice: Choice | None = None
         self._certificates: dict[str, bytes] = {}
         self._starting = False
@@ -113,14 +120,14 @@ class MiniclusterSpawner(SwarmConfig):
     async def start(self) -> tuple[str, int]:
         """Start the server; return where the hub reaches it. What fails leaves nothing behind."""
         self._tried = self._starting = True
-        self._story = progress.Story()
+        self._progress = progress.StartProgress()
         if unused := self.unused_options():
             self.log.warning("These options have no effect with %s: %s", type(self).__name__, unused)
         try:
             choice = self.choose(self.user_options)
             shared = await self._open()
             await self._start(shared, choice)
-        except (DockerError, LedgerError, Refused) as error:
+        except (DockerError, LedgerError, StartRefused) as error:
             told = spawn_exception(error)
             self._home_lost = told.reason in ("home_lost", "home_node_down")
             raise told from error
@@ -137,7 +144,7 @@ class MiniclusterSpawner(SwarmConfig):
             launch = await self._place(shared, choice)
             patience = Patience(self.pending_patience_s, self.listen_timeout_s)
             sizes: Mapping[str, int] = self.image_sizes
-            start = ServerStart(shared, launch, self._story, patience, sizes.get(choice.image))
+            start = ServerStart(shared, launch, self._progress, patience, sizes.get(choice.image))
             settings = self.server_settings()
             told = {**launch.environment, **self.get_env(), **server_spec.told_limits(launch, settings)}
             environment, refused = server_spec.clean_environment(told)
@@ -153,7 +160,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise
 
     async def _place(self, shared: SharedSwarm, choice: Choice) -> ServerLaunch:
-        """Take a place from the ledger. Raises LedgerError, Refused."""
+        """Take a place from the ledger. Raises LedgerError, StartRefused."""
         ask = PlaceServer(
             image=choice.image,
             node=choice.node,
@@ -166,7 +173,7 @@ class MiniclusterSpawner(SwarmConfig):
         node = shared.view.node_named(place.node)
         if node is None:
             raise LedgerAway(f"The Swarm does not know node {place.node} yet", "Try again in a moment.")
-        self._story.tell(progress.placed(place.node, choice.gpus, place.until))
+        self._progress.tell(progress.placed(place.node, choice.gpus, place.until))
         return ServerLaunch(
             service=self._key.service,
             owner=self.user.name,
@@ -181,7 +188,7 @@ class MiniclusterSpawner(SwarmConfig):
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Yield what the spawn-pending page shows; the hub ends it."""
-        async for stage in self._story:
+        async for stage in self._progress:
             yield stage.event()
 
     # --- while it runs ---------------------------------------------------------------------------
@@ -283,7 +290,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise LedgerAway(
                 f"The hub has no token for the job service: {error}", DOCTOR, "no_token"
             ) from error
-        ledger = Ledger(self.service_url, token, self.log)
+        ledger = LedgerClient(self.service_url, token, self.log)
         return SharedSwarm(Docker.connect(self.docker_url or None), ledger, self.log)
 
 

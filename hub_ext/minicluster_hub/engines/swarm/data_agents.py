@@ -15,6 +15,7 @@ from typing import Any
 
 from minicluster_hub.engines.capabilities import DataAgents
 from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
@@ -26,7 +27,7 @@ from minicluster_hub.engines.swarm.names import (
     labels,
 )
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSettings, service_ca
+from minicluster_hub.engines.swarm.spec import DATA_CACHE, TaskSettings, service_ca
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 # -s: it is on its node's network, and nothing that lies in a home is to run there.
@@ -34,7 +35,6 @@ AGENT_COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.node.data_agen
 TOKEN_FILE = "keeper_token"  # noqa: S105 - a file's name
 _ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
 _AGAIN_S = 5.0
-_S = 1_000_000_000
 
 
 class SwarmDataAgents(DataAgents):
@@ -121,23 +121,17 @@ def agent_name(node_id: str) -> str:
 def data_agent_spec(node: SwarmNode, service_url: str, file: str, settings: TaskSettings) -> dict[str, Any]:
     """Return the arguments of create_service, but for the secret's id: pure. Its label changes with them."""
     name = agent_name(node.id)
-    spec: dict[str, Any] = {
-        "name": name,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": _container(node, service_url, settings),
-            "RestartPolicy": {"Condition": "any", "Delay": _S},
-            "Placement": {"Constraints": [f"node.id=={node.id}"]},
-            "Networks": [{"Target": HOST_NETWORK}],
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "10m", "max-file": "3"}},
-        },
-    }
+    spec = services.one_task_service(
+        name,
+        _container(node, service_url, settings),
+        constraint=f"node.id=={node.id}",
+        network=services.HOST_NETWORK,
+        log={"max-size": "10m", "max-file": "3"},
+        restart={"Condition": "any", "Delay": services.SECOND_NS},
+    )
     text = json.dumps([spec, hashlib.sha256(file.encode()).hexdigest()], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    spec["labels"] = labels(DATA_ROLE, name=name, node=node.id, spec=digest)
-    spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
-    return spec
+    return services.labelled(spec, labels(DATA_ROLE, name=name, node=node.id, spec=digest))
 
 
 def _container(node: SwarmNode, service_url: str, settings: TaskSettings) -> dict[str, Any]:
@@ -151,17 +145,13 @@ def _container(node: SwarmNode, service_url: str, settings: TaskSettings) -> dic
         **service_ca(settings),
         **(_ASKS_DRIVER if settings.watch_gpus else {}),
     }
-    file = {"Name": TOKEN_FILE, "UID": settings.user, "GID": settings.user, "Mode": 0o400}
     volume = {"Type": "volume", "Source": DATA_VOLUME, "Target": DATA_CACHE}
     return {
         "Image": settings.image,
         "Command": AGENT_COMMAND,
         "Env": [f"{key}={value}" for key, value in environment.items()],
         "User": f"{settings.user}:{settings.user}",
-        "Init": True,
-        "StopGracePeriod": 5 * _S,
-        "CapabilityDrop": ["ALL"],
-        "Privileges": {"NoNewPrivileges": True},
+        "StopGracePeriod": 5 * services.SECOND_NS,
         "Mounts": [{**volume, "VolumeOptions": {"Labels": labels(DATA_ROLE)}}],
-        "Secrets": [{"SecretName": agent_name(node.id), "File": file}],
+        "Secrets": [services.secret_file(agent_name(node.id), TOKEN_FILE, settings.user)],
     }

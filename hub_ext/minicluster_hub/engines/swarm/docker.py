@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from minicluster_hub.engines.base import EngineError
 
 _THREADS = 8
-_TIMEOUT_S = 30
+_TIMEOUT_S, _LOGS_PATIENCE_S = 30, 3.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _Made = TypeVar("_Made")
 
@@ -108,15 +108,21 @@ class Docker:
         with suppress(DockerMissing):
             await self.call(method, name)
 
-    async def logs(self, service: str, lines: int) -> str:
-        """Return the last lines that a service's tasks have printed."""
-        parts = await self.call("service_logs", service, stdout=True, stderr=True, tail=lines, is_tty=True)
-        chunks = await asyncio.get_running_loop().run_in_executor(self._pool, list, parts)
+    async def logs(self, service: str, lines: int, log: logging.Logger) -> str:
+        """Return the last lines that a service's tasks have printed; "" if they cannot be had soon."""
+        words = {"stdout": True, "stderr": True, "tail": lines, "is_tty": True}
+        try:
+            async with asyncio.timeout(_LOGS_PATIENCE_S):
+                parts = await self.call("service_logs", service, **words)
+                chunks = await asyncio.get_running_loop().run_in_executor(self._pool, list, parts)
+        except (DockerError, TimeoutError) as error:
+            log.info("the log of %s cannot be had: %s", service, error)
+            return ""
         return _unframed(b"".join(chunks)).decode(errors="replace")
 
-    def watch(self, kind: str, on_event: Callable[[], None]) -> Watch:
+    def watch(self, kind: str, on_event: Callable[[], None]) -> EventWatch:
         """Call `on_event` in this event loop at each of the daemon's events of that kind."""
-        return Watch(self.client, kind, on_event)
+        return EventWatch(self.client, kind, on_event)
 
     def client(self) -> Any:
         """Return docker-py's client; blocks at the first call. Raises docker-py's errors."""
@@ -132,7 +138,7 @@ class Docker:
             self._connected.close()
 
 
-class Watch:
+class EventWatch:
     """The daemon's events, heard by a thread; after an interruption it listens again."""
 
     def __init__(self, client: Callable[[], Any], kind: str, on_event: Callable[[], None]) -> None:

@@ -23,8 +23,8 @@ from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.server_gpus import SwarmGpuHolds
 from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
-from minicluster_hub.engines.swarm.tenant_limits import PIDS, Reserve
-from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, slot_kinds
+from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
+from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
 from minicluster_hub.jobs.records import NodeView, TaskView
 
 _LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
@@ -62,11 +62,11 @@ class SwarmEngine(Engine):
         "its node's memory, without the reserve.",
     ).tag(config=True)
     reserve_memory_bytes = Integer(
-        Reserve().memory_bytes,
+        NodeReserve().memory_bytes,
         help="Memory of each node that jobs leave to the platform, in bytes; at most a quarter of the node.",
     ).tag(config=True)
     reserve_cpus = Float(
-        Reserve().cpus, help="CPU cores of each node that jobs leave to the platform; at most a quarter."
+        NodeReserve().cpus, help="CPU cores of each node that jobs leave to the platform; at most a quarter."
     ).tag(config=True)
     dedicated_managers = Bool(
         False, help="Managers run the cluster's own services only: no jobs, no notebook servers."
@@ -146,7 +146,7 @@ class SwarmEngine(Engine):
         self._view.nudge()
         # Nobody asks for it any more; a frozen node would keep it for long.
         await self._docker.remove("remove_secret", name)
-        while self._remains(name):
+        while self._view.remains(name):
             await self._view.next_look()
         gang_id = self._gangs.get(task_id)
         if gang_id is not None:
@@ -199,7 +199,7 @@ class SwarmEngine(Engine):
             stop_grace_s=self.stop_grace_s,
             pids=self.pids,
             memory_per_slot_bytes=self.memory_per_slot_bytes,
-            reserve=Reserve(self.reserve_memory_bytes, self.reserve_cpus),
+            reserve=NodeReserve(self.reserve_memory_bytes, self.reserve_cpus),
             service_ca=Path(self.service_ca_file).read_text() if self.service_ca_file else "",
             data_cache_bytes=self.data_cache_bytes,
             watch_gpus=self.watch_gpus,
@@ -213,7 +213,7 @@ class SwarmEngine(Engine):
     def _seen(self) -> None:
         """Learn of tasks that an earlier service made; wake the reconciler."""
         for task in self._view.tasks.values():
-            if self._on_a_node(task):
+            if self._view.is_there(task):
                 self._know(task.labels)
         self._networks.sweep_soon()
         self._changed()
@@ -224,14 +224,6 @@ class SwarmEngine(Engine):
             self._gangs[task_id] = gang_id
             self._note_made(task_id)
             self._networks.hold(gang_id, task_id)
-
-    def _on_a_node(self, task: SwarmTask) -> bool:
-        """Tell whether a task is there. The Swarm lists a removed one until its node, if down, is back."""
-        return task.desired != "remove" or self._view.is_up(task.node_id)
-
-    def _remains(self, name: str) -> bool:
-        task = self._view.tasks.get(name)
-        return task is not None and self._on_a_node(task)
 
     def _task_view(self, task_id: int) -> TaskView:
         if task_id in self._ended:

@@ -8,11 +8,10 @@ import re
 from collections.abc import Callable
 
 from minicluster_hub.engines.base import readable
-from minicluster_hub.engines.swarm.docker import Docker, DockerError
+from minicluster_hub.engines.swarm.docker import Docker
 from minicluster_hub.engines.swarm.view import SwarmTask
 
 _LINES, _LONGEST = 40, 4000
-_PATIENCE_S = 3.0
 _STUCK_AFTER_S = 20.0
 
 _MEANINGS: tuple[tuple[str, str], ...] = (
@@ -83,12 +82,7 @@ class LastWords:
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
 
     async def _fetch(self, task: SwarmTask) -> None:
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                text = await self._docker.logs(task.service_name, _LINES)
-        except (DockerError, TimeoutError) as error:
-            self._log.info("the log of %s cannot be had: %s", task.service_name, error)
-            text = ""
+        text = await self._docker.logs(task.service_name, _LINES, self._log)
         lines = [task.error, readable(text)[-_LONGEST:]]
         self._words[task.service_name] = "\n".join(line for line in lines if line)
         self._fetching.pop(task.service_name, None)

@@ -9,6 +9,7 @@ from typing import Any
 
 from minicluster_hub.engines.base import LighthouseRefused
 from minicluster_hub.engines.capabilities import Lighthouses
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,
@@ -20,7 +21,7 @@ from minicluster_hub.engines.swarm.names import (
 )
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
+from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.tenant_limits import limits
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.jobs.records import LighthouseView
@@ -29,7 +30,6 @@ PORT = 29510
 _HOST_PORTS = 1000
 _NETWORK_USER = -1
 """Holds a gang's network as a task does; tasks count from 1."""
-_S = 1_000_000_000
 _LIMITS = limits(memory_bytes=256 << 20, cpus=1.0, pids=512)
 """It takes 18 MB and a thread for each core. Its job's ranks reach it, so they could have it take more."""
 
@@ -103,29 +103,22 @@ def lighthouse_spec(gang_id: int, manager: SwarmNode, settings: TaskSettings) ->
     address = f"{manager.address if host else lighthouse_name(gang_id)}:{port}"
     marks = labels("lighthouse", name=lighthouse_name(gang_id), gang=gang_id, address=address)
     bind = f"{manager.address if host else '0.0.0.0'}:{port}"  # noqa: S104 - in its own container
-    return {
-        "name": lighthouse_name(gang_id),
-        "labels": marks,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": {
-                "Image": settings.image,
-                "Command": ["python", "-P", "-m", "minicluster.runtime.lighthouse", "--bind", bind],
-                # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
-                "Env": ["NVIDIA_VISIBLE_DEVICES=void"],
-                "User": settings.user,
-                "Labels": marks,
-                "Init": True,
-                "ReadOnly": True,
-                "CapabilityDrop": ["ALL"],
-                "Privileges": {"NoNewPrivileges": True},
-                "StopGracePeriod": _S,
-            },
-            "Resources": {"Limits": _LIMITS},
-            "RestartPolicy": {"Condition": "any", "Delay": _S // 5},
-            "Placement": {"Constraints": [f"node.id=={manager.id}" if host else "node.role==manager"]},
-            "Networks": [{"Target": HOST_NETWORK if host else gang_network(gang_id)}],
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m", "max-file": "2"}},
-        },
+    container = {
+        "Image": settings.image,
+        "Command": ["python", "-P", "-m", "minicluster.runtime.lighthouse", "--bind", bind],
+        # NVIDIA's runtime would show all GPUs of the node to a container that says nothing.
+        "Env": ["NVIDIA_VISIBLE_DEVICES=void"],
+        "User": settings.user,
+        "ReadOnly": True,
+        "StopGracePeriod": services.SECOND_NS,
     }
+    spec = services.one_task_service(
+        lighthouse_name(gang_id),
+        container,
+        constraint=f"node.id=={manager.id}" if host else "node.role==manager",
+        network=services.HOST_NETWORK if host else {"Target": gang_network(gang_id)},
+        log={"max-size": "1m", "max-file": "2"},
+        resources={"Limits": _LIMITS},
+        restart={"Condition": "any", "Delay": services.SECOND_NS // 5},
+    )
+    return services.labelled(spec, marks)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from minicluster_hub.engines.swarm.docker import Docker, DockerError, Watch
+from minicluster_hub.engines.swarm.docker import Docker, DockerError, EventWatch
 from minicluster_hub.engines.swarm.names import CLUSTER_FILTER
 from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, images_of, nodes_of, relayed, tasks_of
 
@@ -43,7 +43,7 @@ class Reflector:
         self._look_at_nodes = True
         self._nodes_seen = 0.0
         self._loop: asyncio.Task[None] | None = None
-        self._watch: Watch | None = None
+        self._watch: EventWatch | None = None
 
     async def open(self) -> None:
         """Take the first look, then keep looking. Raises DockerError when there is no Swarm; then again."""
@@ -84,6 +84,15 @@ class Reflector:
     def is_up(self, node_id: str) -> bool:
         """Tell whether that node is there and up."""
         return any(node.up for node in self.nodes if node.id == node_id)
+
+    def remains(self, service_name: str) -> bool:
+        """Tell whether a removed service's task is still there."""
+        task = self.tasks.get(service_name)
+        return task is not None and self.is_there(task)
+
+    def is_there(self, task: SwarmTask) -> bool:
+        """Tell whether a task is on a node. Swarm lists a removed one until its node, if down, is back."""
+        return task.desired != "remove" or self.is_up(task.node_id)
 
     def ready(self, node: SwarmNode) -> bool:
         """Tell whether a node takes new tasks now: one that just joined first needs its relay for images."""

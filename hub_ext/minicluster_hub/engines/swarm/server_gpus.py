@@ -15,6 +15,7 @@ from typing import Any
 
 from minicluster_hub.engines.base import GpusRefused
 from minicluster_hub.engines.capabilities import GpuHolds
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
@@ -25,7 +26,7 @@ from minicluster_hub.engines.swarm.names import (
     server_name,
 )
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
+from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
 
@@ -33,7 +34,6 @@ ROLE = "gpus"
 Key = tuple[str, str]
 """Whose server, and which."""
 _LOOK_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
-_S = 1_000_000_000
 _MEMORY_BYTES = 64 << 20
 
 
@@ -130,31 +130,21 @@ def holder_of(raw: Mapping[str, Any]) -> Holder:
 def holder_spec(server: ServerRecord, node: SwarmNode, settings: TaskSettings) -> dict[str, Any]:
     """Return the arguments of create_service: pure. Its image is one that each node has."""
     name = holder_name(server.owner, server.name)
-    marks = labels(ROLE, name=name, owner=server.owner, server=server.name)
-    gpus = {"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": len(server.slots)}}
-    return {
-        "name": name,
-        "labels": marks,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": {
-                "Image": settings.image,
-                "Command": ["sleep", "infinity"],
-                "User": settings.user,
-                "Labels": marks,
-                "Init": True,
-                "StopGracePeriod": _S,
-                "CapabilityDrop": ["ALL"],
-                "Privileges": {"NoNewPrivileges": True},
-            },
-            "Resources": {
-                "Limits": {"MemoryBytes": _MEMORY_BYTES},
-                "Reservations": {"GenericResources": [gpus]},
-            },
-            "RestartPolicy": {"Condition": "none"},
-            "Placement": {"Constraints": [f"node.id=={node.id}"]},
-            "Networks": [{"Target": HOST_NETWORK}],
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m"}},
-        },
+    container = {
+        "Image": settings.image,
+        "Command": ["sleep", "infinity"],
+        "User": settings.user,
+        "StopGracePeriod": services.SECOND_NS,
     }
+    spec = services.one_task_service(
+        name,
+        container,
+        constraint=f"node.id=={node.id}",
+        network=services.HOST_NETWORK,
+        log={"max-size": "1m"},
+        resources={
+            "Limits": {"MemoryBytes": _MEMORY_BYTES},
+            "Reservations": {"GenericResources": services.reserved_gpus(len(server.slots))},
+        },
+    )
+    return services.labelled(spec, labels(ROLE, name=name, owner=server.owner, server=server.name))

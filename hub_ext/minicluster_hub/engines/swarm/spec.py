@@ -6,23 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minicluster_hub.engines.base import TaskLaunch
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.names import DATA_ROLE, DATA_VOLUME, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
-    Reserve,
+    NodeReserve,
     limits,
     shm_bytes,
     tenants_cpus,
     tenants_memory_bytes,
 )
-from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
+from minicluster_hub.engines.swarm.view import SwarmNode
 
 AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent"]
 TOKEN_FILE = "task-token"  # noqa: S105 - a file's name
 SCRATCH = "/tmp/minicluster"  # noqa: S108 - in the task's own container
 DATA_LINKS, DATA_CACHE = "/data", "/cluster-data"
-HOST_NETWORK = "host"
-_S = 1_000_000_000
 _USER_ID = "1000"
 
 
@@ -47,7 +46,7 @@ class TaskSettings:
     stop_grace_s: float = 1.0
     pids: int = PIDS
     memory_per_slot_bytes: int = 0
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: NodeReserve = field(default_factory=NodeReserve)
     service_ca: str = ""
     data_cache_bytes: int = 0
     watch_gpus: bool = False
@@ -79,23 +78,15 @@ def service_spec(
 
     slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
     """
-    marks = task_labels(launch)
-    network = HOST_NETWORK if settings.host_network else gang_network(launch.gang_id)
-    return {
-        "name": task_name(launch.task_id),
-        "labels": marks,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": _container(launch, node, slot_kinds, secret_id, marks, settings),
-            "Resources": _resources(launch, node, slot_kinds, settings),
-            "RestartPolicy": {"Condition": "none"},
-            "Placement": {"Constraints": [f"node.id=={node.id}"]},
-            "Networks": [{"Target": network}],
-            # Docker's own driver keeps at most this much of what an agent prints.
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m", "max-file": "2"}},
-        },
-    }
+    spec = services.one_task_service(
+        task_name(launch.task_id),
+        _container(launch, node, slot_kinds, secret_id, settings),
+        constraint=f"node.id=={node.id}",
+        network=services.HOST_NETWORK if settings.host_network else {"Target": gang_network(launch.gang_id)},
+        log={"max-size": "1m", "max-file": "2"},
+        resources=_resources(launch, node, slot_kinds, settings),
+    )
+    return services.labelled(spec, task_labels(launch))
 
 
 def task_labels(launch: TaskLaunch) -> dict[str, str]:
@@ -119,8 +110,7 @@ def _resources(
         "Limits": limits(memory_bytes, tenants_cpus(node, settings.reserve), settings.pids)
     }
     if gpus := _gpus(launch, slot_kinds):
-        generic = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": gpus}}]
-        found["Reservations"] = {"GenericResources": generic}
+        found["Reservations"] = {"GenericResources": services.reserved_gpus(gpus)}
     return found
 
 
@@ -139,10 +129,10 @@ def _container(
     node: SwarmNode,
     slot_kinds: tuple[str, ...],
     secret_id: str,
-    marks: dict[str, str],
     settings: TaskSettings,
 ) -> dict[str, Any]:
     environment = _environment(launch, node, slot_kinds, settings)
+    token = services.secret_file(task_name(launch.task_id), TOKEN_FILE, settings.user)
     asked_bytes = launch.shm_bytes or settings.shm_bytes
     memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
     container: dict[str, Any] = {
@@ -150,13 +140,9 @@ def _container(
         "Command": AGENT_COMMAND,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "User": settings.user,
-        "Labels": marks,
-        "Init": True,
-        "StopGracePeriod": int(settings.stop_grace_s * _S),
-        "CapabilityDrop": ["ALL"],
-        "Privileges": {"NoNewPrivileges": True},
-        "Mounts": [_shared_memory(shm_bytes(asked_bytes, memory_bytes)), *_data()],
-        "Secrets": [_token(launch, secret_id, settings.user)],
+        "StopGracePeriod": int(settings.stop_grace_s * services.SECOND_NS),
+        "Mounts": [services.shared_memory(shm_bytes(asked_bytes, memory_bytes)), *_data()],
+        "Secrets": [{**token, "SecretID": secret_id}],
     }
     if not settings.host_network:
         container["Hostname"] = host_name(launch.task_id)
@@ -203,12 +189,6 @@ def service_ca(settings: TaskSettings) -> dict[str, str]:
     return {"MINICLUSTER_SERVICE_CA": settings.service_ca} if settings.service_ca else {}
 
 
-def _shared_memory(size_bytes: int) -> dict[str, Any]:
-    """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
-    options = {"SizeBytes": size_bytes, "Mode": 0o1777}
-    return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
-
-
 def _data() -> list[dict[str, Any]]:
     """The node's cache of data sets, which a task only reads, and a folder for links into it."""
     volume = {"NoCopy": True, "Labels": labels(DATA_ROLE)}
@@ -218,8 +198,3 @@ def _data() -> list[dict[str, Any]]:
         {**cache, "VolumeOptions": volume},
         {"Type": "tmpfs", "Target": DATA_LINKS, "TmpfsOptions": links},
     ]
-
-
-def _token(launch: TaskLaunch, secret_id: str, user: str) -> dict[str, Any]:
-    file = {"Name": TOKEN_FILE, "UID": user, "GID": user, "Mode": 0o400}
-    return {"SecretID": secret_id, "SecretName": task_name(launch.task_id), "File": file}

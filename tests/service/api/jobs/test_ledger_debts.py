@@ -12,12 +12,13 @@ from minicluster.wire import PlaceServer
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.web.errors import ApiError
-from minicluster_spawner.ledger import Ledger
+from minicluster_spawner.ledger import LedgerClient
 
 from ....patience import eventually
 from ..client import PREFIX
 
 GPU = PlaceServer(gpus=1)
+LOG = logging.getLogger(__name__)
 
 
 class Door:
@@ -61,7 +62,9 @@ async def lab(start_api):
 async def test_a_debt_that_is_being_paid_takes_nothing_from_the_server_that_started_meanwhile(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
-        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, debt_pause_s=0.0)
+        ledger = LedgerClient(
+            url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, debt_pause_s=0.0
+        )
         await ledger.place("ada", "", GPU)
         door.open = False
         await ledger.free("ada", "")
@@ -90,7 +93,7 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
         await end(self, *args)
 
     monkeypatch.setattr(ServerPlaces, "end", late)
-    ledger = Ledger(
+    ledger = LedgerClient(
         lab.url,
         "spawner-token",
         logging.getLogger(__name__),
@@ -124,7 +127,7 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab)
 
     lab.engine.gpu_holds = SimpleNamespace(hold=hold, release=slow)
     url, log = lab.url, logging.getLogger(__name__)
-    first, second = Ledger(url, "spawner-token", log), Ledger(url, "spawner-token", log)
+    first, second = LedgerClient(url, "spawner-token", log), LedgerClient(url, "spawner-token", log)
     await first.place("ada", "", GPU)
     freeing = asyncio.create_task(first.free("ada", ""))
     await eventually(lambda: lab.context.server_turns["ada", ""].locked())
@@ -140,7 +143,9 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab)
 async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
-        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        ledger = LedgerClient(
+            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1
+        )
         await ledger.place("ada", "", GPU)
         await ledger.place("bob", "", GPU)
         door.open = False
@@ -164,7 +169,9 @@ async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab
     names = [str(number) for number in range(4)]
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
-        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        ledger = LedgerClient(
+            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1
+        )
         for name in names:
             await ledger.place("ada", name, PlaceServer())
         await ledger.place("bob", "", PlaceServer())
