@@ -1,4 +1,4 @@
-"""What a user is told while a server starts: the words are pure, a StartProgress hands them on."""
+"""What a user is told while a server starts. The wording is pure; StartProgress passes it on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def placed(node: str, gpus: int, until: float | None) -> StartStage:
 def of_task(
     task: SwarmTask | None, node: str, image_bytes: int | None = None, waited_s: float = 0.0
 ) -> StartStage:
-    """Say how far a task is. image_bytes: what its image has to bring over the wire, if that is known."""
+    """Say how far a task is. image_bytes: the compressed size of its image; None: unknown."""
     if task is None or task.state in ("new", "allocated", "pending"):
         why = f": {task.error}" if task is not None and task.error else ""
         return StartStage(15, f"Waiting for {node}{why}")

@@ -130,7 +130,7 @@ class SharedSwarm:
                 raise
             return str(found["ID"])
         finally:
-            self.view.nudge()
+            self.view.poll_soon()
 
     # --- ending -------------------------------------------------------------------------------
 
@@ -165,18 +165,18 @@ class SharedSwarm:
 
     async def _remove(self, key: ServerKey) -> None:
         await self.docker.remove("remove_service", key.service)
-        await self._look_anew()
+        await self._poll_anew()
         while self.view.remains(key.service):
-            await self.view.next_look()
+            await self.view.next_poll()
         for secret in await self._secrets(key):
             await self.docker.remove("remove_secret", secret["Spec"]["Name"])
 
-    async def _look_anew(self) -> None:
-        """Return after a look that was begun after this call."""
-        begun = self.view.looks
-        self.view.nudge()
-        while self.view.looks <= begun:
-            await self.view.next_look()
+    async def _poll_anew(self) -> None:
+        """Return after a poll that was begun after this call."""
+        begun = self.view.polls
+        self.view.poll_soon()
+        while self.view.polls <= begun:
+            await self.view.next_poll()
 
     async def _secrets(self, key: ServerKey | None = None) -> list[dict[str, Any]]:
         filters = label_filter("server")

@@ -13,7 +13,7 @@ from minicluster_spawner.refusals import StartRefused, over, refusal, silent
 from minicluster_spawner.server_spec import ServerLaunch, ServerSettings, secret_specs, service_spec
 from minicluster_spawner.shared import ServerKey, SharedSwarm
 
-_LOOKS_TO_APPEAR = 5
+_POLLS_TO_APPEAR = 5
 _PROBE_TIMEOUT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 0.05, 0.4
 
 
@@ -56,12 +56,12 @@ class ServerStart:
     async def wait_running(self) -> None:
         """Return when the container runs. Raises StartRefused as soon as it is known that it will not."""
         view, loop = self._shared.view, asyncio.get_running_loop()
-        begun_s, made_at_look = loop.time(), view.looks
+        begun_s, made_at_poll = loop.time(), view.polls
         pending_since_s: float | None = None
         while True:
             task = self._task()
             if task is None:
-                await self._check_appears(made_at_look)
+                await self._check_appears(made_at_poll)
             else:
                 await self._check_alive(task)
                 if task.running:
@@ -69,7 +69,7 @@ class ServerStart:
                 pending_since_s = self._check_pending(task, pending_since_s, loop.time())
             waited_s = loop.time() - begun_s
             self._progress.tell(of_task(task, self._launch.node.name, self._image_bytes, waited_s))
-            await view.next_look()
+            await view.next_poll()
 
     async def wait_listening(self, host: str, port: int) -> None:
         """Return when the server takes connections. Raises StartRefused when it ends, or stays silent."""
@@ -95,9 +95,9 @@ class ServerStart:
     def _task(self) -> SwarmTask | None:
         return self._shared.task(self._key, self._launch.spawn_id)
 
-    async def _check_appears(self, made_at_look: int) -> None:
-        """A new service's task is listed within a look or two, unless somebody removed the service."""
-        if self._shared.view.looks <= made_at_look + _LOOKS_TO_APPEAR:
+    async def _check_appears(self, made_at_poll: int) -> None:
+        """A new service's task is listed after a poll or two, unless somebody removed the service."""
+        if self._shared.view.polls <= made_at_poll + _POLLS_TO_APPEAR:
             return
         if not await self._shared.service_there(self._key):
             raise StartRefused("removed", "Somebody removed the server while it started. Start it again.")

@@ -87,7 +87,7 @@ async def test_what_an_earlier_server_left_in_the_ledger_is_given_back(
     await ledger.close()
 
 
-async def test_a_place_that_cannot_be_given_back_is_a_debt(service: Service) -> None:
+async def test_a_place_that_cannot_be_freed_is_freed_later(service: Service) -> None:
     ledger = LedgerClient(f"http://127.0.0.1:{service.port}/", "token", LOG, patience_s=0.0)
     service.answers = [(503, {}), (200, PLACES), (204, None), (200, PLACE)]
     await ledger.free("ada", "")

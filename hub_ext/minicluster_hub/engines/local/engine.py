@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,10 @@ from traitlets import Enum, Integer, Unicode, default
 from minicluster.wire import Versions
 from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, readable
 from minicluster_hub.engines.local.data_agent import LocalDataAgent
-from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
-from minicluster_hub.engines.local.watch import ExitWatch, start_apart
+from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_apart
 from minicluster_hub.jobs.records import NodeView, TaskView
 from minicluster_hub.support.processes import (
     DATA_LABEL,
@@ -198,6 +198,42 @@ class LocalEngine(Engine):
         return readable(path.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace"))
 
 
+# What this machine offers: virtual nodes whose slots are its GPUs, or CPU shares without any.
+
+
+def gpu_indexes(dev: Path = Path("/dev")) -> tuple[int, ...]:
+    """Return the indexes of the NVIDIA GPUs, by their device files: no driver call, no CUDA."""
+    names = (path.name for path in dev.glob("nvidia*"))
+    return tuple(sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d+", name)))
+
+
+def virtual_nodes(count: int, gpus: Sequence[int]) -> tuple[tuple[NodeView, tuple[int, ...]], ...]:
+    """Return `count` nodes, each with the indexes of its GPUs.
+
+    GPUs are dealt in turn; with fewer GPUs than nodes there are as many nodes as GPUs, so that the
+    ranks of a job never mix devices. Without any, each node has one CPU slot. The machine's cores and memory
+    are dealt, too.
+    """
+    total = min(count, len(gpus)) if gpus else count
+    dealt = [tuple(gpus[index::total]) for index in range(total)]
+    cpus = len(os.sched_getaffinity(0)) / total
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // total
+    return tuple(
+        (
+            NodeView(
+                f"node-{index + 1}",
+                True,
+                LOOPBACK,
+                ("gpu",) * len(mine) or ("cpu",),
+                cpus=cpus,
+                memory_bytes=memory_bytes,
+            ),
+            mine,
+        )
+        for index, mine in enumerate(dealt)
+    )
+
+
 # The processes of a task: all that carry its label, whatever group or session they are in.
 
 
@@ -232,7 +268,7 @@ def of_task(scratch: Path) -> list[psutil.Process]:
 
 
 def kill_task(scratch: Path) -> None:
-    """Kill all processes of a task, those too that are born meanwhile. Raises ProcessesRemain."""
+    """Kill all processes of a task, also those that start meanwhile. Raises ProcessesRemain."""
     deadline = time.monotonic() + _PATIENCE_S
     while found := of_task(scratch):
         signal_all(found)

@@ -13,8 +13,7 @@ import psutil
 
 from minicluster_hub.engines.base import LighthouseRefused
 from minicluster_hub.engines.capabilities import Lighthouses
-from minicluster_hub.engines.local.devices import LOOPBACK
-from minicluster_hub.engines.local.watch import ExitWatch, start_apart
+from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_apart
 from minicluster_hub.jobs.records import LighthouseView
 from minicluster_hub.support.processes import DATA_LABEL, find, labelled, signal_all, wait_gone
 

@@ -38,7 +38,7 @@ _AGAIN_S = 5.0
 
 
 class SwarmDataAgents(DataAgents):
-    """Those that are there are found again by their labels. again: called when a failed try is to be made."""
+    """Those that are there are found again by their labels. again: called to have a failed try repeated."""
 
     def __init__(
         self,

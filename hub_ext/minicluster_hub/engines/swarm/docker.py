@@ -1,4 +1,6 @@
-"""The Docker API for an event loop: docker-py in a pool of threads, its errors by what to do about them."""
+"""The Docker API for an event loop: docker-py in a pool of threads, its errors sorted by what to do about
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _Made = TypeVar("_Made")
 
 
 class DockerError(EngineError):
-    """Base of what Docker's API answers but a result. `message`: the daemon's own words."""
+    """Base of what Docker's API answers instead of a result. message: in the daemon's words."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -29,7 +31,7 @@ class DockerError(EngineError):
 
 
 class DockerAway(DockerError):
-    """The daemon does not answer, or the Swarm has no leader just now: it passes."""
+    """The daemon does not answer, or the Swarm has no leader just now. That passes."""
 
 
 class DockerMissing(DockerError):
@@ -71,8 +73,8 @@ class Docker:
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of docker-py's APIClient. Raises DockerError.
 
-        A call that may have worked is repeated: whoever creates takes DockerConflict for success,
-        whoever removes DockerMissing.
+        A call whose answer was lost is repeated, though it may have worked. So a caller that creates
+        something takes DockerConflict for success, and one that removes something DockerMissing.
         """
         deadline = time.monotonic() + self._retry_s
         pause_s = _FIRST_PAUSE_S

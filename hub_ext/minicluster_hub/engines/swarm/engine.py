@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from traitlets import Bool, Float, Integer, List, Unicode
 
-from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused
+from minicluster_hub.engines.base import Engine, ImageUnknown, TaskLaunch, TaskRefused
+from minicluster_hub.engines.capabilities import TaskImages
 from minicluster_hub.engines.swarm.data_agents import SwarmDataAgents
-from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
-from minicluster_hub.engines.swarm.images import SwarmImages
+from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerRefused
 from minicluster_hub.engines.swarm.last_words import LastWords
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
@@ -27,8 +27,8 @@ from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
 from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
 from minicluster_hub.jobs.records import NodeView, TaskView
 
-_LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
-"""A new service's task is listed within a look or two; one not there after both of these never came."""
+_POLLS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
+"""A new service's task is listed after a poll or two. One not listed after both of these was never made."""
 DEDICATED = "it is a manager, which runs the cluster's own services only"
 
 
@@ -101,7 +101,7 @@ class SwarmEngine(Engine):
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
         self._made: dict[int, tuple[int, float]] = {}
-        """At which look and when each task's service was made."""
+        """After how many polls, and when, each task's service was made."""
         self._ended: set[int] = set()
 
     async def open(self) -> None:
@@ -138,16 +138,16 @@ class SwarmEngine(Engine):
             # From here on something may be there, which `end` removes.
             self._gangs[launch.task_id] = launch.gang_id
             self._note_made(launch.task_id)
-            self._view.nudge()
+            self._view.poll_soon()
 
     async def end(self, task_id: int) -> None:
         name = task_name(task_id)
         await self._docker.remove("remove_service", name)
-        self._view.nudge()
+        self._view.poll_soon()
         # Nobody asks for it any more; a frozen node would keep it for long.
         await self._docker.remove("remove_secret", name)
         while self._view.remains(name):
-            await self._view.next_look()
+            await self._view.next_poll()
         gang_id = self._gangs.get(task_id)
         if gang_id is not None:
             await self._networks.release(gang_id, task_id)
@@ -248,14 +248,14 @@ class SwarmEngine(Engine):
 
     def _note_made(self, task_id: int) -> None:
         loop = asyncio.get_running_loop()
-        self._made[task_id] = self._view.looks, loop.time()
+        self._made[task_id] = self._view.polls, loop.time()
         loop.call_later(_APPEARS_WITHIN_S, self._changed)
 
     def _is_awaited(self, task_id: int) -> bool:
         """Tell whether a task that is not listed may still appear: its service is new."""
-        look, at = self._made[task_id]
+        polls, at = self._made[task_id]
         new = asyncio.get_running_loop().time() - at < _APPEARS_WITHIN_S
-        return new or self._view.looks <= look + _LOOKS_TO_APPEAR
+        return new or self._view.polls <= polls + _POLLS_TO_APPEAR
 
     # --- making -------------------------------------------------------------------------------
 
@@ -281,3 +281,30 @@ class SwarmEngine(Engine):
             await self._docker.remove("remove_secret", spec["name"])
             made = await self._docker.call("create_secret", **spec)
         return str(made["ID"])
+
+
+class SwarmImages(TaskImages):
+    """The images that tasks run in. own: the references that the options offer, the default one first."""
+
+    def __init__(self, docker: Docker, view: Reflector, own: tuple[str, ...]) -> None:
+        self._docker = docker
+        self._view = view
+        self._own = own
+
+    def own(self) -> tuple[str, ...]:
+        return self._own
+
+    def on_nodes(self) -> Mapping[str, Collection[str]]:
+        names = {node.id: node.name for node in self._view.nodes}
+        found: dict[str, set[str]] = {}
+        for image, node_id in self._view.images:
+            if node_id in names:
+                found.setdefault(image, set()).add(names[node_id])
+        return found
+
+    async def digest(self, reference: str) -> str:
+        try:
+            found = await self._docker.call("inspect_distribution", reference)
+        except DockerError as error:
+            raise ImageUnknown(str(error)) from error
+        return str(found["Descriptor"]["digest"])

@@ -44,6 +44,6 @@ def limits(memory_bytes: int, cpus: float, pids: int) -> dict[str, Any]:
 def shm_bytes(asked_bytes: int, memory_bytes: int) -> int:
     """Return the size of /dev/shm: at most half of the container's memory, which it is part of.
 
-    What lies there has no process that the kernel could end to have it back.
+    The kernel cannot free it by ending a process.
     """
     return min(asked_bytes, memory_bytes // 2) if memory_bytes else asked_bytes

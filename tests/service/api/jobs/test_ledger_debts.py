@@ -1,4 +1,4 @@
-"""The spawner's debts to a real ledger that is away: what is freed late is never a newer server."""
+"""Places that the spawner frees later, since the ledger is away: never that of a newer server."""
 
 import asyncio
 import logging
@@ -59,16 +59,16 @@ async def lab(start_api):
         yield started
 
 
-async def test_a_debt_that_is_being_paid_takes_nothing_from_the_server_that_started_meanwhile(lab):
+async def test_a_place_that_is_freed_later_takes_nothing_from_the_server_that_started_meanwhile(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
         ledger = LedgerClient(
-            url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, debt_pause_s=0.0
+            url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, retry_pause_s=0.0
         )
         await ledger.place("ada", "", GPU)
         door.open = False
         await ledger.free("ada", "")
-        # The debt's own attempts are under way; the last one may sit in a pause when the ledger is back.
+        # The attempts to free it are under way; the last one may sit in a pause when the ledger is back.
         seen = door.refused
         await eventually(lambda: door.refused > seen + 3)
         starting = asyncio.create_task(ledger.place("ada", "", GPU))
@@ -97,7 +97,7 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
         lab.url,
         "spawner-token",
         logging.getLogger(__name__),
-        debt_pause_s=3600.0,
+        retry_pause_s=3600.0,
     )
     await ledger.place("ada", "", GPU)
     giving_back = asyncio.create_task(ledger.free("ada", ""))
@@ -140,11 +140,11 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab)
     await asyncio.gather(first.close(), second.close())
 
 
-async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
+async def test_a_place_is_freed_when_the_ledger_is_back(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
         ledger = LedgerClient(
-            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1
+            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, retry_pause_s=0.1
         )
         await ledger.place("ada", "", GPU)
         await ledger.place("bob", "", GPU)
@@ -156,7 +156,7 @@ async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
         await ledger.close()
 
 
-async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab, monkeypatch):
+async def test_a_place_that_the_ledger_keeps_does_not_keep_others_from_being_freed(lab, monkeypatch):
     end = ServerPlaces.end
 
     async def ends(self, owner, *args):
@@ -165,12 +165,12 @@ async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab
         await end(self, owner, *args)
 
     monkeypatch.setattr(ServerPlaces, "end", ends)
-    # The debts are in a set: of several that are refused, one would come before the other's.
+    # They are in a set: of several that are refused, one would come before the other's.
     names = [str(number) for number in range(4)]
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
         ledger = LedgerClient(
-            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1
+            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, retry_pause_s=0.1
         )
         for name in names:
             await ledger.place("ada", name, PlaceServer())
