@@ -91,21 +91,21 @@ def ended_because(task: SwarmTask) -> str:
 
 def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> StartRefused:
     """Say why a task did not become a server. log: the last that its container printed."""
-    told = task.error or f"Docker says no more than {task.state!r}"
+    error = task.error or f"Docker says no more than {task.state!r}"
     last = readable(log)[-_LONGEST:]
-    reason, text = _known(task, told)
+    reason, text = _cause(task, error)
     words = text.format(node=node, image=image)
     shown = last.splitlines()[-_LINES:] if reason == "ended_at_start" else []
-    message = "\n".join([f"{words} ({told}) {DOCTOR}", *shown])
-    return StartRefused(reason, message, f"{reason}: {told}\n{last}".strip())
+    message = "\n".join([f"{words} ({error}) {DOCTOR}", *shown])
+    return StartRefused(reason, message, f"{reason}: {error}\n{last}".strip())
 
 
-def _known(task: SwarmTask, told: str) -> tuple[str, str]:
+def _cause(task: SwarmTask, error: str) -> tuple[str, str]:
     if task.exit_code in _BY_CODE:
         return _BY_CODE[task.exit_code]
     if task.exit_code is None or task.state == "rejected":
         for pattern, reason, text in _BY_WORDS:
-            if re.search(pattern, told, re.IGNORECASE):
+            if re.search(pattern, error, re.IGNORECASE):
                 return reason, text
     if task.exit_code is not None:
         return "ended_at_start", "The notebook server on {node} ended at its start."

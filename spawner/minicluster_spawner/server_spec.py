@@ -68,8 +68,8 @@ class ServerSettings:
 class ServerLaunch:
     """One server to start. spawn_id: tells it from earlier ones of the same name.
 
-    until: when it has to give its GPUs back, in seconds since the epoch. environment: the job service's
-    wish, for what the server's own leaves open. gpus: the ids of those that are held for it; without
+    until: when it has to give its GPUs back, in seconds since the epoch. environment: variables of the
+    job service, which the server's own may replace. gpus: the ids of those that are held for it; without
     them the server asks Swarm itself, and keeps them until it ends.
     """
 
@@ -96,7 +96,7 @@ class ServerLaunch:
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the environment without what would reach for GPUs or the loader, and what was left out."""
+    """Return the environment without variables that reach for GPUs or the loader, and their names."""
     refused = sorted(name for name in environment if _FORBIDDEN.fullmatch(name))
     return {name: value for name, value in environment.items() if name not in refused}, refused
 

@@ -80,7 +80,7 @@ class SharedSwarm:
     # --- seeing -------------------------------------------------------------------------------
 
     def task(self, key: ServerKey, spawn_id: str = "") -> SwarmTask | None:
-        """Return a server's task, of that start if one is told."""
+        """Return a server's task; with a spawn id only if it is of that start."""
         task = self.view.tasks.get(key.service)
         if task is None or (spawn_id and task.labels.get(SPAWN_LABEL) != spawn_id):
             return None
@@ -91,7 +91,7 @@ class SharedSwarm:
         return node.name if node else "its node"
 
     async def service_there(self, key: ServerKey) -> bool:
-        """Ask whether there is a service, past what was seen. Raises DockerError."""
+        """Ask Docker, not the view, whether a server's service is there. Raises DockerError."""
         try:
             await self.docker.call("inspect_service", key.service)
         except DockerMissing:
@@ -103,8 +103,9 @@ class SharedSwarm:
         return await self.docker.logs(key.service, _LOG_LINES, self._log)
 
     async def may_go_on(self, key: ServerKey) -> bool:
-        """Tell whether a server may run past the time of the GPUs that it came with: it gave them back, or
-        has them again. Raises LedgerError.
+        """Tell whether a server may run on after the time of its GPUs: it gave them back, or got them again.
+
+        Raises LedgerError.
         """
         places = await self.ledger.places()
         return any(not place.expired for place in places if ServerKey(place.owner, place.server) == key)
@@ -135,7 +136,7 @@ class SharedSwarm:
     # --- ending -------------------------------------------------------------------------------
 
     async def end(self, key: ServerKey, patience_s: float | None = None) -> bool:
-        """Remove all of a server but its home; tell whether that is done within the patience.
+        """Remove all of a server but its home; return whether that was done within `patience_s`.
 
         What could not be removed (Docker is away) is tried again in the background.
         """

@@ -134,7 +134,7 @@ class MiniclusterSpawner(SwarmConfig):
         finally:
             self._starting = False
         self._home_made, self._home_lost, self._filled_disk = True, False, ""
-        # Said once, not for the starts to come.
+        # This choice is for one start only.
         self.orm_spawner.user_options = {k: v for k, v in self.user_options.items() if k != "new_home"}
         return self.internal_hostname, self.port
 
@@ -209,7 +209,7 @@ class MiniclusterSpawner(SwarmConfig):
         return status
 
     async def _status(self, shared: SharedSwarm) -> int | None:
-        """Raises DockerError when that cannot be told."""
+        """Return None while the server lives, else its exit code. Raises DockerError."""
         task = shared.task(self._key)
         if task is None:
             if self._tried and not self.object_id:
@@ -226,7 +226,7 @@ class MiniclusterSpawner(SwarmConfig):
         return None
 
     async def get_url(self) -> str:
-        """Return where the server is, also one whose start an earlier hub did not see the end of."""
+        """Return the server's address, also when an earlier hub ended before the start was over."""
         if self.server is None:
             raise RuntimeError(f"{self._log_name} has no server")
         try:
@@ -299,6 +299,6 @@ def _read(path: str) -> bytes:
 
 
 async def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
-    with suppress(DockerError, LedgerError):  # Then those of before count, and a start says what is wrong.
+    with suppress(DockerError, LedgerError):  # Then the images of the last time count.
         await spawner.look_at_images()
     spawner.choose(user_options)

@@ -92,10 +92,11 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     Errors: EngineError is for what can go wrong outside of the engine. Any other exception counts as a
     defect: the step is tried again, less and less often, and the job is ended if that never helps.
 
-    Slots need not be the engine's own. An engine over a batch system offers `node_grants`: it lists the nodes
-    that the batch system may grant, asks for them when jobs wait, and reports each as open from its grant to
-    its end. The service then places tasks on them as on any node. Waiting in the batch system's queue is not
-    part of `start`: a gang that does not come up within `start_timeout_s` fails.
+    Slots need not be the engine's own. An engine over a batch system offers `node_grants`. It lists the nodes
+    that the batch system may grant, as `closed` until they are granted; asks for them when jobs wait; and
+    reports each as open from its grant to its end. The service places tasks on them as on any node. When a
+    grant ends, its tasks are `node_lost`, so that their jobs are queued again. Waiting in the batch system's
+    queue is not part of `start`: a job whose tasks are on their way for an hour fails.
     """
 
     settle_s = Float(
@@ -160,7 +161,8 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
         """Return all tasks known now by their ids, the ended ones until `forget`.
 
         The reconciler calls it at each tick, and ends every task that is in no row of the store. It takes a
-        task that is not alive for lost. Its `detail` (the last lines that the agent printed, see `readable`)
+        task that is not alive for lost. Nobody knows of one on a node that is down: it is `node_lost`, alive or
+        not. Its `detail` (the last lines that the agent printed, see `readable`)
         is shown to the job's owner; "" where an engine does not have them.
         """
 

@@ -31,12 +31,12 @@ def in_words(task: SwarmTask) -> str:
     """Return Docker's reason why a task did not run, with what it means where that is known."""
     if task.given_up and not task.error:
         return "its node went away while it started"
-    told = task.error or f"Docker says no more than {task.state!r}"
+    reason = task.error or f"Docker says no more than {task.state!r}"
     for pattern, meaning in _MEANINGS:
-        if re.search(pattern, told, re.IGNORECASE):
+        if re.search(pattern, reason, re.IGNORECASE):
             words = meaning.format(image=task.image or "of the task")
-            return f"{words} ({told}). An admin's `doctor` looks for the cause."
-    return told
+            return f"{words} ({reason}). An admin's `doctor` looks for the cause."
+    return reason
 
 
 class LastWords:
