@@ -84,11 +84,6 @@ def filled_disk(task: SwarmTask) -> bool:
     return task.exit_code == DISK_FULL_EXIT
 
 
-def ended_because(task: SwarmTask) -> str:
-    """Say why a server that ran does so no more, for the hub's log."""
-    return "it filled its node's disk, which was nearly full" if filled_disk(task) else task.error
-
-
 def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> StartRefused:
     """Say why a task did not become a server. log: the last that its container printed."""
     error = task.error or f"Docker says no more than {task.state!r}"

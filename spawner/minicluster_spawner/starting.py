@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.progress import StartProgress, listening, of_task
@@ -17,14 +16,6 @@ _POLLS_TO_APPEAR = 5
 _PROBE_TIMEOUT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 0.05, 0.4
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """pending_s: Swarm finds no room on the node. listening_s: a running server does not answer."""
-
-    pending_s: float = 3.0
-    listening_s: float = 60.0
-
-
 class ServerStart:
     """Has no state of its own past one start; what it made is ended by `SharedSwarm.end`."""
 
@@ -33,14 +24,12 @@ class ServerStart:
         shared: SharedSwarm,
         launch: ServerLaunch,
         progress: StartProgress,
-        patience: Patience,
         image_bytes: int | None,
     ) -> None:
         self._shared = shared
         self._launch = launch
         self._key = ServerKey(launch.owner, launch.server)
         self._progress = progress
-        self._patience = patience
         self._image_bytes = image_bytes
 
     async def create(
@@ -53,11 +42,14 @@ class ServerStart:
         spec = service_spec(self._launch, dict(zip(names, ids, strict=True)), settings)
         return await self._shared.create_service(spec)
 
-    async def wait_running(self) -> None:
-        """Return when the container runs. Raises StartRefused as soon as it is known that it will not."""
+    async def wait_running(self, pending_patience_s: float) -> None:
+        """Return when the container runs. Raises StartRefused as soon as it is known that it will not.
+
+        pending_patience_s: how long Swarm may find no room on the node.
+        """
         view, loop = self._shared.view, asyncio.get_running_loop()
         begun_s, made_at_poll = loop.time(), view.polls
-        pending_since_s: float | None = None
+        give_up_s: float | None = None
         while True:
             task = self._task()
             if task is None:
@@ -66,15 +58,18 @@ class ServerStart:
                 await self._check_alive(task)
                 if task.running:
                     return
-                pending_since_s = self._check_pending(task, pending_since_s, loop.time())
+                no_room = task.state == "pending" and bool(task.error)
+                give_up_s = (give_up_s or loop.time() + pending_patience_s) if no_room else None
+                if give_up_s is not None and loop.time() > give_up_s:
+                    raise self._refusal(task)
             waited_s = loop.time() - begun_s
             self._progress.tell(of_task(task, self._launch.node.name, self._image_bytes, waited_s))
             await view.next_poll()
 
-    async def wait_listening(self, host: str, port: int) -> None:
+    async def wait_listening(self, host: str, port: int, patience_s: float) -> None:
         """Return when the server takes connections. Raises StartRefused when it ends, or stays silent."""
         loop = asyncio.get_running_loop()
-        until_s, pause_s = loop.time() + self._patience.listening_s, _FIRST_PAUSE_S
+        until_s, pause_s = loop.time() + patience_s, _FIRST_PAUSE_S
         task = self._task()
         self._progress.tell(of_task(task, self._launch.node.name))
         # The address first: a name that Docker does not know yet is asked of servers far away.
@@ -106,14 +101,6 @@ class ServerStart:
         if over(task):
             log = await self._shared.last_words(self._key) if task.container_id else ""
             raise self._refusal(task, log)
-
-    def _check_pending(self, task: SwarmTask, since_s: float | None, now_s: float) -> float | None:
-        """Return since when Swarm finds no place for the task; it has a little time to."""
-        if task.state != "pending" or not task.error:
-            return None
-        if since_s is not None and now_s - since_s > self._patience.pending_s:
-            raise self._refusal(task)
-        return since_s if since_s is not None else now_s
 
     def _refusal(self, task: SwarmTask, log: str = "") -> StartRefused:
         return refusal(task, self._launch.node.name, self._launch.choice.image_name, log)

@@ -22,14 +22,13 @@ from minicluster_spawner.options import Choice, OptionRefused
 from minicluster_spawner.refusals import (
     DOCTOR,
     StartRefused,
-    ended_because,
     filled_disk,
     over,
     spawn_exception,
 )
 from minicluster_spawner.server_spec import ServerLaunch
 from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
-from minicluster_spawner.starting import Patience, ServerStart
+from minicluster_spawner.starting import ServerStart
 from minicluster_spawner.swarm_config import SwarmConfig
 
 _END_PATIENCE_S = 15.0
@@ -97,8 +96,8 @@ class MiniclusterSpawner(SwarmConfig):
         except (DockerError, LedgerError) as error:
             self.log.warning("The spawn page cannot list all nodes and images: %s", error)
         previous = self.user_options or self.orm_spawner.user_options or {}
-        trouble = form.Trouble(home_lost=self._home_lost, filled_disk=self._filled_disk)
-        return form.render(self.allowed(), nodes, previous, trouble)
+        trouble = {"home_lost": self._home_lost, "filled_disk": self._filled_disk}
+        return form.render(self.allowed(), nodes, previous, **trouble)
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
         """Take the internal certificates along as secrets; return where the server finds them."""
@@ -142,17 +141,16 @@ class MiniclusterSpawner(SwarmConfig):
         try:
             await shared.end_leftover(self._key)
             launch = await self._place(shared, choice)
-            patience = Patience(self.pending_patience_s, self.listen_timeout_s)
             sizes: Mapping[str, int] = self.image_sizes
-            start = ServerStart(shared, launch, self._progress, patience, sizes.get(choice.image))
+            start = ServerStart(shared, launch, self._progress, sizes.get(choice.image))
             settings = self.server_settings()
             told = {**launch.environment, **self.get_env(), **server_spec.told_limits(launch, settings)}
             environment, refused = server_spec.clean_environment(told)
             if refused:
                 self.log.warning("Not given to %s, it belongs to the cluster: %s", self._log_name, refused)
             self.object_id = await start.create(environment, self._certificates, settings)
-            await start.wait_running()
-            await start.wait_listening(self.internal_hostname, self.port)
+            await start.wait_running(self.pending_patience_s)
+            await start.wait_listening(self.internal_hostname, self.port, self.listen_timeout_s)
         except BaseException:
             if not await shared.end(self._key, _END_PATIENCE_S):
                 self.log.warning("What %s left is removed in the background", self._log_name)
@@ -216,8 +214,10 @@ class MiniclusterSpawner(SwarmConfig):
                 return 0
             return None if await shared.service_there(self._key) else 0
         if over(task):
-            self._filled_disk = shared.node_name(task) if filled_disk(task) else ""
-            self.log.info("%s is over: %s %s", self._log_name, task.state, ended_because(task))
+            filled = filled_disk(task)
+            self._filled_disk = shared.node_name(task) if filled else ""
+            why = "it filled its node's disk, which was nearly full" if filled else task.error
+            self.log.info("%s is over: %s %s", self._log_name, task.state, why)
             return task.exit_code or 0
         until = task.labels.get(server_spec.UNTIL_LABEL)
         if until and time.time() >= float(until) and not await shared.may_go_on(self._key):

@@ -161,9 +161,9 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
         """Return all tasks known now by their ids, the ended ones until `forget`.
 
         The reconciler calls it at each tick, and ends every task that is in no row of the store. It takes a
-        task that is not alive for lost. Nobody knows of one on a node that is down: it is `node_lost`, alive or
-        not. Its `detail` (the last lines that the agent printed, see `readable`)
-        is shown to the job's owner; "" where an engine does not have them.
+        task that is not alive for lost. Nobody knows of one on a node that is down: it is `node_lost`, alive
+        or not. Its `detail` (the last lines that the agent printed, see `readable`) is shown to the job's
+        owner; "" where an engine does not have them.
         """
 
     @abstractmethod

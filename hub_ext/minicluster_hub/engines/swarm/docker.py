@@ -105,6 +105,11 @@ class Docker:
                 log.warning("a start waits for Docker: %s", error)
                 await asyncio.sleep(_LONGEST_PAUSE_S)
 
+    async def create(self, method: str, **spec: Any) -> None:
+        """Call a method that creates an object whose name holds our id: one of that name is ours already."""
+        with suppress(DockerConflict):
+            await self.call(method, **spec)
+
     async def remove(self, method: str, name: str) -> None:
         """Call a method that removes an object; one that is gone already is fine."""
         with suppress(DockerMissing):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -131,7 +130,7 @@ class SwarmEngine(Engine):
         try:
             secret_id = await self._docker.patiently(lambda: self._make_around(launch), self._log)
             spec = service_spec(launch, node, kinds, secret_id, self.task_settings)
-            await self._docker.patiently(lambda: self._make_service(spec), self._log)
+            await self._docker.patiently(lambda: self._docker.create("create_service", **spec), self._log)
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
         finally:
@@ -258,10 +257,6 @@ class SwarmEngine(Engine):
         return new or self._view.polls <= polls + _POLLS_TO_APPEAR
 
     # --- making -------------------------------------------------------------------------------
-
-    async def _make_service(self, spec: dict[str, Any]) -> None:
-        with suppress(DockerConflict):  # The name holds our id: it is this task's service.
-            await self._docker.call("create_service", **spec)
 
     async def _make_around(self, launch: TaskLaunch) -> str:
         """Make what a task's service stands on, in one round trip; return the secret's id."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from minicluster_hub.engines.base import LighthouseRefused
 from minicluster_hub.engines.capabilities import Lighthouses
 from minicluster_hub.engines.swarm import services
-from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
+from minicluster_hub.engines.swarm.docker import Docker, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,
     GANG_LABEL,
@@ -76,8 +75,7 @@ class SwarmLighthouses(Lighthouses):
         try:
             if not settings.host_network:
                 await self._networks.make(gang_id)
-            with suppress(DockerConflict):  # The name holds our id: it is this gang's.
-                await self._docker.call("create_service", **spec)
+            await self._docker.create("create_service", **spec)
         except DockerRefused as error:
             self._views.pop(gang_id, None)
             raise LighthouseRefused(f"Docker refused the lighthouse: {error.message}") from error

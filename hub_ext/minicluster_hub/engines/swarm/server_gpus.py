@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from minicluster_hub.engines.base import GpusRefused
 from minicluster_hub.engines.capabilities import GpuHolds
 from minicluster_hub.engines.swarm import services
-from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
+from minicluster_hub.engines.swarm.docker import Docker, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
     OWNER_LABEL,
@@ -73,8 +72,7 @@ class SwarmGpuHolds(GpuHolds):
         key = server.owner, server.name
         if key not in self._held:
             try:
-                with suppress(DockerConflict):  # The name is this server's.
-                    await self._docker.call("create_service", **holder_spec(server, node, self._settings()))
+                await self._docker.create("create_service", **holder_spec(server, node, self._settings()))
                 self._held[key] = await self._assigned(key, node.name)
             except DockerRefused as error:
                 raise GpusRefused(f"Docker refused to hold GPUs on {node.name}: {error.message}") from error

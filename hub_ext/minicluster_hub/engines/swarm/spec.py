@@ -78,19 +78,23 @@ def service_spec(
 
     slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
     """
+    environment = _environment(launch, node, slot_kinds, settings)
+    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
+    cpus, gpus = tenants_cpus(node, settings.reserve), _gpus(launch, slot_kinds)
+    resources: dict[str, Any] = {"Limits": limits(memory_bytes, cpus, settings.pids)}
+    if gpus:
+        resources["Reservations"] = {"GenericResources": services.reserved_gpus(gpus)}
     spec = services.one_task_service(
         task_name(launch.task_id),
-        _container(launch, node, slot_kinds, secret_id, settings),
+        _container(
+            launch, _environment(launch, node, slot_kinds, settings), secret_id, memory_bytes, settings
+        ),
         constraint=f"node.id=={node.id}",
         network=services.HOST_NETWORK if settings.host_network else {"Target": gang_network(launch.gang_id)},
         log={"max-size": "1m", "max-file": "2"},
-        resources=_resources(launch, node, slot_kinds, settings),
+        resources=resources,
     )
-    return services.labelled(spec, task_labels(launch))
-
-
-def task_labels(launch: TaskLaunch) -> dict[str, str]:
-    return labels(
+    marks = labels(
         "task",
         name=task_name(launch.task_id),
         owner=launch.owner,
@@ -100,18 +104,7 @@ def task_labels(launch: TaskLaunch) -> dict[str, str]:
         task=launch.task_id,
         epoch=launch.epoch,
     )
-
-
-def _resources(
-    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], settings: TaskSettings
-) -> dict[str, Any]:
-    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
-    found: dict[str, Any] = {
-        "Limits": limits(memory_bytes, tenants_cpus(node, settings.reserve), settings.pids)
-    }
-    if gpus := _gpus(launch, slot_kinds):
-        found["Reservations"] = {"GenericResources": services.reserved_gpus(gpus)}
-    return found
+    return services.labelled(spec, marks)
 
 
 def task_memory_bytes(
@@ -126,15 +119,13 @@ def task_memory_bytes(
 
 def _container(
     launch: TaskLaunch,
-    node: SwarmNode,
-    slot_kinds: tuple[str, ...],
+    environment: dict[str, str],
     secret_id: str,
+    memory_bytes: int,
     settings: TaskSettings,
 ) -> dict[str, Any]:
-    environment = _environment(launch, node, slot_kinds, settings)
     token = services.secret_file(task_name(launch.task_id), TOKEN_FILE, settings.user)
     asked_bytes = launch.shm_bytes or settings.shm_bytes
-    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
     container: dict[str, Any] = {
         "Image": launch.image or settings.image,
         "Command": AGENT_COMMAND,
