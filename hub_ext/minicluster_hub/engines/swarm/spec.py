@@ -86,9 +86,7 @@ def service_spec(
         resources["Reservations"] = {"GenericResources": services.reserved_gpus(gpus)}
     spec = services.one_task_service(
         task_name(launch.task_id),
-        _container(
-            launch, _environment(launch, node, slot_kinds, settings), secret_id, memory_bytes, settings
-        ),
+        _container(launch, environment, secret_id, memory_bytes, settings),
         constraint=f"node.id=={node.id}",
         network=services.HOST_NETWORK if settings.host_network else {"Target": gang_network(launch.gang_id)},
         log={"max-size": "1m", "max-file": "2"},
