@@ -8,15 +8,14 @@ import os
 import secrets
 import signal
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from traitlets import Enum, Float, Integer, Unicode, default
 from traitlets.config import Application
 
 from minicluster.wire import OutputLimits
 from minicluster_hub.engines.base import Engine
+from minicluster_hub.engines.entry_points import EngineNotFound, engine_class
 from minicluster_hub.hub.quick_import import import_quickly
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
@@ -26,12 +25,6 @@ from minicluster_hub.servers.idle_options import IdleOptions
 from minicluster_hub.storage.options import StorageOptions
 from minicluster_hub.support.rates import RequestOptions
 from minicluster_hub.usage.options import UsageOptions
-
-ENGINES = {
-    "local": "minicluster_hub.engines.local.engine:LocalEngine",
-    "swarm": "minicluster_hub.engines.swarm.engine:SwarmEngine",
-}
-
 
 LED_NO_MORE = 75
 """The exit status of a service that another one took over from: start it again."""
@@ -77,7 +70,11 @@ class MiniclusterHub(
         help="File with the database's URL, which goes before db_url: everybody on a machine can read the "
         "arguments of its processes."
     ).tag(config=True)
-    engine = Unicode("local", help=f"What starts tasks: {', '.join(ENGINES)}.").tag(config=True)
+    engine = Unicode(
+        "local",
+        help="What starts tasks: the name of an entry point of the group minicluster.engines (local, swarm), "
+        "or the path of a class.",
+    ).tag(config=True)
     keep_warm_s = Float(
         120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
     ).tag(config=True)
@@ -242,13 +239,10 @@ class MiniclusterHub(
 
     def make_engine(self) -> Engine:
         """Return the engine of that name. Raises ServiceBroken."""
-        if self.engine not in ENGINES:
-            raise ServiceBroken(
-                f"there is no engine {self.engine!r}; there are: {', '.join(sorted(ENGINES))}"
-            )
-        module, _, name = ENGINES[self.engine].partition(":")
-        kind: Any = getattr(import_module(module), name)
-        return kind(parent=self)
+        try:
+            return engine_class(self.engine)(parent=self)
+        except EngineNotFound as error:
+            raise ServiceBroken(str(error)) from error
 
     def cookie_secret(self) -> bytes:
         """Return the secret that signs cookies; kept, so that logins outlive a restart."""

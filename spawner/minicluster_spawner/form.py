@@ -19,21 +19,19 @@ class Selection:
     chosen: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What became of the last server. filled_disk: the node whose disk it filled, for which it was ended."""
-
-    home_lost: bool = False
-    filled_disk: str = ""
-
-
-_NONE = Trouble()
-
-
 def render(
-    allowed: Allowed, nodes: Sequence[str], previous: Mapping[str, object], trouble: Trouble = _NONE
+    allowed: Allowed,
+    nodes: Sequence[str],
+    previous: Mapping[str, object],
+    *,
+    home_lost: bool = False,
+    filled_disk: str = "",
 ) -> str:
-    """Return the form's HTML. nodes: those that are up. previous: what the user chose the last time."""
+    """Return the form's HTML.
+
+    nodes: those that are up. previous: what the user chose the last time. home_lost, filled_disk: what became
+    of the last server; the latter is the node whose disk it filled, for which it was ended.
+    """
     import jinja2
 
     loader = jinja2.FileSystemLoader(Path(__file__).resolve().parent / "templates")
@@ -49,8 +47,8 @@ def render(
         max_gpus=allowed.max_gpus,
         gpu_hours=_steps(0.25, allowed.max_gpu_s / 3600),
         max_gpu_hours=allowed.max_gpu_s / 3600,
-        home_lost=trouble.home_lost,
-        filled_disk=trouble.filled_disk,
+        home_lost=home_lost,
+        filled_disk=filled_disk,
     )
 
 

@@ -40,12 +40,12 @@ class LedgerAway(LedgerError):
     """The job service does not answer; it passes."""
 
 
-class Ledger:
+class LedgerClient:
     """url: the job service's full address. patience_s: how long to try again while it is away.
 
-    A place that could not be given back is a debt: it is tried again each `debt_pause_s` until it is paid.
-    A server's place is asked for and given back by one at a time, and what is given back is named by its
-    id: what the service does late is never done to the place of the next server of that name.
+    A place that could not be freed is freed later: it is tried again every `retry_pause_s` seconds.
+    For one server, one call at a time is under way, and a place is freed by its id. So a call that reaches
+    the service late cannot free the place of the next server of that name.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class Ledger:
         token: str,
         log: logging.Logger,
         patience_s: float = 10.0,
-        debt_pause_s: float = 5.0,
+        retry_pause_s: float = 5.0,
     ) -> None:
         import httpx
 
         self._url = url
         self._log = log
         self._patience_s = patience_s
-        self._debt_pause_s = debt_pause_s
-        self._debts: set[tuple[str, str]] = set()
+        self._retry_pause_s = retry_pause_s
+        self._unfreed: set[tuple[str, str]] = set()
         self._turns: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._paying: asyncio.Task[None] | None = None
+        self._retrying: asyncio.Task[None] | None = None
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
             headers={"Authorization": f"token {token}", VERSION_HEADER: str(WIRE_VERSION)},
@@ -79,7 +79,7 @@ class Ledger:
             return await self._place(owner, server, ask)
 
     async def _place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
-        if (owner, server) in self._debts:
+        if (owner, server) in self._unfreed:
             await self._delete(owner, server)
         try:
             place = await self._put(owner, server, ask)
@@ -94,15 +94,15 @@ class Ledger:
         return await self._put(owner, server, ask)
 
     async def free(self, owner: str, server: str) -> None:
-        """Give a place back; while the service is away it becomes a debt."""
+        """Free a server's place; while the service is away, that is done later."""
         async with self._turns[owner, server]:
             try:
                 await self._delete(owner, server)
             except LedgerError as error:
                 self._log.warning("the place of %s/%s is given back later: %s", owner, server or "-", error)
-                self._debts.add((owner, server))
-        if self._debts and (self._paying is None or self._paying.done()):
-            self._paying = asyncio.create_task(self._pay())
+                self._unfreed.add((owner, server))
+        if self._unfreed and (self._retrying is None or self._retrying.done()):
+            self._retrying = asyncio.create_task(self._retry())
 
     async def places(self) -> tuple[ServerPlace, ...]:
         """Return all places that notebook servers have. Raises LedgerError."""
@@ -114,17 +114,17 @@ class Ledger:
         return {image.name: image.reference for image in listed.images}
 
     async def close(self) -> None:
-        if self._paying is not None:
-            self._paying.cancel()
-            await asyncio.gather(self._paying, return_exceptions=True)
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
         await self._http.aclose()
 
-    async def _pay(self) -> None:
-        while self._debts:
-            await asyncio.sleep(self._debt_pause_s)
-            for owner, server in tuple(self._debts):
+    async def _retry(self) -> None:
+        while self._unfreed:
+            await asyncio.sleep(self._retry_pause_s)
+            for owner, server in tuple(self._unfreed):
                 try:
-                    await self._pay_one(owner, server)
+                    await self._free_if_owed(owner, server)
                 except LedgerAway as error:
                     self._log.debug("the ledger is still away: %s", error)
                     break
@@ -132,10 +132,10 @@ class Ledger:
                     # This one waits for its next turn; the others' places are free meanwhile.
                     self._log.debug("the place of %s/%s cannot be given back: %s", owner, server, error)
 
-    async def _pay_one(self, owner: str, server: str) -> None:
-        """Give a place back that is still owed: a start in the meantime has paid it by itself."""
+    async def _free_if_owed(self, owner: str, server: str) -> None:
+        """Free a place, unless a start in the meantime has freed it."""
         async with self._turns[owner, server]:
-            if (owner, server) in self._debts:
+            if (owner, server) in self._unfreed:
                 await self._delete(owner, server)
 
     async def _put(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
@@ -147,7 +147,7 @@ class Ledger:
         for place in await self.places():
             if (place.owner, place.server) == (owner, server):
                 await self._ask("DELETE", f"{_path(owner, server)}?place={place.id}")
-        self._debts.discard((owner, server))
+        self._unfreed.discard((owner, server))
 
     async def _ask(self, method: str, path: str, **more: Any) -> bytes:
         """Return the body of the answer; what passes is tried again. Raises LedgerError."""

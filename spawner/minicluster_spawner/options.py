@@ -39,14 +39,6 @@ class Allowed:
     max_gpus: int = 0
     max_gpu_s: float = 4 * 3600.0
 
-    @property
-    def default_cpus(self) -> float | None:
-        return self.max_cpus if self.cpus is None else self.cpus
-
-    @property
-    def default_memory_bytes(self) -> int | None:
-        return self.max_memory_bytes if self.memory_bytes is None else self.memory_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -100,7 +92,7 @@ def _image(value: object, allowed: Allowed) -> str:
 
 def _cpus(chosen: Mapping[str, object], allowed: Allowed) -> float | None:
     if "cpus" not in chosen:
-        return allowed.default_cpus
+        return allowed.max_cpus if allowed.cpus is None else allowed.cpus
     most = allowed.max_cpus or allowed.cpus
     if most is None:
         raise OptionRefused("This cluster sets no limit on CPUs: leave cpus out.")
@@ -109,7 +101,7 @@ def _cpus(chosen: Mapping[str, object], allowed: Allowed) -> float | None:
 
 def _memory_bytes(chosen: Mapping[str, object], allowed: Allowed) -> int | None:
     if "memory_gb" not in chosen:
-        return allowed.default_memory_bytes
+        return allowed.max_memory_bytes if allowed.memory_bytes is None else allowed.memory_bytes
     most = allowed.max_memory_bytes or allowed.memory_bytes
     if most is None:
         raise OptionRefused("This cluster sets no limit on memory: leave memory_gb out.")

@@ -1,7 +1,7 @@
 """Notebook servers as processes of this machine, for the embedded cluster.
 
 No system users are needed: every server runs as the hub's own user, each in a home of its own.
-That keeps users' files apart by habit, not by force; a shared lab takes a spawner with containers.
+That keeps users' files apart by habit, not by force; a shared lab needs a spawner with containers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from traitlets import Bool, Float, Unicode, default
 
 from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.support.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
-from minicluster_spawner.arguments import SERVER_ARGUMENTS
 from minicluster_spawner.homes import examples_dir, make_home
+from minicluster_spawner.server import SERVER_ARGUMENTS
 
 _LOG_KEPT_BYTES = 2**22
 _LOOK_AGAIN_S = 0.05
@@ -121,7 +121,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return address
 
     async def _wait_listening(self, host: str, port: int) -> None:
-        """Return when the server takes connections; tell at once when it ended instead."""
+        """Return when the server takes connections. Raises SpawnException as soon as it has ended instead."""
         while not _listens(host, port):
             if (code := await self.poll()) is not None:
                 raise SpawnException(

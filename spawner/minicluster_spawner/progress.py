@@ -1,4 +1,4 @@
-"""What a user is told while a server starts: the words are pure, a Story hands them on."""
+"""What a user is told while a server starts. The wording is pure; StartProgress passes it on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONG_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StartStage:
     """percent: of the way to a usable server, as well as it can be known."""
 
     percent: int
@@ -23,69 +23,69 @@ class Stage:
         return {"progress": self.percent, "message": self.message}
 
 
-def placed(node: str, gpus: int, until: float | None) -> Stage:
+def placed(node: str, gpus: int, until: float | None) -> StartStage:
     """until: when the GPUs go back, in seconds since the epoch; shown in the hub's time zone."""
     if not gpus or until is None:
-        return Stage(10, f"Placed on {node}")
+        return StartStage(10, f"Placed on {node}")
     when = datetime.fromtimestamp(until).astimezone().strftime("%H:%M %Z")
     kept = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    return Stage(10, f"Placed on {node} with {kept} until {when}; the server is stopped then")
+    return StartStage(10, f"Placed on {node} with {kept} until {when}; the server is stopped then")
 
 
 def of_task(
     task: SwarmTask | None, node: str, image_bytes: int | None = None, waited_s: float = 0.0
-) -> Stage:
-    """Say how far a task is. image_bytes: what its image has to bring over the wire, if that is known."""
+) -> StartStage:
+    """Say how far a task is. image_bytes: the compressed size of its image; None: unknown."""
     if task is None or task.state in ("new", "allocated", "pending"):
         why = f": {task.error}" if task is not None and task.error else ""
-        return Stage(15, f"Waiting for {node}{why}")
+        return StartStage(15, f"Waiting for {node}{why}")
     if task.state in ("assigned", "accepted"):
-        return Stage(20, f"{node} takes the server")
+        return StartStage(20, f"{node} takes the server")
     if task.state == "preparing":
         return _preparing(node, image_bytes, waited_s)
     if task.running:
-        return Stage(80, f"The server runs on {node}; waiting until it answers")
-    return Stage(70, f"Starting the server on {node}")
+        return StartStage(80, f"The server runs on {node}; waiting until it answers")
+    return StartStage(70, f"Starting the server on {node}")
 
 
-def _preparing(node: str, image_bytes: int | None, waited_s: float) -> Stage:
+def _preparing(node: str, image_bytes: int | None, waited_s: float) -> StartStage:
     """Swarm does not tell what a node has pulled, so the size of all and the time are what is known."""
     size = f" (up to {_size(image_bytes)})" if image_bytes else ""
     if waited_s < _LONG_S:
-        return Stage(30, f"{node} gets the image, unless it has it{size}")
+        return StartStage(30, f"{node} gets the image, unless it has it{size}")
     # Tells that it goes on, once in so many seconds; nears 65 % and never gets there.
     steps = int(waited_s // _LONG_S)
     percent = 30 + round(35 * (1 - 0.8**steps))
-    return Stage(percent, f"{node} pulls the image{size}: {steps * _LONG_S:.0f} s so far")
+    return StartStage(percent, f"{node} pulls the image{size}: {steps * _LONG_S:.0f} s so far")
 
 
-def listening(node: str) -> Stage:
-    return Stage(95, f"The server on {node} listens")
+def listening(node: str) -> StartStage:
+    return StartStage(95, f"The server on {node} listens")
 
 
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.0f} MB"
 
 
-class Story:
+class StartProgress:
     """The stages of one start, for as many listeners as there are."""
 
     def __init__(self) -> None:
-        self._stages: list[Stage] = []
+        self._stages: list[StartStage] = []
         self._more = asyncio.Event()
 
-    def tell(self, stage: Stage) -> None:
+    def tell(self, stage: StartStage) -> None:
         """Add a stage, unless it was the last one told; the way never goes back."""
         if self._stages:
             last = self._stages[-1]
-            stage = Stage(max(stage.percent, last.percent), stage.message)
+            stage = StartStage(max(stage.percent, last.percent), stage.message)
             if stage == last:
                 return
         self._stages.append(stage)
         self._more.set()
         self._more = asyncio.Event()
 
-    async def __aiter__(self) -> AsyncIterator[Stage]:
+    async def __aiter__(self) -> AsyncIterator[StartStage]:
         """Yield all stages told, then those to come; it ends only with its listener."""
         told = 0
         while True:

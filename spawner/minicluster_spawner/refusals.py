@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from jupyterhub.spawner import SpawnException
 
 from minicluster.wire import DISK_FULL_EXIT
+from minicluster_hub.engines.base import readable
 from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
-from minicluster_hub.engines.swarm.last_words import readable
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
 from minicluster_spawner.ledger import LedgerAway, LedgerError
@@ -67,21 +66,12 @@ _BY_CODE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """reason: the metric's label. message: plain text for the user. log: more, for the hub's log."""
+class StartRefused(Exception):
+    """A server does not start. reason: the metric's label. message: for the user. log: for the hub's log."""
 
-    reason: str
-    message: str
-    log: str = ""
-
-
-class Refused(Exception):
-    """The server does not start, and why."""
-
-    def __init__(self, why: Refusal) -> None:
-        super().__init__(why.message)
-        self.why = why
+    def __init__(self, reason: str, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.reason, self.message, self.log = reason, message, log
 
 
 def over(task: SwarmTask) -> bool:
@@ -94,51 +84,45 @@ def filled_disk(task: SwarmTask) -> bool:
     return task.exit_code == DISK_FULL_EXIT
 
 
-def ended_because(task: SwarmTask) -> str:
-    """Say why a server that ran does so no more, for the hub's log."""
-    return "it filled its node's disk, which was nearly full" if filled_disk(task) else task.error
-
-
-def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> Refusal:
+def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> StartRefused:
     """Say why a task did not become a server. log: the last that its container printed."""
-    told = task.error or f"Docker says no more than {task.state!r}"
+    error = task.error or f"Docker says no more than {task.state!r}"
     last = readable(log)[-_LONGEST:]
-    reason, text = _known(task, told)
+    reason, text = _cause(task, error)
     words = text.format(node=node, image=image)
     shown = last.splitlines()[-_LINES:] if reason == "ended_at_start" else []
-    message = "\n".join([f"{words} ({told}) {DOCTOR}", *shown])
-    return Refusal(reason, message, f"{reason}: {told}\n{last}".strip())
+    message = "\n".join([f"{words} ({error}) {DOCTOR}", *shown])
+    return StartRefused(reason, message, f"{reason}: {error}\n{last}".strip())
 
 
-def _known(task: SwarmTask, told: str) -> tuple[str, str]:
+def _cause(task: SwarmTask, error: str) -> tuple[str, str]:
     if task.exit_code in _BY_CODE:
         return _BY_CODE[task.exit_code]
     if task.exit_code is None or task.state == "rejected":
         for pattern, reason, text in _BY_WORDS:
-            if re.search(pattern, told, re.IGNORECASE):
+            if re.search(pattern, error, re.IGNORECASE):
                 return reason, text
     if task.exit_code is not None:
         return "ended_at_start", "The notebook server on {node} ended at its start."
     return "not_started", "The notebook server did not start on {node}."
 
 
-def silent(node: str, host: str, port: int, log: str) -> Refusal:
+def silent(node: str, host: str, port: int, log: str) -> StartRefused:
     """Say that a server runs but cannot be reached."""
     message = (
         f"The notebook server runs on {node}, but the hub does not reach it ({host}:{port}). Are the ports "
         f"2377/tcp, 7946/tcp, 7946/udp and 4789/udp open between the nodes? {DOCTOR}"
     )
-    return Refusal("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
+    return StartRefused("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
 
 
 # A start's error, as what its user, the hub's log and the metrics are told.
 
 
-def spawn_exception(error: DockerError | LedgerError | Refused) -> SpawnException:
+def spawn_exception(error: DockerError | LedgerError | StartRefused) -> SpawnException:
     """Return what JupyterHub shows as plain text, without a traceback."""
-    if isinstance(error, Refused):
-        why = error.why
-        return SpawnException(why.message, reason=why.reason, log_message=why.log or why.message)
+    if isinstance(error, StartRefused):
+        return SpawnException(error.message, reason=error.reason, log_message=error.log or error.message)
     if isinstance(error, LedgerError):
         status = 503 if isinstance(error, LedgerAway) else 409
         return SpawnException(str(error), reason=error.code or "ledger", status_code=status)

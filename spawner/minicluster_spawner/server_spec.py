@@ -12,23 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels, safe
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
-    Reserve,
+    NodeReserve,
     limits,
     shm_bytes,
     tenants_cpus,
     tenants_memory_bytes,
 )
-from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
+from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
 
 SPAWN_LABEL, UNTIL_LABEL = "org.minicluster.spawn", "org.minicluster.until"
 # -s: what a user has installed is for kernels; it cannot keep the server from starting.
 COMMAND = ("python", "-P", "-s", "-m", "minicluster_spawner.container")
-_NANO = 1_000_000_000
 _FORBIDDEN = re.compile(r"NVIDIA_.*|DOCKER_RESOURCE_.*|CUDA_VISIBLE_DEVICES|LD_.*")
 
 
@@ -59,7 +59,7 @@ class ServerSettings:
     cpu_guarantee: float = 0.0
     memory_guarantee_bytes: int = 0
     pids: int = PIDS
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: NodeReserve = field(default_factory=NodeReserve)
     mounts: Sequence[Mapping[str, Any]] = ()
     shared_homes: NfsHomes | None = None
 
@@ -68,8 +68,8 @@ class ServerSettings:
 class ServerLaunch:
     """One server to start. spawn_id: tells it from earlier ones of the same name.
 
-    until: when it has to give its GPUs back, in seconds since the epoch. environment: the job service's
-    wish, for what the server's own leaves open. gpus: the ids of those that are held for it; without
+    until: when it has to give its GPUs back, in seconds since the epoch. environment: variables of the
+    job service, which the server's own may replace. gpus: the ids of those that are held for it; without
     them the server asks Swarm itself, and keeps them until it ends.
     """
 
@@ -96,7 +96,7 @@ class ServerLaunch:
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the environment without what would reach for GPUs or the loader, and what was left out."""
+    """Return the environment without variables that reach for GPUs or the loader, and their names."""
     refused = sorted(name for name in environment if _FORBIDDEN.fullmatch(name))
     return {name: value for name, value in environment.items() if name not in refused}, refused
 
@@ -128,39 +128,24 @@ def service_spec(
     launch: ServerLaunch, secret_ids: Mapping[str, str], settings: ServerSettings
 ) -> dict[str, Any]:
     """Return the arguments of create_service. secret_ids: the id of each secret by its name."""
-    return {
-        "name": launch.service,
-        "labels": launch.labels,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": _container(launch, secret_ids, settings),
-            "Resources": _resources(launch, settings),
-            # A user's own shutdown of the server stays one.
-            "RestartPolicy": {"Condition": "none"},
-            "Placement": {"Constraints": [f"node.id=={launch.node.id}"]},
-            "Networks": [{"Target": settings.network, "Aliases": [host_name(launch.spawn_id)]}],
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "5m", "max-file": "2"}},
-        },
-    }
-
-
-def _container(
-    launch: ServerLaunch, secret_ids: Mapping[str, str], settings: ServerSettings
-) -> dict[str, Any]:
-    return {
+    container = {
         "Image": launch.choice.image,
         "Command": list(settings.command),
         "Env": _visible_gpus(launch),
         "User": settings.user,
-        "Labels": launch.labels,
-        "Init": True,
-        "StopGracePeriod": int(settings.stop_grace_s * _NANO),
-        "CapabilityDrop": ["ALL"],
-        "Privileges": {"NoNewPrivileges": True},
+        "StopGracePeriod": int(settings.stop_grace_s * services.SECOND_NS),
         "Mounts": [home_mount(launch.owner, settings), _shared_memory(launch, settings), *settings.mounts],
         "Secrets": [_secret(launch, name, secret_ids[name], settings.user) for name in secret_ids],
     }
+    spec = services.one_task_service(
+        launch.service,
+        container,
+        constraint=f"node.id=={launch.node.id}",
+        network={"Target": settings.network, "Aliases": [host_name(launch.spawn_id)]},
+        log={"max-size": "5m", "max-file": "2"},
+        resources=_resources(launch, settings),
+    )
+    return services.labelled(spec, launch.labels)
 
 
 def _visible_gpus(launch: ServerLaunch) -> list[str]:
@@ -192,16 +177,12 @@ def further_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any
 
 
 def _shared_memory(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]:
-    """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
-    size_bytes = shm_bytes(settings.shm_bytes, memory_limit_bytes(launch, settings))
-    options = {"SizeBytes": size_bytes, "Mode": 0o1777}
-    return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
+    return services.shared_memory(shm_bytes(settings.shm_bytes, memory_limit_bytes(launch, settings)))
 
 
 def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[str, Any]:
     file = name.removeprefix(secret_name(launch.spawn_id, ""))
-    where = {"Name": file, "UID": user, "GID": user, "Mode": 0o400}
-    return {"SecretID": secret_id, "SecretName": name, "File": where}
+    return {**services.secret_file(name, file, user), "SecretID": secret_id}
 
 
 def memory_limit_bytes(launch: ServerLaunch, settings: ServerSettings) -> int:
@@ -225,12 +206,12 @@ def _resources(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]
     memory_bytes, cpus = memory_limit_bytes(launch, settings), cpu_limit(launch, settings)
     reserved: dict[str, Any] = {}
     if settings.cpu_guarantee:
-        reserved["NanoCPUs"] = int(min(settings.cpu_guarantee, cpus or settings.cpu_guarantee) * _NANO)
+        reserved_cpus = min(settings.cpu_guarantee, cpus or settings.cpu_guarantee)
+        reserved["NanoCPUs"] = int(reserved_cpus * services.SECOND_NS)
     if settings.memory_guarantee_bytes:
         most_bytes = memory_bytes or settings.memory_guarantee_bytes
         reserved["MemoryBytes"] = min(settings.memory_guarantee_bytes, most_bytes)
     if launch.choice.gpus and not launch.gpus:
-        generic = {"Kind": GPU_KIND, "Value": launch.choice.gpus}
-        reserved["GenericResources"] = [{"DiscreteResourceSpec": generic}]
+        reserved["GenericResources"] = services.reserved_gpus(launch.choice.gpus)
     found = {"Limits": limits(memory_bytes, cpus, settings.pids), "Reservations": reserved}
     return {name: value for name, value in found.items() if value}

@@ -12,13 +12,13 @@ from typing import Any
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import NAME_LABEL, label_filter, server_name
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask
-from minicluster_spawner.ledger import Ledger, LedgerError
+from minicluster_hub.engines.swarm.view import SwarmTask
+from minicluster_spawner.ledger import LedgerClient, LedgerError
 from minicluster_spawner.server_spec import SPAWN_LABEL
 
 _SETTING = "minicluster_swarm"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
-_LOG_LINES, _LOG_PATIENCE_S = 20, 3.0
+_LOG_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def new_spawn_id() -> str:
 class SharedSwarm:
     """Made once in a hub. Nothing is sent before `open`."""
 
-    def __init__(self, docker: Docker, ledger: Ledger, log: logging.Logger) -> None:
+    def __init__(self, docker: Docker, ledger: LedgerClient, log: logging.Logger) -> None:
         self.docker = docker
         self.ledger = ledger
         self.view = Reflector(docker, role="server", log=log)
@@ -80,21 +80,18 @@ class SharedSwarm:
     # --- seeing -------------------------------------------------------------------------------
 
     def task(self, key: ServerKey, spawn_id: str = "") -> SwarmTask | None:
-        """Return a server's task, of that start if one is told."""
+        """Return a server's task; with a spawn id only if it is of that start."""
         task = self.view.tasks.get(key.service)
         if task is None or (spawn_id and task.labels.get(SPAWN_LABEL) != spawn_id):
             return None
         return task
-
-    def node_named(self, name: str) -> SwarmNode | None:
-        return next((node for node in self.view.nodes if node.name == name), None)
 
     def node_name(self, task: SwarmTask) -> str:
         node = self.view.node(task.node_id)
         return node.name if node else "its node"
 
     async def service_there(self, key: ServerKey) -> bool:
-        """Ask whether there is a service, past what was seen. Raises DockerError."""
+        """Ask Docker, not the view, whether a server's service is there. Raises DockerError."""
         try:
             await self.docker.call("inspect_service", key.service)
         except DockerMissing:
@@ -103,16 +100,12 @@ class SharedSwarm:
 
     async def last_words(self, key: ServerKey) -> str:
         """Return the end of what a server printed; nothing if that cannot be had."""
-        try:
-            async with asyncio.timeout(_LOG_PATIENCE_S):
-                return await self.docker.logs(key.service, _LOG_LINES)
-        except (DockerError, TimeoutError) as error:
-            self._log.info("the log of %s cannot be had: %s", key.service, error)
-            return ""
+        return await self.docker.logs(key.service, _LOG_LINES, self._log)
 
     async def may_go_on(self, key: ServerKey) -> bool:
-        """Tell whether a server may run past the time of the GPUs that it came with: it gave them back, or
-        has them again. Raises LedgerError.
+        """Tell whether a server may run on after the time of its GPUs: it gave them back, or got them again.
+
+        Raises LedgerError.
         """
         places = await self.ledger.places()
         return any(not place.expired for place in places if ServerKey(place.owner, place.server) == key)
@@ -138,12 +131,12 @@ class SharedSwarm:
                 raise
             return str(found["ID"])
         finally:
-            self.view.nudge()
+            self.view.poll_soon()
 
     # --- ending -------------------------------------------------------------------------------
 
     async def end(self, key: ServerKey, patience_s: float | None = None) -> bool:
-        """Remove all of a server but its home; tell whether that is done within the patience.
+        """Remove all of a server but its home; return whether that was done within `patience_s`.
 
         What could not be removed (Docker is away) is tried again in the background.
         """
@@ -173,26 +166,18 @@ class SharedSwarm:
 
     async def _remove(self, key: ServerKey) -> None:
         await self.docker.remove("remove_service", key.service)
-        await self._look_anew()
-        while self._remains(key):
-            await self.view.next_look()
+        await self._poll_anew()
+        while self.view.remains(key.service):
+            await self.view.next_poll()
         for secret in await self._secrets(key):
             await self.docker.remove("remove_secret", secret["Spec"]["Name"])
 
-    def _remains(self, key: ServerKey) -> bool:
-        """Tell whether a removed server's task runs. That of a lost node is listed until it is back."""
-        task = self.view.tasks.get(key.service)
-        if task is None:
-            return False
-        node = self.view.node(task.node_id)
-        return node is not None and node.up
-
-    async def _look_anew(self) -> None:
-        """Return after a look that was begun after this call."""
-        begun = self.view.looks
-        self.view.nudge()
-        while self.view.looks <= begun:
-            await self.view.next_look()
+    async def _poll_anew(self) -> None:
+        """Return after a poll that was begun after this call."""
+        begun = self.view.polls
+        self.view.poll_soon()
+        while self.view.polls <= begun:
+            await self.view.next_poll()
 
     async def _secrets(self, key: ServerKey | None = None) -> list[dict[str, Any]]:
         filters = label_filter("server")

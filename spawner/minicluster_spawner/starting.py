@@ -5,24 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from minicluster_hub.engines.swarm.view import SwarmTask
-from minicluster_spawner.progress import Story, listening, of_task
-from minicluster_spawner.refusals import Refusal, Refused, over, refusal, silent
+from minicluster_spawner.progress import StartProgress, listening, of_task
+from minicluster_spawner.refusals import StartRefused, over, refusal, silent
 from minicluster_spawner.server_spec import ServerLaunch, ServerSettings, secret_specs, service_spec
 from minicluster_spawner.shared import ServerKey, SharedSwarm
 
-_LOOKS_TO_APPEAR = 5
+_POLLS_TO_APPEAR = 5
 _PROBE_TIMEOUT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 0.05, 0.4
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """pending_s: Swarm finds no room on the node. listening_s: a running server does not answer."""
-
-    pending_s: float = 3.0
-    listening_s: float = 60.0
 
 
 class ServerStart:
@@ -32,15 +23,13 @@ class ServerStart:
         self,
         shared: SharedSwarm,
         launch: ServerLaunch,
-        story: Story,
-        patience: Patience,
+        progress: StartProgress,
         image_bytes: int | None,
     ) -> None:
         self._shared = shared
         self._launch = launch
         self._key = ServerKey(launch.owner, launch.server)
-        self._story = story
-        self._patience = patience
+        self._progress = progress
         self._image_bytes = image_bytes
 
     async def create(
@@ -53,30 +42,36 @@ class ServerStart:
         spec = service_spec(self._launch, dict(zip(names, ids, strict=True)), settings)
         return await self._shared.create_service(spec)
 
-    async def wait_running(self) -> None:
-        """Return when the container runs. Raises Refused as soon as it is known that it will not."""
+    async def wait_running(self, pending_patience_s: float) -> None:
+        """Return when the container runs. Raises StartRefused as soon as it is known that it will not.
+
+        pending_patience_s: how long Swarm may find no room on the node.
+        """
         view, loop = self._shared.view, asyncio.get_running_loop()
-        begun_s, made_at_look = loop.time(), view.looks
-        pending_since_s: float | None = None
+        begun_s, made_at_poll = loop.time(), view.polls
+        give_up_s: float | None = None
         while True:
             task = self._task()
             if task is None:
-                await self._check_appears(made_at_look)
+                await self._check_appears(made_at_poll)
             else:
                 await self._check_alive(task)
                 if task.running:
                     return
-                pending_since_s = self._check_pending(task, pending_since_s, loop.time())
+                no_room = task.state == "pending" and bool(task.error)
+                give_up_s = (give_up_s or loop.time() + pending_patience_s) if no_room else None
+                if give_up_s is not None and loop.time() > give_up_s:
+                    raise self._refusal(task)
             waited_s = loop.time() - begun_s
-            self._story.tell(of_task(task, self._launch.node.name, self._image_bytes, waited_s))
-            await view.next_look()
+            self._progress.tell(of_task(task, self._launch.node.name, self._image_bytes, waited_s))
+            await view.next_poll()
 
-    async def wait_listening(self, host: str, port: int) -> None:
-        """Return when the server takes connections. Raises Refused when it ends, or stays silent."""
+    async def wait_listening(self, host: str, port: int, patience_s: float) -> None:
+        """Return when the server takes connections. Raises StartRefused when it ends, or stays silent."""
         loop = asyncio.get_running_loop()
-        until_s, pause_s = loop.time() + self._patience.listening_s, _FIRST_PAUSE_S
+        until_s, pause_s = loop.time() + patience_s, _FIRST_PAUSE_S
         task = self._task()
-        self._story.tell(of_task(task, self._launch.node.name))
+        self._progress.tell(of_task(task, self._launch.node.name))
         # The address first: a name that Docker does not know yet is asked of servers far away.
         waiting_for = [*(task.addresses[:1] if task else ()), host]
         while waiting_for:
@@ -87,35 +82,27 @@ class ServerStart:
                 await self._check_alive(task)
             if loop.time() > until_s:
                 words = await self._shared.last_words(self._key)
-                raise Refused(silent(self._launch.node.name, host, port, words))
+                raise silent(self._launch.node.name, host, port, words)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        self._story.tell(listening(self._launch.node.name))
+        self._progress.tell(listening(self._launch.node.name))
 
     def _task(self) -> SwarmTask | None:
         return self._shared.task(self._key, self._launch.spawn_id)
 
-    async def _check_appears(self, made_at_look: int) -> None:
-        """A new service's task is listed within a look or two, unless somebody removed the service."""
-        if self._shared.view.looks <= made_at_look + _LOOKS_TO_APPEAR:
+    async def _check_appears(self, made_at_poll: int) -> None:
+        """A new service's task is listed after a poll or two, unless somebody removed the service."""
+        if self._shared.view.polls <= made_at_poll + _POLLS_TO_APPEAR:
             return
         if not await self._shared.service_there(self._key):
-            raise Refused(Refusal("removed", "Somebody removed the server while it started. Start it again."))
+            raise StartRefused("removed", "Somebody removed the server while it started. Start it again.")
 
     async def _check_alive(self, task: SwarmTask) -> None:
         if over(task):
             log = await self._shared.last_words(self._key) if task.container_id else ""
-            raise Refused(self._refusal(task, log))
+            raise self._refusal(task, log)
 
-    def _check_pending(self, task: SwarmTask, since_s: float | None, now_s: float) -> float | None:
-        """Return since when Swarm finds no place for the task; it has a little time to."""
-        if task.state != "pending" or not task.error:
-            return None
-        if since_s is not None and now_s - since_s > self._patience.pending_s:
-            raise Refused(self._refusal(task))
-        return since_s if since_s is not None else now_s
-
-    def _refusal(self, task: SwarmTask, log: str = "") -> Refusal:
+    def _refusal(self, task: SwarmTask, log: str = "") -> StartRefused:
         return refusal(task, self._launch.node.name, self._launch.choice.image_name, log)
 
 

@@ -17,12 +17,18 @@ from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
-from minicluster_spawner.ledger import Ledger, LedgerAway, LedgerError
+from minicluster_spawner.ledger import LedgerAway, LedgerClient, LedgerError
 from minicluster_spawner.options import Choice, OptionRefused
-from minicluster_spawner.refusals import DOCTOR, Refused, ended_because, filled_disk, over, spawn_exception
+from minicluster_spawner.refusals import (
+    DOCTOR,
+    StartRefused,
+    filled_disk,
+    over,
+    spawn_exception,
+)
 from minicluster_spawner.server_spec import ServerLaunch
 from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
-from minicluster_spawner.starting import Patience, ServerStart
+from minicluster_spawner.starting import ServerStart
 from minicluster_spawner.swarm_config import SwarmConfig
 
 _END_PATIENCE_S = 15.0
@@ -37,7 +43,7 @@ class MiniclusterSpawner(SwarmConfig):
     """Notebook servers on the nodes of a Swarm, placed by the job service's ledger."""
 
     def __init__(self, **kwargs: Any) -> None:
-        self._story = progress.Story()
+        self._progress = progress.StartProgress()
         self._choice: Choice | None = None
         self._certificates: dict[str, bytes] = {}
         self._starting = False
@@ -90,8 +96,8 @@ class MiniclusterSpawner(SwarmConfig):
         except (DockerError, LedgerError) as error:
             self.log.warning("The spawn page cannot list all nodes and images: %s", error)
         previous = self.user_options or self.orm_spawner.user_options or {}
-        trouble = form.Trouble(home_lost=self._home_lost, filled_disk=self._filled_disk)
-        return form.render(self.allowed(), nodes, previous, trouble)
+        trouble = {"home_lost": self._home_lost, "filled_disk": self._filled_disk}
+        return form.render(self.allowed(), nodes, previous, **trouble)
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
         """Take the internal certificates along as secrets; return where the server finds them."""
@@ -113,21 +119,21 @@ class MiniclusterSpawner(SwarmConfig):
     async def start(self) -> tuple[str, int]:
         """Start the server; return where the hub reaches it. What fails leaves nothing behind."""
         self._tried = self._starting = True
-        self._story = progress.Story()
+        self._progress = progress.StartProgress()
         if unused := self.unused_options():
             self.log.warning("These options have no effect with %s: %s", type(self).__name__, unused)
         try:
             choice = self.choose(self.user_options)
             shared = await self._open()
             await self._start(shared, choice)
-        except (DockerError, LedgerError, Refused) as error:
+        except (DockerError, LedgerError, StartRefused) as error:
             told = spawn_exception(error)
             self._home_lost = told.reason in ("home_lost", "home_node_down")
             raise told from error
         finally:
             self._starting = False
         self._home_made, self._home_lost, self._filled_disk = True, False, ""
-        # Said once, not for the starts to come.
+        # This choice is for one start only.
         self.orm_spawner.user_options = {k: v for k, v in self.user_options.items() if k != "new_home"}
         return self.internal_hostname, self.port
 
@@ -135,17 +141,16 @@ class MiniclusterSpawner(SwarmConfig):
         try:
             await shared.end_leftover(self._key)
             launch = await self._place(shared, choice)
-            patience = Patience(self.pending_patience_s, self.listen_timeout_s)
             sizes: Mapping[str, int] = self.image_sizes
-            start = ServerStart(shared, launch, self._story, patience, sizes.get(choice.image))
+            start = ServerStart(shared, launch, self._progress, sizes.get(choice.image))
             settings = self.server_settings()
             told = {**launch.environment, **self.get_env(), **server_spec.told_limits(launch, settings)}
             environment, refused = server_spec.clean_environment(told)
             if refused:
                 self.log.warning("Not given to %s, it belongs to the cluster: %s", self._log_name, refused)
             self.object_id = await start.create(environment, self._certificates, settings)
-            await start.wait_running()
-            await start.wait_listening(self.internal_hostname, self.port)
+            await start.wait_running(self.pending_patience_s)
+            await start.wait_listening(self.internal_hostname, self.port, self.listen_timeout_s)
         except BaseException:
             if not await shared.end(self._key, _END_PATIENCE_S):
                 self.log.warning("What %s left is removed in the background", self._log_name)
@@ -153,7 +158,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise
 
     async def _place(self, shared: SharedSwarm, choice: Choice) -> ServerLaunch:
-        """Take a place from the ledger. Raises LedgerError, Refused."""
+        """Take a place from the ledger. Raises LedgerError, StartRefused."""
         ask = PlaceServer(
             image=choice.image,
             node=choice.node,
@@ -163,10 +168,10 @@ class MiniclusterSpawner(SwarmConfig):
             new_home=choice.new_home,
         )
         place = await shared.ledger.place(self.user.name, self.name, ask)
-        node = shared.node_named(place.node)
+        node = shared.view.node_named(place.node)
         if node is None:
             raise LedgerAway(f"The Swarm does not know node {place.node} yet", "Try again in a moment.")
-        self._story.tell(progress.placed(place.node, choice.gpus, place.until))
+        self._progress.tell(progress.placed(place.node, choice.gpus, place.until))
         return ServerLaunch(
             service=self._key.service,
             owner=self.user.name,
@@ -181,7 +186,7 @@ class MiniclusterSpawner(SwarmConfig):
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Yield what the spawn-pending page shows; the hub ends it."""
-        async for stage in self._story:
+        async for stage in self._progress:
             yield stage.event()
 
     # --- while it runs ---------------------------------------------------------------------------
@@ -202,15 +207,17 @@ class MiniclusterSpawner(SwarmConfig):
         return status
 
     async def _status(self, shared: SharedSwarm) -> int | None:
-        """Raises DockerError when that cannot be told."""
+        """Return None while the server lives, else its exit code. Raises DockerError."""
         task = shared.task(self._key)
         if task is None:
             if self._tried and not self.object_id:
                 return 0
             return None if await shared.service_there(self._key) else 0
         if over(task):
-            self._filled_disk = shared.node_name(task) if filled_disk(task) else ""
-            self.log.info("%s is over: %s %s", self._log_name, task.state, ended_because(task))
+            filled = filled_disk(task)
+            self._filled_disk = shared.node_name(task) if filled else ""
+            why = "it filled its node's disk, which was nearly full" if filled else task.error
+            self.log.info("%s is over: %s %s", self._log_name, task.state, why)
             return task.exit_code or 0
         until = task.labels.get(server_spec.UNTIL_LABEL)
         if until and time.time() >= float(until) and not await shared.may_go_on(self._key):
@@ -219,7 +226,7 @@ class MiniclusterSpawner(SwarmConfig):
         return None
 
     async def get_url(self) -> str:
-        """Return where the server is, also one whose start an earlier hub did not see the end of."""
+        """Return the server's address, also when an earlier hub ended before the start was over."""
         if self.server is None:
             raise RuntimeError(f"{self._log_name} has no server")
         try:
@@ -283,7 +290,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise LedgerAway(
                 f"The hub has no token for the job service: {error}", DOCTOR, "no_token"
             ) from error
-        ledger = Ledger(self.service_url, token, self.log)
+        ledger = LedgerClient(self.service_url, token, self.log)
         return SharedSwarm(Docker.connect(self.docker_url or None), ledger, self.log)
 
 
@@ -292,6 +299,6 @@ def _read(path: str) -> bytes:
 
 
 async def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
-    with suppress(DockerError, LedgerError):  # Then those of before count, and a start says what is wrong.
+    with suppress(DockerError, LedgerError):  # Then the images of the last time count.
         await spawner.look_at_images()
     spawner.choose(user_options)

@@ -9,9 +9,9 @@ from jupyterhub.traitlets import ByteSpecification
 from traitlets import Bool, Dict, Float, Integer, List, Unicode, default
 
 from minicluster_hub.engines.swarm.names import CLUSTER
-from minicluster_hub.engines.swarm.tenant_limits import PIDS, Reserve
-from minicluster_spawner.arguments import SERVER_ARGUMENTS
+from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
 from minicluster_spawner.options import Allowed
+from minicluster_spawner.server import SERVER_ARGUMENTS
 from minicluster_spawner.server_spec import COMMAND, NfsHomes, ServerSettings, further_mount
 
 UNUSED = frozenset(
@@ -92,12 +92,12 @@ class SwarmConfig(SwarmSpawner):
         PIDS, help="The most processes and threads that a server may have at once; 0: no limit."
     ).tag(config=True)
     reserve_memory = ByteSpecification(
-        Reserve().memory_bytes,
+        NodeReserve().memory_bytes,
         help="Memory of each node that is left to the platform; at most a quarter of the node. Without "
         "mem_limit a server may have half of the rest.",
     ).tag(config=True)
     reserve_cpus = Float(
-        Reserve().cpus, help="CPU cores of each node that are left to the platform; at most a quarter."
+        NodeReserve().cpus, help="CPU cores of each node that are left to the platform; at most a quarter."
     ).tag(config=True)
     stop_grace_s = Float(
         5.0, help="Seconds that a server gets to save and end its kernels; longer makes Stop slower."
@@ -172,7 +172,7 @@ class SwarmConfig(SwarmSpawner):
             mounts=self._further_mounts(),
             shared_homes=self._shared_homes(),
             pids=self.pids_limit,
-            reserve=Reserve(self.reserve_memory, self.reserve_cpus),
+            reserve=NodeReserve(self.reserve_memory, self.reserve_cpus),
         )
 
     def unused_options(self) -> list[str]:

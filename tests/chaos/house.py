@@ -48,8 +48,7 @@ class House:
     # --- the service ----------------------------------------------------------------------------
 
     def start_service(self):
-        engine = ChaosEngine()
-        engine.machines, engine.on_change = self.machines, lambda: None
+        engine = ChaosEngine(self.machines)
         self.machines.engine = engine
         self.faulty.revive()
         reconciler = Reconciler(

@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from minicluster_hub.engines.base import Engine, EngineError, TaskRefused
+from minicluster_hub.engines.capabilities import Lighthouses
 from minicluster_hub.jobs.records import LighthouseView, NodeView, TaskView
 
 SEEN_AFTER_S = 11.0
@@ -139,7 +140,10 @@ class Machines:
 class ChaosEngine(Engine):
     """Sees the machines late, is slow, and fails now and then."""
 
-    machines: Machines
+    def __init__(self, machines):
+        super().__init__()
+        self.machines = machines
+        self.lighthouses = ChaosLighthouses(self)
 
     async def open(self):
         await asyncio.sleep(self.machines.slow_s)
@@ -149,7 +153,7 @@ class ChaosEngine(Engine):
         if self.machines.refusals:
             self.machines.refusals -= 1
             raise TaskRefused(f"no image on {launch.node}")
-        self._fail_now_and_then()
+        self.fail_now_and_then()
         if launch.task_id not in self.machines.processes:
             self.machines.launch(launch)
         # The answer may come after the service has gone.
@@ -158,7 +162,7 @@ class ChaosEngine(Engine):
 
     async def end(self, task_id):
         await asyncio.sleep(self.machines.slow_s)
-        self._fail_now_and_then()
+        self.fail_now_and_then()
         process = self.machines.processes.get(task_id)
         if process is not None:
             process.doomed = True
@@ -166,7 +170,7 @@ class ChaosEngine(Engine):
                 self.machines.end_process(process)
         self.on_change()
 
-    def _fail_now_and_then(self):
+    def fail_now_and_then(self):
         if self.machines.failures:
             self.machines.failures -= 1
             raise EngineError("the engine does not answer")
@@ -193,19 +197,27 @@ class ChaosEngine(Engine):
             for node in self.machines.nodes.values()
         )
 
-    async def start_lighthouse(self, gang_id):
-        await asyncio.sleep(self.machines.slow_s)
-        self._fail_now_and_then()
-        self.machines.lighthouses[gang_id] = LighthouseView(gang_id, f"127.0.0.1:{20000 + gang_id}", True)
-        self.on_change()
-
-    async def end_lighthouse(self, gang_id):
-        await asyncio.sleep(self.machines.slow_s)
-        self.machines.lighthouses.pop(gang_id, None)
-        self.on_change()
-
-    def lighthouses(self):
-        return self.machines.lighthouses
-
     async def close(self):
         pass
+
+
+class ChaosLighthouses(Lighthouses):
+    """As slow and as unreliable as their engine."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    async def start(self, gang_id):
+        machines = self.engine.machines
+        await asyncio.sleep(machines.slow_s)
+        self.engine.fail_now_and_then()
+        machines.lighthouses[gang_id] = LighthouseView(gang_id, f"127.0.0.1:{20000 + gang_id}", True)
+        self.engine.on_change()
+
+    async def end(self, gang_id):
+        await asyncio.sleep(self.engine.machines.slow_s)
+        self.engine.machines.lighthouses.pop(gang_id, None)
+        self.engine.on_change()
+
+    def views(self):
+        return self.engine.machines.lighthouses

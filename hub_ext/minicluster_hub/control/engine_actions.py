@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from minicluster_hub.control.steps import ENDING, STARTING, Key, Step, lighthouse_key, task_key
-from minicluster_hub.engines.base import Engine, EngineError, TaskLaunch
+from minicluster_hub.engines.base import Engine, EngineError, LighthouseRefused, TaskLaunch
 from minicluster_hub.jobs.gang_state import GangState
 from minicluster_hub.jobs.records import TaskRecord
 from minicluster_hub.store import Store, StoreError
@@ -81,13 +81,17 @@ class EngineWork:
         self._begin(STARTING, lighthouse_key(gang_id), self._start_lighthouse(gang_id, refused))
 
     def end_lighthouse(self, gang_id: int) -> None:
-        self._begin(ENDING, lighthouse_key(gang_id), self._engine.end_lighthouse(gang_id))
+        if lighthouses := self._engine.lighthouses:
+            self._begin(ENDING, lighthouse_key(gang_id), lighthouses.end(gang_id))
 
     async def _start_task(self, launch: TaskLaunch, refused: Refused) -> None:
         await self._or_refused(self._engine.start(launch), launch.task_id, refused)
 
     async def _start_lighthouse(self, gang_id: int, refused: Refused) -> None:
-        await self._or_refused(self._engine.start_lighthouse(gang_id), gang_id, refused)
+        if (lighthouses := self._engine.lighthouses) is None:
+            refused(gang_id, LighthouseRefused("this cluster's engine runs no fault-tolerant jobs"))
+        else:
+            await self._or_refused(lighthouses.start(gang_id), gang_id, refused)
         self._wake()
         # One that dies at once is not started again and again.
         await asyncio.sleep(RETRY_S)

@@ -187,7 +187,11 @@ class Reconciler:
                 break
         self.status_cache.notify_orders()
         data_set_tracker = self.status_cache.data_set_tracker
-        self._engine.keep_data(self._service_url, data_set_tracker.tokens, wanted=data_set_tracker.busy)
+        if agents := self._engine.data_agents:
+            agents.tend(self._service_url, data_set_tracker.tokens, wanted=data_set_tracker.busy)
+        if grants := self._engine.node_grants:
+            waiting = {job.job_id for job in self._planner.snapshot.waiting}
+            grants.request([job for job in state.world.jobs if job.id in waiting])
         replan_at = self._planner.again_at
         waits_s = (
             next_deadline(state, self._limits, self._isolate),
@@ -235,9 +239,8 @@ class Reconciler:
         data = self.status_cache.data_set_tracker.views(world)
         self._unreached = {task.id: self._unreached.get(task.id, ()) for task in world.tasks}
         down = frozenset(node.name for node in self._engine.nodes() if not node.up)
-        return Observation(
-            views, silence_s, self._clock(), self._engine.lighthouses(), data, self._unreached, down
-        )
+        lighthouses = self._engine.lighthouses.views() if self._engine.lighthouses else {}
+        return Observation(views, silence_s, self._clock(), lighthouses, data, self._unreached, down)
 
     def _is_new(self, action: Action) -> bool:
         """Whether it is not under way, and did not fail a moment ago."""

@@ -1,6 +1,6 @@
 """Tokens of the nodes' data set agents: each speaks for its own nodes, and no node can make another's.
 
-A token is the nodes' names and a code that only the job service can make of them, so nothing has to be kept.
+A token is the nodes' names and a code that only the job service can make of them, so none has to be stored.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Catalogue:
 
     @property
     def can_publish(self) -> bool:
-        return self.publishing != "off" and bool(self._engine.own_images()) and self.registries.writable
+        return self.publishing != "off" and bool(self._own_images()) and self.registries.writable
 
     # --- asked by handlers ----------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Catalogue:
 
         Raises ImageNotAllowed.
         """
-        own = self._engine.own_images()
+        own = self._own_images()
         if not own:
             if told is None:
                 return None
@@ -105,7 +105,8 @@ class Catalogue:
     def nodes(self) -> dict[str, list[str]]:
         """Return the nodes that have each image, by digest: where it has run a job, or is seen to run."""
         found = {digest: set(nodes) for digest, nodes in self._store.images.nodes().items()}
-        for reference, nodes in self._engine.images_there().items():
+        images = self._engine.task_images
+        for reference, nodes in images.on_nodes().items() if images else ():
             found.setdefault(Reference.of(reference).digest, set()).update(nodes)
         return {digest: sorted(nodes) for digest, nodes in found.items()}
 
@@ -146,16 +147,21 @@ class Catalogue:
             self._log.info("images: %s; asking again in %.0f s", "; ".join(missing), AGAIN_S)
             await asyncio.sleep(AGAIN_S)
 
+    def _own_images(self) -> tuple[str, ...]:
+        return self._engine.task_images.own() if self._engine.task_images else ()
+
     async def _enter_own(self) -> list[str]:
         """Return what is missing, in words."""
         known = self._store.images.own()
         found: list[ImageRecord] = []
         missing: list[str] = []
-        for text in self._engine.own_images():
+        images = self._engine.task_images
+        offered = [(text, images) for text in images.own()] if images else []
+        for text, source in offered:
             reference = Reference.of(text)
             digest = reference.digest or _kept(known, reference)
             try:
-                digest = digest or await self._engine.image_digest(text)
+                digest = digest or await source.digest(text)
             except EngineError as error:
                 missing.append(f"{text} has no digest yet ({error})")
                 continue

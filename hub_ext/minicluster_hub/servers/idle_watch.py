@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterator
 from minicluster.wire import JobState, NoticeEvent
 from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.datasets.node_tracker import GPUS
-from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.engines.base import EngineError
+from minicluster_hub.engines.capabilities import GpuHolds
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.jobs.views import IdleGpus
 from minicluster_hub.scheduling.holders import clock_time
@@ -50,8 +51,8 @@ class IdleWatch:
         self._log = log
 
     @property
-    def _engine(self) -> Engine:
-        return self._status_cache.engine
+    def _holds(self) -> GpuHolds | None:
+        return self._status_cache.engine.gpu_holds
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -82,9 +83,11 @@ class IdleWatch:
 
     async def _end_strays(self, known: Collection[tuple[str, str]]) -> None:
         """Free GPUs that are held for servers without a place: of a store that was put back, say."""
-        for owner, name in [key for key in self._engine.held_gpus() if key not in known]:
+        if (holds := self._holds) is None:
+            return
+        for owner, name in [key for key in holds.all() if key not in known]:
             self._log.warning("GPUs are held for the server %r of %s, which has no place", name, owner)
-            await self._engine.release_gpus(owner, name)
+            await holds.release(owner, name)
 
     async def _follow(self, server: ServerRecord, use: GpuUse, now: float, *, needed: bool) -> None:
         match next_step(server, use, self._limits, now, needed=needed):
@@ -104,7 +107,8 @@ class IdleWatch:
 
     async def _give_back(self, server: ServerRecord) -> None:
         """Free what the engine holds first: whoever gets the slots next must find their GPUs free."""
-        await self._engine.release_gpus(server.owner, server.name)
+        if holds := self._holds:
+            await holds.release(server.owner, server.name)
         self._store.idle.freed(server.id)
         self._reconciler.slots_changed()
 
@@ -114,7 +118,7 @@ class IdleWatch:
         self._reconciler.slots_changed()
 
     def _use(self, server: ServerRecord, now: float) -> GpuUse | None:
-        gpus = self._engine.held_gpus().get((server.owner, server.name), ())
+        gpus = self._holds.all().get((server.owner, server.name), ()) if self._holds else ()
         return self._status_cache.data_set_tracker.gpus.use(server.node, gpus, now)
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:

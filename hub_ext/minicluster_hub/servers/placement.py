@@ -77,7 +77,7 @@ class ServerPlaces:
             if not record.slots:
                 return self._message(record)
             try:
-                gpus = await self._reconciler.status_cache.engine.hold_gpus(record)
+                gpus = await self._hold_gpus(record)
             except GpusRefused as refused:
                 await self._end(record)
                 raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
@@ -91,14 +91,13 @@ class ServerPlaces:
 
     async def _again(self, owner: str, name: str) -> ServerPlace:
         record = await self._patiently(lambda: self._try_again(owner, name))
-        engine = self._reconciler.status_cache.engine
         try:
-            gpus = await engine.hold_gpus(record)
+            gpus = await self._hold_gpus(record)
             if set(gpus) != set(record.gpus):
                 raise GpusRefused(f"{record.node} has other GPUs free than those that this server sees")
         except GpusRefused as refused:
             self._store.idle.reclaim(record.id, self._clock())
-            await engine.release_gpus(owner, name)
+            await self._release_gpus(record)
             self._store.idle.freed(record.id)
             self._reconciler.slots_changed()
             raise ServerRefused("other_gpus", str(refused), _ANEW) from refused
@@ -130,10 +129,19 @@ class ServerPlaces:
                 await self._end(record)
 
     async def _end(self, record: ServerRecord) -> None:
-        await self._reconciler.status_cache.engine.release_gpus(record.owner, record.name)
+        await self._release_gpus(record)
         if self._store.end_server(record.id):
             self._log.info("the server %r of %s gave back its place", record.name, record.owner)
             self._reconciler.slots_changed()
+
+    async def _hold_gpus(self, record: ServerRecord) -> tuple[str, ...]:
+        """Return the ids of a server's GPUs; none where its engine gives it GPUs in another way."""
+        holds = self._reconciler.status_cache.engine.gpu_holds
+        return await holds.hold(record) if holds else ()
+
+    async def _release_gpus(self, record: ServerRecord) -> None:
+        if holds := self._reconciler.status_cache.engine.gpu_holds:
+            await holds.release(record.owner, record.name)
 
     def all(self) -> tuple[ServerPlace, ...]:
         homes, now = self._store.homes(), self._clock()

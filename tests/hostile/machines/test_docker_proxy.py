@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -148,7 +149,9 @@ async def test_what_hub_and_job_service_need_passes(consumer: str, proxy: Proxy,
     client = proxy.client(consumer)
     for method, words, named in CALLS[consumer]:
         await client.call(method, *words, **named)
-    assert await client.logs(f"minicluster-{'server-ada' if consumer == 'hub' else 'task-12'}", 10)
+    assert await client.logs(
+        f"minicluster-{'server-ada' if consumer == 'hub' else 'task-12'}", 10, logging.getLogger(__name__)
+    )
     client.close()
     calls = [one for one in engine.seen if not one[1].endswith("/version")]
     assert len(calls) == len(CALLS[consumer]) + 1

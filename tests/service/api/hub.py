@@ -5,6 +5,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from minicluster_hub.engines.base import Engine, ImageUnknown
+from minicluster_hub.engines.capabilities import TaskImages
 from minicluster_hub.jobs.records import NodeView, TaskView
 
 READ, SUBMIT, ADMIN, PLACE = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place"))
@@ -78,6 +79,7 @@ class MemoryEngine(Engine):
         self.views = {}
         self.launches = {}
         self.kinds = ("cpu",)
+        self.task_images = MemoryImages(self)
         self.images = ()
         self.tags = {}
         self.there = {}
@@ -104,17 +106,24 @@ class MemoryEngine(Engine):
         seen = {"cpus": 8.0, "memory_bytes": 32_000_000_000}
         return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", self.kinds, **seen) for i in range(1, 6))
 
-    def own_images(self):
-        return self.images
-
-    def images_there(self):
-        return self.there
-
-    async def image_digest(self, reference):
-        try:
-            return self.tags[reference]
-        except KeyError:
-            raise ImageUnknown(f"no registry has {reference}") from None
-
     async def close(self):
         pass
+
+
+class MemoryImages(TaskImages):
+    """What a test says that its engine has."""
+
+    def __init__(self, engine):
+        self.engine = engine
+
+    def own(self):
+        return self.engine.images
+
+    def on_nodes(self):
+        return self.engine.there
+
+    async def digest(self, reference):
+        try:
+            return self.engine.tags[reference]
+        except KeyError:
+            raise ImageUnknown(f"no registry has {reference}") from None

@@ -8,8 +8,13 @@ import sys
 import pytest
 
 from minicluster_hub.engines.base import TaskLaunch, TaskRefused
-from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
-from minicluster_hub.engines.local.engine import LocalEngine, of_task, tasks_alive
+from minicluster_hub.engines.local.engine import (
+    LocalEngine,
+    gpu_indexes,
+    of_task,
+    tasks_alive,
+    virtual_nodes,
+)
 from minicluster_hub.support.processes import lives, signal_all
 
 from ...patience import WITHIN_S

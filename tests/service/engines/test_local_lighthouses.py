@@ -50,51 +50,51 @@ async def answers(address):
 
 async def test_a_lighthouse_runs_without_torch(folder):
     engine = await opened(folder)
-    await engine.start_lighthouse(7)
-    await answers(engine.lighthouses()[7].address)
+    await engine.lighthouses.start(7)
+    await answers(engine.lighthouses.views()[7].address)
     (process,) = processes(folder)
     libraries = {part.path for part in process.memory_maps()}
     assert not [path for path in libraries if "libtorch" in path]
-    await engine.start_lighthouse(7)
+    await engine.lighthouses.start(7)
     assert len(processes(folder)) == 1
-    await engine.end_lighthouse(7)
+    await engine.lighthouses.end(7)
     assert not processes(folder)
-    assert engine.lighthouses() == {}
+    assert engine.lighthouses.views() == {}
     await engine.close()
 
 
 async def test_one_that_is_killed_is_seen_and_starts_again_at_its_address(folder):
     engine = await opened(folder)
-    await engine.start_lighthouse(7)
-    address = engine.lighthouses()[7].address
+    await engine.lighthouses.start(7)
+    address = engine.lighthouses.views()[7].address
     await answers(address)
     (process,) = processes(folder)
     process.send_signal(signal.SIGKILL)
     async with asyncio.timeout(WITHIN_S):
         await engine.changed.wait()
-    assert not engine.lighthouses()[7].alive
-    await engine.start_lighthouse(7)
-    assert engine.lighthouses()[7].alive
-    assert engine.lighthouses()[7].address == address
+    assert not engine.lighthouses.views()[7].alive
+    await engine.lighthouses.start(7)
+    assert engine.lighthouses.views()[7].alive
+    assert engine.lighthouses.views()[7].address == address
     await answers(address)
-    await engine.end_lighthouse(7)
+    await engine.lighthouses.end(7)
     await engine.close()
 
 
 async def test_a_new_service_finds_those_that_run(folder):
     first = await opened(folder)
-    await first.start_lighthouse(7)
-    before = first.lighthouses()[7]
+    await first.lighthouses.start(7)
+    before = first.lighthouses.views()[7]
     await first.close()
     second = await opened(folder)
-    assert second.lighthouses() == {7: before}
+    assert second.lighthouses.views() == {7: before}
     (process,) = processes(folder)
     second.changed.clear()
     process.kill()
     async with asyncio.timeout(WITHIN_S):
         await second.changed.wait()
-    assert not second.lighthouses()[7].alive
-    await second.end_lighthouse(7)
-    await second.end_lighthouse(8)
+    assert not second.lighthouses.views()[7].alive
+    await second.lighthouses.end(7)
+    await second.lighthouses.end(8)
     await second.close()
     assert not lives(process)

@@ -15,7 +15,7 @@ def cluster_with_images(folder, hub_url, registry, base, environment):
     return ClusterWithImages(
         folder,
         hub_url,
-        "--engine=images",
+        "--engine=__main__.EngineWithImages",
         f"--EngineWithImages.images={base}",
         f"--EngineWithImages.python={environment.python}",
         "--MiniclusterHub.publishing=allow",

@@ -6,16 +6,34 @@ So a notebook, the job that pip works in, and the registry are real; only Docker
 from traitlets import List, Unicode
 
 from minicluster_hub import app
+from minicluster_hub.engines.base import ImageUnknown
+from minicluster_hub.engines.capabilities import TaskImages
 from minicluster_hub.engines.local.engine import LocalEngine
 
 
 class EngineWithImages(LocalEngine):
     images = List(Unicode(), help="References of the images.").tag(config=True)
 
-    def own_images(self):
-        return tuple(self.images)
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.task_images = OwnImages(tuple(self.images))
+
+
+class OwnImages(TaskImages):
+    """Some references, of which no node has any."""
+
+    def __init__(self, references):
+        self.references = references
+
+    def own(self):
+        return self.references
+
+    def on_nodes(self):
+        return {}
+
+    async def digest(self, reference):
+        raise ImageUnknown(f"there is no Docker to look up {reference}")
 
 
 if __name__ == "__main__":
-    app.ENGINES["images"] = f"{__name__}:EngineWithImages"
     app.main()

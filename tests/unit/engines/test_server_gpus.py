@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ from minicluster_hub.engines.base import GpusRefused
 from minicluster_hub.engines.swarm import server_gpus
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerMissing
 from minicluster_hub.engines.swarm.names import server_name
-from minicluster_hub.engines.swarm.server_gpus import ServerGpus, holder_name, holder_spec
+from minicluster_hub.engines.swarm.reflector import Reflector
+from minicluster_hub.engines.swarm.server_gpus import SwarmGpuHolds, holder_name, holder_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
@@ -76,36 +78,42 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_gpus, "_PENDING_S", 0.05)
 
 
+def holds(docker: Docker, *, up: bool = True) -> SwarmGpuHolds:
+    view = Reflector(docker, role="task")
+    view.nodes = (dataclasses.replace(NODE, up=up),)
+    return SwarmGpuHolds(docker, view, lambda: SETTINGS)
+
+
 @pytest.fixture
 def docker() -> OneNode:
     return OneNode()
 
 
 @pytest.fixture
-def gpus(docker: OneNode) -> ServerGpus:
-    return ServerGpus(docker, lambda _: True)
+def gpus(docker: OneNode) -> SwarmGpuHolds:
+    return holds(docker)
 
 
 async def test_the_ids_are_told_once_swarm_has_assigned_them_and_again(
-    docker: OneNode, gpus: ServerGpus
+    docker: OneNode, gpus: SwarmGpuHolds
 ) -> None:
-    assert await gpus.hold(SERVER, NODE, SETTINGS) == ("GPU-a", "GPU-b")
-    assert await gpus.hold(SERVER, NODE, SETTINGS) == ("GPU-a", "GPU-b")
+    assert await gpus.hold(SERVER) == ("GPU-a", "GPU-b")
+    assert await gpus.hold(SERVER) == ("GPU-a", "GPU-b")
     assert list(docker.services) == [holder_name("ada", "")]
     assert gpus.all() == {("ada", ""): ("GPU-a", "GPU-b")}
 
 
-async def test_a_new_job_service_finds_them(docker: OneNode, gpus: ServerGpus) -> None:
-    await gpus.hold(SERVER, NODE, SETTINGS)
-    anew = ServerGpus(docker, lambda _: True)
-    assert await anew.hold(SERVER, NODE, SETTINGS) == ("GPU-a", "GPU-b"), "the service is there already"
-    later = ServerGpus(docker, lambda _: True)
+async def test_a_new_job_service_finds_them(docker: OneNode, gpus: SwarmGpuHolds) -> None:
+    await gpus.hold(SERVER)
+    anew = holds(docker)
+    assert await anew.hold(SERVER) == ("GPU-a", "GPU-b"), "the service is there already"
+    later = holds(docker)
     await later.open()
     assert later.all() == gpus.all()
 
 
-async def test_gpus_are_released_once_nothing_of_it_is_left(docker: OneNode, gpus: ServerGpus) -> None:
-    await gpus.hold(SERVER, NODE, SETTINGS)
+async def test_gpus_are_released_once_nothing_of_it_is_left(docker: OneNode, gpus: SwarmGpuHolds) -> None:
+    await gpus.hold(SERVER)
     docker.looks = 0
     await gpus.release("ada", "")
     assert (docker.services, docker.leaving, gpus.all()) == ({}, [], {})
@@ -114,17 +122,17 @@ async def test_gpus_are_released_once_nothing_of_it_is_left(docker: OneNode, gpu
 
 
 async def test_a_node_that_is_down_is_not_waited_for(docker: OneNode) -> None:
-    gpus = ServerGpus(docker, lambda _: False)
-    await gpus.hold(SERVER, NODE, SETTINGS)
+    gpus = holds(docker, up=False)
+    await gpus.hold(SERVER)
     docker.looks = -1000
     await gpus.release("ada", "")
     assert gpus.all() == {}
 
 
-async def test_no_room_is_told_with_docker_s_words(docker: OneNode, gpus: ServerGpus) -> None:
+async def test_no_room_is_told_with_docker_s_words(docker: OneNode, gpus: SwarmGpuHolds) -> None:
     docker.room = False
     with pytest.raises(GpusRefused, match=r"pc-1 has no room \(no suitable node \(insufficient resources"):
-        await gpus.hold(SERVER, NODE, SETTINGS)
+        await gpus.hold(SERVER)
     assert gpus.all() == {}
     await gpus.release("ada", "")
     assert docker.services == {}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster_hub.engines.base import TaskLaunch
+from minicluster_hub.engines.base import TaskLaunch, readable
 from minicluster_hub.engines.swarm.docker import _unframed
-from minicluster_hub.engines.swarm.last_words import in_words, readable
+from minicluster_hub.engines.swarm.last_words import in_words
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,

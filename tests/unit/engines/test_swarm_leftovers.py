@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.engines.swarm.data_agents import DataAgents, agent_name
+from minicluster_hub.engines.swarm.data_agents import SwarmDataAgents, agent_name
 from minicluster_hub.engines.swarm.docker import Docker, DockerMissing, DockerRefused
 from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
+from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import TaskSettings
 
 from ...patience import eventually
@@ -83,7 +84,6 @@ async def test_secrets_and_networks_of_starts_that_were_cut_off_go(
     docker.there["network"][gang_network(4)] = {"labels": labels("gang", gang=4)}
     monkeypatch.setattr(Docker, "connect", lambda *words: docker)
     engine = SwarmEngine(image="image")
-    engine.on_change = lambda: None
     await engine.open()
     assert not docker.there["secret"] and not docker.there["network"]
     await engine.close()
@@ -126,18 +126,23 @@ async def test_a_keeper_that_a_former_release_made_with_another_command_is_made_
         made = docker.there["service"].get(name, {"task_template": {"ContainerSpec": {"Command": []}}})
         return made["task_template"]["ContainerSpec"]["Command"]
 
-    there, name = node(1), agent_name(node(1).id)
-    told = (there,), "https://10.0.0.1:8083/", NodeTokens("secret"), TaskSettings(image="image")
+    def agents() -> SwarmDataAgents:
+        settings = TaskSettings(image="image")
+        return SwarmDataAgents(docker, view, lambda: settings, LOG, lambda: None)
+
+    view, name = Reflector(docker, role="task"), agent_name(node(1).id)
+    view.nodes = (node(1),)
+    url, tokens = "https://10.0.0.1:8083/", NodeTokens("secret")
     former = ["python", "-P", "-m", "minicluster.runtime.node.data_agent"]
     with monkeypatch.context() as before:
         before.setattr("minicluster_hub.engines.swarm.data_agents.AGENT_COMMAND", former)
-        agents = DataAgents(docker, LOG, lambda: None)
-        agents.tend(*told)
+        first = agents()
+        first.tend(url, tokens, wanted=False)
         await eventually(lambda: command() == former)
-        await agents.close()
-    agents = DataAgents(docker, LOG, lambda: None)
-    await agents.open()
-    agents.tend(*told)
+        await first.close()
+    second = agents()
+    await second.open()
+    second.tend(url, tokens, wanted=False)
     await eventually(lambda: "-s" in command())
-    await agents.close()
+    await second.close()
     assert docker.there["secret"][name]["labels"] == labels(DATA_ROLE)

@@ -14,7 +14,7 @@ from minicluster.runtime.agent import task_limits
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.spec import TaskSettings, service_spec
-from minicluster_hub.engines.swarm.tenant_limits import PIDS, Reserve, tenants_memory_bytes
+from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve, tenants_memory_bytes
 
 from .swarm_nodes import node
 
@@ -48,7 +48,7 @@ def test_a_task_has_its_slots_share_of_the_nodes_memory_without_the_reserve() ->
 def test_tasks_on_all_slots_leave_the_reserve(memory_bytes: int, slots: int) -> None:
     on = dataclasses.replace(PC, memory_bytes=memory_bytes)
     together = slots * limits(on=on, of=slots)["MemoryBytes"]
-    assert 0 < together <= tenants_memory_bytes(on, Reserve()) < memory_bytes
+    assert 0 < together <= tenants_memory_bytes(on, NodeReserve()) < memory_bytes
 
 
 def test_an_administrator_says_how_much_a_slot_brings_but_not_more_than_there_is() -> None:

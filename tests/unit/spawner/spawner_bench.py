@@ -41,7 +41,7 @@ class StubDocker(Docker):
             raise self.fault
         return getattr(self, f"_{method}")(*args, **kwargs)
 
-    async def logs(self, service: str, lines: int) -> str:
+    async def logs(self, service: str, lines: int, log: object) -> str:
         return "the last line\n"
 
     def _nodes(self) -> list[dict[str, Any]]:

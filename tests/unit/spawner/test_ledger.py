@@ -14,7 +14,7 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
 from minicluster.wire import PlaceServer
-from minicluster_spawner.ledger import Ledger, LedgerAway, PlaceRefused
+from minicluster_spawner.ledger import LedgerAway, LedgerClient, PlaceRefused
 from minicluster_spawner.shared import ServerKey
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def refused(code: str) -> dict[str, Any]:
 
 
 async def test_a_place_is_asked_for_again_while_the_service_is_away(service: Service) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/base/", "token", LOG)
+    ledger = LedgerClient(f"http://127.0.0.1:{service.port}/base/", "token", LOG)
     service.answers = [(503, {}), (502, {}), (200, PLACE)]
     place = await ledger.place("ada@lab/x", "", PlaceServer())
     assert place.node == "pc-1" and service.asked == ["PUT /base/api/servers/ada%40lab%2Fx/-"] * 3
@@ -67,7 +67,7 @@ async def test_a_place_is_asked_for_again_while_the_service_is_away(service: Ser
 
 
 async def test_a_refusal_is_told_in_sentences(service: Service) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG)
+    ledger = LedgerClient(f"http://127.0.0.1:{service.port}/", "token", LOG)
     service.answers = [(409, refused("home_node_down"))]
     with pytest.raises(PlaceRefused, match=re.escape("The home is on pc-1, which is down. Wait.")) as caught:
         await ledger.place("ada", "", PlaceServer())
@@ -79,7 +79,7 @@ async def test_a_refusal_is_told_in_sentences(service: Service) -> None:
 async def test_what_an_earlier_server_left_in_the_ledger_is_given_back(
     service: Service, first: tuple[int, Any]
 ) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG)
+    ledger = LedgerClient(f"http://127.0.0.1:{service.port}/", "token", LOG)
     service.answers = [first, (200, PLACES), (204, None), (200, PLACE)]
     assert (await ledger.place("ada", "", PlaceServer())).node == "pc-1"
     put = "PUT /api/servers/ada/-"
@@ -87,8 +87,8 @@ async def test_what_an_earlier_server_left_in_the_ledger_is_given_back(
     await ledger.close()
 
 
-async def test_a_place_that_cannot_be_given_back_is_a_debt(service: Service) -> None:
-    ledger = Ledger(f"http://127.0.0.1:{service.port}/", "token", LOG, patience_s=0.0)
+async def test_a_place_that_cannot_be_freed_is_freed_later(service: Service) -> None:
+    ledger = LedgerClient(f"http://127.0.0.1:{service.port}/", "token", LOG, patience_s=0.0)
     service.answers = [(503, {}), (200, PLACES), (204, None), (200, PLACE)]
     await ledger.free("ada", "")
     await ledger.place("ada", "", PlaceServer())
@@ -97,7 +97,7 @@ async def test_a_place_that_cannot_be_given_back_is_a_debt(service: Service) -> 
 
 
 async def test_a_service_that_stays_away_is_told() -> None:
-    ledger = Ledger("http://127.0.0.1:1/", "token", LOG, patience_s=0.2)
+    ledger = LedgerClient("http://127.0.0.1:1/", "token", LOG, patience_s=0.2)
     with pytest.raises(LedgerAway, match="does not answer"):
         await ledger.place("ada", "", PlaceServer())
     await ledger.close()

@@ -14,7 +14,7 @@ from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LA
 from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE, prepare_home, read_environment
 from minicluster_spawner.options import GB, Choice
-from minicluster_spawner.progress import Stage, Story, of_task, placed
+from minicluster_spawner.progress import StartProgress, StartStage, of_task, placed
 from minicluster_spawner.refusals import over, refusal, silent
 from minicluster_spawner.server_spec import (
     UNTIL_LABEL,
@@ -252,9 +252,9 @@ def test_the_time_of_a_gpu_is_told() -> None:
 
 
 async def test_a_story_is_told_to_everybody_from_its_beginning() -> None:
-    story = Story()
-    first, again, back = Stage(10, "a"), Stage(10, "a"), Stage(5, "b")
-    heard: list[Stage] = []
+    story = StartProgress()
+    first, again, back = StartStage(10, "a"), StartStage(10, "a"), StartStage(5, "b")
+    heard: list[StartStage] = []
 
     async def listen() -> None:
         async for stage in story:
@@ -267,7 +267,7 @@ async def test_a_story_is_told_to_everybody_from_its_beginning() -> None:
     story.tell(back)
     await asyncio.sleep(0)
     listener.cancel()
-    assert heard == [first, Stage(10, "b")]
+    assert heard == [first, StartStage(10, "b")]
 
 
 # --- the container's first process ---------------------------------------------------------------

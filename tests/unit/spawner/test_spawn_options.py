@@ -145,7 +145,7 @@ def test_the_form_escapes_names() -> None:
 
 
 def test_a_lost_home_is_asked_about() -> None:
-    assert 'name="new_home"' in form.render(FIXED, [], {}, form.Trouble(home_lost=True))
+    assert 'name="new_home"' in form.render(FIXED, [], {}, home_lost=True)
 
 
 @given(st.floats(0.1, 200), st.floats(1, 2000))

@@ -45,15 +45,15 @@ async def test_errors_of_the_manager_stop_nobody(bench: Bench) -> None:
 async def test_poll_calls_nothing_dead_that_is_on_its_way(bench: Bench, state: str) -> None:
     await bench.spawner.start()
     bench.docker.state = {"State": state}
-    await bench.shared.view.next_look()
+    await bench.shared.view.next_poll()
     assert await bench.spawner.poll() is None
 
 
 async def test_poll_cleans_up_after_a_server_that_ended_by_itself(bench: Bench) -> None:
     await bench.spawner.start()
     bench.docker.state = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
-    await bench.shared.view.next_look()
-    await bench.shared.view.next_look()
+    await bench.shared.view.next_poll()
+    await bench.shared.view.next_poll()
     assert await bench.spawner.poll() == 0
     assert bench.is_empty
 
@@ -61,8 +61,8 @@ async def test_poll_cleans_up_after_a_server_that_ended_by_itself(bench: Bench) 
 async def test_who_filled_the_nodes_disk_reads_on_the_spawn_page_why_the_server_ended(bench: Bench) -> None:
     await bench.spawner.start()
     bench.docker.state = {"State": "failed", "ContainerStatus": {"ExitCode": DISK_FULL_EXIT}}
-    await bench.shared.view.next_look()
-    await bench.shared.view.next_look()
+    await bench.shared.view.next_poll()
+    await bench.shared.view.next_poll()
     assert await bench.spawner.poll() == DISK_FULL_EXIT
     bench.spawner.clear_state()
     later = bench.new_spawner(bench.spawner.port)

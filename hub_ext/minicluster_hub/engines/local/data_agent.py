@@ -1,16 +1,17 @@
-"""The keeper of data sets as a process of this machine: one for all its virtual nodes, while it is needed."""
+"""The data set agent as a process of this machine: one for all its virtual nodes, while it is needed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from minicluster_hub.engines.local.watch import ExitWatch
+from minicluster_hub.engines.capabilities import DataAgents
+from minicluster_hub.engines.local.watch import ExitWatch, start_apart
+from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.support.processes import DATA_LABEL, find, labelled
 
 MODULE = "minicluster.runtime.node.data_agent"
@@ -18,13 +19,35 @@ _LABEL = "MINICLUSTER_KEEPER_NODES"
 _IDLE_S, _AGAIN_S = 120.0, 1.0
 
 
-class LocalDataAgent:
-    """Started when a job reads a data set; it ends by itself when none did for a while."""
+class LocalDataAgent(DataAgents):
+    """Started when a job reads a data set; it ends by itself when none has for two minutes.
 
-    def __init__(self, data: Path, python: str, log: logging.Logger, on_change: Callable[[], None]) -> None:
+    nodes: for which it speaks. cache_bytes: most bytes of its cache, 0: what the disk has. environment: what
+    it gets of the service's own.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        python: str,
+        nodes: Sequence[str],
+        cache_bytes: int,
+        environment: Mapping[str, str],
+        log: logging.Logger,
+        on_change: Callable[[], None],
+    ) -> None:
         self.cache = data / "data-cache"
         self._data = data
-        self._python = python
+        self._command = [python, "-m", MODULE]
+        self._nodes = nodes
+        self._environment = {
+            **environment,
+            DATA_LABEL: str(data),
+            _LABEL: ",".join(nodes),
+            "MINICLUSTER_DATA_CACHE": str(self.cache),
+            "MINICLUSTER_DATA_CACHE_BYTES": str(cache_bytes),
+            "MINICLUSTER_KEEPER_IDLE_S": str(_IDLE_S),
+        }
         self._log = log
         self._on_change = on_change
         self._watch: ExitWatch | None = None
@@ -36,47 +59,22 @@ class LocalDataAgent:
         for process in find(lambda env: mine(env) and _LABEL in env):
             self._follow(process.pid)
 
-    def keep(
-        self,
-        service_url: str,
-        token: str,
-        nodes: Sequence[str],
-        limit_bytes: int,
-        environment: Mapping[str, str],
-    ) -> None:
-        """Have it run. One that ends at once is not started again and again."""
-        if self._watch is not None or time.monotonic() - self._tried_at < _AGAIN_S:
+    def tend(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+        """One that ends at once is not started again and again."""
+        if not wanted or self._watch is not None or time.monotonic() - self._tried_at < _AGAIN_S:
             return
         self._tried_at = time.monotonic()
         self.cache.mkdir(parents=True, exist_ok=True)
         token_file = self.cache / "token"
         token_file.touch(mode=0o600)
-        token_file.write_text(token)
-        own = {
-            DATA_LABEL: str(self._data),
-            "MINICLUSTER_SERVICE_URL": service_url,
-            "MINICLUSTER_TOKEN_FILE": str(token_file),
-            _LABEL: ",".join(nodes),
-            "MINICLUSTER_DATA_CACHE": str(self.cache),
-            "MINICLUSTER_DATA_CACHE_BYTES": str(limit_bytes),
-            "MINICLUSTER_KEEPER_IDLE_S": str(_IDLE_S),
-        }
+        token_file.write_text(tokens.file(self._nodes))
+        here = {"MINICLUSTER_SERVICE_URL": service_url, "MINICLUSTER_TOKEN_FILE": str(token_file)}
         try:
-            with (self.cache / "keeper.log").open("ab") as output:
-                process = subprocess.Popen(
-                    [self._python, "-m", MODULE],
-                    env={**environment, **own},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            pid = start_apart(self._command, {**self._environment, **here}, self.cache / "keeper.log")
         except OSError as error:
-            self._log.error("the keeper of data sets could not be started: %s", error)
-            return
-        # The exit is taken by ExitWatch; a Popen that is collected must not warn or wait.
-        process.returncode = 0
-        self._follow(process.pid)
+            self._log.error("the data set agent could not be started: %s", error)
+        else:
+            self._follow(pid)
 
     def close(self) -> None:
         if self._watch is not None:
@@ -89,5 +87,5 @@ class LocalDataAgent:
     def _ended(self, exit_code: int | None) -> None:
         self._watch = None
         if exit_code:
-            self._log.warning("the keeper of data sets ended (%s)", exit_code)
+            self._log.warning("the data set agent ended (%s)", exit_code)
         asyncio.get_running_loop().call_later(_AGAIN_S, self._on_change)

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 from traitlets import Enum, Integer, Unicode, default
 
 from minicluster.wire import Versions
-from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused
+from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, readable
 from minicluster_hub.engines.local.data_agent import LocalDataAgent
-from minicluster_hub.engines.local.devices import gpu_indexes, virtual_nodes
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
-from minicluster_hub.engines.local.watch import ExitWatch, start_apart
-from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.jobs.records import LighthouseView, NodeView, TaskView
-from minicluster_hub.support.processes import DATA_LABEL, SCRATCH_LABEL, TASK_LABEL, find, labelled, wait_gone
+from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_apart
+from minicluster_hub.jobs.records import NodeView, TaskView
+from minicluster_hub.support.processes import (
+    DATA_LABEL,
+    SCRATCH_LABEL,
+    TASK_LABEL,
+    find,
+    labelled,
+    signal_all,
+    wait_gone,
+)
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""
@@ -65,19 +71,25 @@ class LocalEngine(Engine):
         self._data = Path(self.data_dir).resolve()
         self._tasks_root = self._data / "tasks"
         self._memory = TaskMemory(self._tasks_root)
-        self._nodes: tuple[tuple[NodeView, tuple[int, ...]], ...] = ()
+        gpus = gpu_indexes() if self.devices == "auto" else ()
+        nodes = virtual_nodes(self.node_count, gpus)
+        self._nodes = tuple(node for node, _ in nodes)
+        self._gpus = {node.name: mine for node, mine in nodes}
+        self._passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         self._tasks: dict[int, TaskView] = {}
         self._watches: dict[int, ExitWatch] = {}
-        hooks = (self.log, lambda: self.on_change())
-        self._lighthouses = LocalLighthouses(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
-        self._data_agent = LocalDataAgent(self._data, self.python, *hooks)  # pyright: ignore[reportArgumentType]
+        hooks = cast(logging.Logger, self.log), lambda: self.on_change()
+        self._lighthouses = self.lighthouses = LocalLighthouses(
+            self._data, self.python, self._passed_on, *hooks
+        )
+        self._data_agent = self.data_agents = LocalDataAgent(
+            self._data, self.python, list(self._gpus), self.data_cache_bytes, self._passed_on, *hooks
+        )
 
     async def open(self) -> None:
         self._lighthouses.open()
         self._data_agent.open()
         self._tasks_root.mkdir(parents=True, exist_ok=True)
-        gpus = gpu_indexes() if self.devices == "auto" else ()
-        self._nodes = virtual_nodes(self.node_count, gpus)
         alive = tasks_alive(self._tasks_root)
         self._memory.sweep(alive)
         for task_id, pid in alive.items():
@@ -90,6 +102,8 @@ class LocalEngine(Engine):
     async def start(self, launch: TaskLaunch) -> None:
         if launch.task_id in self._tasks:
             return
+        if launch.node not in self._gpus:
+            raise TaskRefused(f"there is no node {launch.node}; there are: {', '.join(self._gpus)}")
         scratch = self._prepare_scratch(launch)
         try:
             environment, folder = self._environment(launch, scratch), self._folder_of(launch.owner)
@@ -115,28 +129,11 @@ class LocalEngine(Engine):
         shutil.rmtree(self._scratch(task_id), ignore_errors=True)
         self._memory.remove(task_id)
 
-    async def start_lighthouse(self, gang_id: int) -> None:
-        self._lighthouses.start(gang_id, self._passed_on())
-
-    async def end_lighthouse(self, gang_id: int) -> None:
-        await self._lighthouses.end(gang_id)
-
-    def lighthouses(self) -> Mapping[int, LighthouseView]:
-        return self._lighthouses.all()
-
-    def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
-        if not wanted:
-            return
-        nodes = [node.name for node, _ in self._nodes]
-        self._data_agent.keep(
-            service_url, tokens.file(nodes), nodes, self.data_cache_bytes, self._passed_on()
-        )
-
     def environment(self) -> Versions:
         return Versions.here()
 
     def nodes(self) -> tuple[NodeView, ...]:
-        return tuple(node for node, _ in self._nodes)
+        return self._nodes
 
     async def close(self) -> None:
         for watch in self._watches.values():
@@ -162,7 +159,7 @@ class LocalEngine(Engine):
         return scratch
 
     def _environment(self, launch: TaskLaunch, scratch: Path) -> dict[str, str]:
-        environment = self._passed_on() | {
+        environment = self._passed_on | {
             "HOME": str(self._folder_of(launch.owner)),
             DATA_LABEL: str(self._data),
             "MINICLUSTER_SERVICE_URL": launch.service_url,
@@ -175,12 +172,9 @@ class LocalEngine(Engine):
             "MINICLUSTER_DATA_CACHE": str(self._data_agent.cache),
             VARIABLE: str(self._memory.of(launch.task_id)),
         }
-        gpus = dict((node.name, mine) for node, mine in self._nodes)[launch.node]
+        gpus = self._gpus[launch.node]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpus[slot]) for slot in launch.slots if gpus)
         return environment
-
-    def _passed_on(self) -> dict[str, str]:
-        return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
     def _folder_of(self, owner: str) -> Path:
         """Return the owner's home, where relative paths of a cell mean what they mean in the notebook."""
@@ -201,8 +195,43 @@ class LocalEngine(Engine):
         path = self._scratch(task_id) / "agent.log"
         if not path.exists():
             return ""
-        text = path.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace")
-        return re.sub(r"[^\x09\x0a\x20-\x7e\u00a0-\uffff]", "", text).strip()
+        return readable(path.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace"))
+
+
+# What this machine offers: virtual nodes whose slots are its GPUs, or CPU shares without any.
+
+
+def gpu_indexes(dev: Path = Path("/dev")) -> tuple[int, ...]:
+    """Return the indexes of the NVIDIA GPUs, by their device files: no driver call, no CUDA."""
+    names = (path.name for path in dev.glob("nvidia*"))
+    return tuple(sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d+", name)))
+
+
+def virtual_nodes(count: int, gpus: Sequence[int]) -> tuple[tuple[NodeView, tuple[int, ...]], ...]:
+    """Return `count` nodes, each with the indexes of its GPUs.
+
+    GPUs are dealt in turn; with fewer GPUs than nodes there are as many nodes as GPUs, so that the
+    ranks of a job never mix devices. Without any, each node has one CPU slot. The machine's cores and memory
+    are dealt, too.
+    """
+    total = min(count, len(gpus)) if gpus else count
+    dealt = [tuple(gpus[index::total]) for index in range(total)]
+    cpus = len(os.sched_getaffinity(0)) / total
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // total
+    return tuple(
+        (
+            NodeView(
+                f"node-{index + 1}",
+                True,
+                LOOPBACK,
+                ("gpu",) * len(mine) or ("cpu",),
+                cpus=cpus,
+                memory_bytes=memory_bytes,
+            ),
+            mine,
+        )
+        for index, mine in enumerate(dealt)
+    )
 
 
 # The processes of a task: all that carry its label, whatever group or session they are in.
@@ -239,12 +268,10 @@ def of_task(scratch: Path) -> list[psutil.Process]:
 
 
 def kill_task(scratch: Path) -> None:
-    """Kill all processes of a task, those too that are born meanwhile. Raises ProcessesRemain."""
+    """Kill all processes of a task, also those that start meanwhile. Raises ProcessesRemain."""
     deadline = time.monotonic() + _PATIENCE_S
     while found := of_task(scratch):
-        for process in found:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL)
+        signal_all(found)
         wait_gone(found, _ROUND_S)
         if time.monotonic() > deadline:
             raise ProcessesRemain(scratch, [process.pid for process in found])

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 VARIABLE = "MINICLUSTER_MEMORY"
-"""Tells an agent its folder."""
+"""The environment variable by which an agent knows its folder."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - memory, not a folder for files of anybody
 
 
@@ -26,7 +26,7 @@ class TaskMemory:
         shutil.rmtree(self.of(task_id), ignore_errors=True)
 
     def sweep(self, alive: Collection[int]) -> None:
-        """Remove what tasks left that are gone."""
+        """Remove what ended tasks left."""
         for folder in _SHARED_MEMORY.glob(f"{self._prefix}*"):
             number = folder.name.removeprefix(self._prefix)
             if number.isdecimal() and int(number) not in alive:

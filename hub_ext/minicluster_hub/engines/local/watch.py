@@ -1,7 +1,4 @@
-"""Starting a process that outlives the service, and learning of its end without asking again and again.
-
-The end is learnt of a process that we did not start, too.
-"""
+"""Starts a process that outlives the service; tells when a process ends, also one that we did not start."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
 
 
 def start_apart(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None) -> int:
@@ -28,7 +27,7 @@ def start_apart(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # The exit is taken by ExitWatch; a Popen that is collected must not warn or wait.
+    # ExitWatch collects the exit status. A Popen that is garbage-collected must neither warn nor wait.
     process.returncode = 0
     return process.pid
 
@@ -54,7 +53,7 @@ class ExitWatch:
             self._fd = None
 
     def finish(self) -> None:
-        """Take the exit now, of a process that is known to be dead."""
+        """Collect the exit status now, of a process that is known to be dead."""
         if self._fd is not None:
             self._ended()
 

@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from minicluster_hub.engines.capabilities import DataAgents
 from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
@@ -24,7 +26,8 @@ from minicluster_hub.engines.swarm.names import (
     label_filter,
     labels,
 )
-from minicluster_hub.engines.swarm.spec import DATA_CACHE, HOST_NETWORK, TaskSettings, service_ca
+from minicluster_hub.engines.swarm.reflector import Reflector
+from minicluster_hub.engines.swarm.spec import DATA_CACHE, TaskSettings, service_ca
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 # -s: it is on its node's network, and nothing that lies in a home is to run there.
@@ -32,20 +35,28 @@ AGENT_COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.node.data_agen
 TOKEN_FILE = "keeper_token"  # noqa: S105 - a file's name
 _ASKS_DRIVER = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
 _AGAIN_S = 5.0
-_S = 1_000_000_000
 
 
-class DataAgents:
-    """Those that are there are found again by their labels. again: called when a failed try is to be made."""
+class SwarmDataAgents(DataAgents):
+    """Those that are there are found again by their labels. again: called to have a failed try repeated."""
 
-    def __init__(self, docker: Docker, log: logging.Logger, again: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        docker: Docker,
+        view: Reflector,
+        settings: Callable[[], TaskSettings],
+        log: logging.Logger,
+        again: Callable[[], None],
+    ) -> None:
         self._docker = docker
+        self._view = view
+        self._settings = settings
         self._log = log
         self._again = again
         self._there: dict[str, str] = {}
         """By a node's id, what its service was made of."""
         self._asked: tuple[object, ...] = ()
-        """What `tend` was last asked for, so that a call that asks the same costs nothing."""
+        """The nodes and the URL of the last call that acted: one with the same costs nothing."""
         self._work: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -55,14 +66,14 @@ class DataAgents:
             if NODE_LABEL in marks:  # A release before had one for all nodes, which `up` removes.
                 self._there[marks[NODE_LABEL]] = marks[SPEC_LABEL]
 
-    def tend(
-        self, nodes: tuple[SwarmNode, ...], service_url: str, tokens: NodeTokens, settings: TaskSettings
-    ) -> None:
-        """Have one on each of these nodes and nowhere else. Called again and again."""
+    def tend(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+        """Have one on each node and nowhere else, whether a data set is wanted or not."""
+        nodes = self._view.nodes
         asked = tuple((node.id, node.name) for node in nodes), service_url
         if asked == self._asked or (self._work is not None and not self._work.done()):
             return
         self._asked = asked
+        settings = self._settings()
         files = {node.id: tokens.file([node.name]) for node in nodes}
         specs = {node.id: data_agent_spec(node, service_url, files[node.id], settings) for node in nodes}
         self._work = asyncio.get_running_loop().create_task(self._bring(specs, files))
@@ -110,23 +121,17 @@ def agent_name(node_id: str) -> str:
 def data_agent_spec(node: SwarmNode, service_url: str, file: str, settings: TaskSettings) -> dict[str, Any]:
     """Return the arguments of create_service, but for the secret's id: pure. Its label changes with them."""
     name = agent_name(node.id)
-    spec: dict[str, Any] = {
-        "name": name,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": _container(node, service_url, settings),
-            "RestartPolicy": {"Condition": "any", "Delay": _S},
-            "Placement": {"Constraints": [f"node.id=={node.id}"]},
-            "Networks": [{"Target": HOST_NETWORK}],
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "10m", "max-file": "3"}},
-        },
-    }
+    spec = services.one_task_service(
+        name,
+        _container(node, service_url, settings),
+        constraint=f"node.id=={node.id}",
+        network=services.HOST_NETWORK,
+        log={"max-size": "10m", "max-file": "3"},
+        restart={"Condition": "any", "Delay": services.SECOND_NS},
+    )
     text = json.dumps([spec, hashlib.sha256(file.encode()).hexdigest()], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    spec["labels"] = labels(DATA_ROLE, name=name, node=node.id, spec=digest)
-    spec["task_template"]["ContainerSpec"]["Labels"] = spec["labels"]
-    return spec
+    return services.labelled(spec, labels(DATA_ROLE, name=name, node=node.id, spec=digest))
 
 
 def _container(node: SwarmNode, service_url: str, settings: TaskSettings) -> dict[str, Any]:
@@ -140,17 +145,13 @@ def _container(node: SwarmNode, service_url: str, settings: TaskSettings) -> dic
         **service_ca(settings),
         **(_ASKS_DRIVER if settings.watch_gpus else {}),
     }
-    file = {"Name": TOKEN_FILE, "UID": settings.user, "GID": settings.user, "Mode": 0o400}
     volume = {"Type": "volume", "Source": DATA_VOLUME, "Target": DATA_CACHE}
     return {
         "Image": settings.image,
         "Command": AGENT_COMMAND,
         "Env": [f"{key}={value}" for key, value in environment.items()],
         "User": f"{settings.user}:{settings.user}",
-        "Init": True,
-        "StopGracePeriod": 5 * _S,
-        "CapabilityDrop": ["ALL"],
-        "Privileges": {"NoNewPrivileges": True},
+        "StopGracePeriod": 5 * services.SECOND_NS,
         "Mounts": [{**volume, "VolumeOptions": {"Labels": labels(DATA_ROLE)}}],
-        "Secrets": [{"SecretName": agent_name(node.id), "File": file}],
+        "Secrets": [services.secret_file(agent_name(node.id), TOKEN_FILE, settings.user)],
     }

@@ -1,25 +1,29 @@
-"""The Docker API for an event loop: docker-py in a pool of threads, its errors by what to do about them."""
+"""The Docker API for an event loop: docker-py in a pool of threads, its errors sorted by what to do about
+them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from minicluster_hub.engines.base import EngineError
 
 _THREADS = 8
-_TIMEOUT_S = 30
+_TIMEOUT_S, _LOGS_PATIENCE_S = 30, 3.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_Made = TypeVar("_Made")
 
 
 class DockerError(EngineError):
-    """Base of what Docker's API answers but a result. `message`: the daemon's own words."""
+    """Base of what Docker's API answers instead of a result. message: in the daemon's words."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -27,7 +31,7 @@ class DockerError(EngineError):
 
 
 class DockerAway(DockerError):
-    """The daemon does not answer, or the Swarm has no leader just now: it passes."""
+    """The daemon does not answer, or the Swarm has no leader just now. That passes."""
 
 
 class DockerMissing(DockerError):
@@ -69,8 +73,8 @@ class Docker:
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of docker-py's APIClient. Raises DockerError.
 
-        A call that may have worked is repeated: whoever creates takes DockerConflict for success,
-        whoever removes DockerMissing.
+        A call whose answer was lost is repeated, though it may have worked. So a caller that creates
+        something takes DockerConflict for success, and one that removes something DockerMissing.
         """
         deadline = time.monotonic() + self._retry_s
         pause_s = _FIRST_PAUSE_S
@@ -92,20 +96,40 @@ class Docker:
         except Exception as error:
             raise translated(error) from error
 
+    async def patiently(self, make: Callable[[], Awaitable[_Made]], log: logging.Logger) -> _Made:
+        """Make something, however long Docker is away: nothing can be ended without it either."""
+        while True:
+            try:
+                return await make()
+            except DockerAway as error:
+                log.warning("a start waits for Docker: %s", error)
+                await asyncio.sleep(_LONGEST_PAUSE_S)
+
+    async def create(self, method: str, **spec: Any) -> None:
+        """Call a method that creates an object whose name holds our id: one of that name is ours already."""
+        with suppress(DockerConflict):
+            await self.call(method, **spec)
+
     async def remove(self, method: str, name: str) -> None:
         """Call a method that removes an object; one that is gone already is fine."""
         with suppress(DockerMissing):
             await self.call(method, name)
 
-    async def logs(self, service: str, lines: int) -> str:
-        """Return the last lines that a service's tasks have printed."""
-        parts = await self.call("service_logs", service, stdout=True, stderr=True, tail=lines, is_tty=True)
-        chunks = await asyncio.get_running_loop().run_in_executor(self._pool, list, parts)
+    async def logs(self, service: str, lines: int, log: logging.Logger) -> str:
+        """Return the last lines that a service's tasks have printed; "" if they cannot be had soon."""
+        words = {"stdout": True, "stderr": True, "tail": lines, "is_tty": True}
+        try:
+            async with asyncio.timeout(_LOGS_PATIENCE_S):
+                parts = await self.call("service_logs", service, **words)
+                chunks = await asyncio.get_running_loop().run_in_executor(self._pool, list, parts)
+        except (DockerError, TimeoutError) as error:
+            log.info("the log of %s cannot be had: %s", service, error)
+            return ""
         return _unframed(b"".join(chunks)).decode(errors="replace")
 
-    def watch(self, kind: str, on_event: Callable[[], None]) -> Watch:
+    def watch(self, kind: str, on_event: Callable[[], None]) -> EventWatch:
         """Call `on_event` in this event loop at each of the daemon's events of that kind."""
-        return Watch(self.client, kind, on_event)
+        return EventWatch(self.client, kind, on_event)
 
     def client(self) -> Any:
         """Return docker-py's client; blocks at the first call. Raises docker-py's errors."""
@@ -121,7 +145,7 @@ class Docker:
             self._connected.close()
 
 
-class Watch:
+class EventWatch:
     """The daemon's events, heard by a thread; after an interruption it listens again."""
 
     def __init__(self, client: Callable[[], Any], kind: str, on_event: Callable[[], None]) -> None:

@@ -3,53 +3,104 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
-from typing import Any, TypeVar
+import logging
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
 
-from minicluster_hub.engines.base import GpusRefused, ImageUnknown, TaskLaunch, TaskRefused
-from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.engines.swarm.data_agents import DataAgents
-from minicluster_hub.engines.swarm.docker import (
-    Docker,
-    DockerAway,
-    DockerConflict,
-    DockerError,
-    DockerRefused,
-)
-from minicluster_hub.engines.swarm.engine_config import SwarmEngineConfig
+from traitlets import Bool, Float, Integer, List, Unicode
+
+from minicluster_hub.engines.base import Engine, ImageUnknown, TaskLaunch, TaskRefused
+from minicluster_hub.engines.capabilities import TaskImages
+from minicluster_hub.engines.swarm.data_agents import SwarmDataAgents
+from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerRefused
 from minicluster_hub.engines.swarm.last_words import LastWords
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.server_gpus import Key, ServerGpus
-from minicluster_hub.engines.swarm.spec import secret_spec, service_spec
-from minicluster_hub.engines.swarm.view import SwarmTask, slot_kinds
-from minicluster_hub.jobs.records import LighthouseView, NodeView, ServerRecord, TaskView
+from minicluster_hub.engines.swarm.server_gpus import SwarmGpuHolds
+from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
+from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
+from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
+from minicluster_hub.jobs.records import NodeView, TaskView
 
-_LOOKS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
-"""A new service's task is listed within a look or two; one not there after both of these never came."""
-_AWAY_PAUSE_S = 2.0
-_Made = TypeVar("_Made")
+_POLLS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
+"""A new service's task is listed after a poll or two. One not listed after both of these was never made."""
+DEDICATED = "it is a manager, which runs the cluster's own services only"
 
 
-class SwarmEngine(SwarmEngineConfig):
+class SwarmEngine(Engine):
     """The nodes of a Swarm. Runs on a manager, with its Docker socket."""
+
+    image = Unicode(help="Image of tasks, with its digest: REGISTRY/NAME@sha256:...").tag(config=True)
+    images = List(Unicode(), help="Further images that a job may ask for with --image.").tag(config=True)
+    shm_bytes = Integer(
+        2 * 1024**3,
+        help="Size of a task's /dev/shm in bytes; memory is taken only when it is used.",
+    ).tag(config=True)
+    host_network = Bool(
+        False, help="Tasks use their node's network: a little faster, and no wall between two users' jobs."
+    ).tag(config=True)
+    verify_gpus = Bool(
+        True, help="End a task that does not see the GPUs that Swarm gave it; off for pretended GPUs."
+    ).tag(config=True)
+    stop_grace_s = Float(
+        1.0, help="Seconds that an agent gets to end its ranks before its container is killed."
+    ).tag(config=True)
+    settle_s = Float(
+        6.0,
+        help="Seconds for which a job that lost a node gets no other one in its place. Until the engines "
+        "know of the loss, whoever joins the job's network waits 30 s for the lost node.",
+    ).tag(config=True)
+    pids = Integer(PIDS, help="The most processes and threads that a task may have at once.").tag(config=True)
+    memory_per_slot_bytes = Integer(
+        0,
+        help="The most memory that a task may take for each of its slots, in bytes; 0: the slot's share of "
+        "its node's memory, without the reserve.",
+    ).tag(config=True)
+    reserve_memory_bytes = Integer(
+        NodeReserve().memory_bytes,
+        help="Memory of each node that jobs leave to the platform, in bytes; at most a quarter of the node.",
+    ).tag(config=True)
+    reserve_cpus = Float(
+        NodeReserve().cpus, help="CPU cores of each node that jobs leave to the platform; at most a quarter."
+    ).tag(config=True)
+    dedicated_managers = Bool(
+        False, help="Managers run the cluster's own services only: no jobs, no notebook servers."
+    ).tag(config=True)
+    service_ca_file = Unicode(
+        help="The authority by which agents know the job service, as PEM; empty where they speak plain HTTP."
+    ).tag(config=True)
+    data_cache_bytes = Integer(
+        0, min=0, help="Most bytes of data sets that are kept on each node; 0: as much as its disk takes."
+    ).tag(config=True)
+    watch_gpus = Bool(
+        False, help="Ask each node's driver whether GPUs are used: for notebook servers that have some."
+    ).tag(config=True)
+    docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._docker = Docker.connect(self.docker_url or None)
-        self._view = Reflector(self._docker, role="task", log=self.log)  # pyright: ignore[reportArgumentType]
-        self._networks = GangNetworks(self._docker, self.log)  # pyright: ignore[reportArgumentType]
-        self._words = LastWords(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
-        self._lighthouses = SwarmLighthouses(self._docker, self._networks)
-        self._server_gpus = ServerGpus(self._docker, self._is_up)
-        self._data_agents = DataAgents(self._docker, self.log, self._changed)  # pyright: ignore[reportArgumentType]
+        self._log = log = cast(logging.Logger, self.log)
+        self._docker = docker = Docker.connect(self.docker_url or None)
+        self._view = view = Reflector(docker, role="task", log=log)
+        self._networks = GangNetworks(docker, log)
+        self._words = LastWords(docker, log, self._changed)
+        own_images = tuple(dict.fromkeys(image for image in (self.image, *self.images) if image))
+
+        def settings() -> TaskSettings:
+            return self.task_settings
+
+        self._lighthouses = self.lighthouses = SwarmLighthouses(docker, self._networks, view, settings, log)
+        self._gpu_holds = self.gpu_holds = SwarmGpuHolds(docker, view, settings)
+        self._data_agents = self.data_agents = SwarmDataAgents(docker, view, settings, log, self._changed)
+        self.task_images = SwarmImages(docker, view, own_images)
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
         self._made: dict[int, tuple[int, float]] = {}
-        """At which look and when each task's service was made."""
+        """After how many polls, and when, each task's service was made."""
         self._ended: set[int] = set()
 
     async def open(self) -> None:
@@ -64,38 +115,38 @@ class SwarmEngine(SwarmEngineConfig):
             if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
                 await self._docker.remove("remove_secret", secret["Spec"]["Name"])
         await self._lighthouses.open()
-        await self._server_gpus.open()
+        await self._gpu_holds.open()
         await self._data_agents.open()
         await self._networks.find_unused()
 
     async def start(self, launch: TaskLaunch) -> None:
         if launch.task_id in self._gangs:
             return
-        node = next((node for node in self._view.nodes if node.name == launch.node), None)
+        node = self._view.node_named(launch.node)
         if node is None:
             raise TaskRefused(f"there is no node {launch.node} in the Swarm any more")
         kinds = slot_kinds(self._view.nodes)[node.name]
         self._networks.hold(launch.gang_id, launch.task_id)
         try:
-            secret_id = await self._patiently(lambda: self._make_around(launch))
-            spec = service_spec(launch, node, kinds, secret_id, self.task_settings())
-            await self._patiently(lambda: self._make_service(spec))
+            secret_id = await self._docker.patiently(lambda: self._make_around(launch), self._log)
+            spec = service_spec(launch, node, kinds, secret_id, self.task_settings)
+            await self._docker.patiently(lambda: self._docker.create("create_service", **spec), self._log)
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
         finally:
             # From here on something may be there, which `end` removes.
             self._gangs[launch.task_id] = launch.gang_id
             self._note_made(launch.task_id)
-            self._view.nudge()
+            self._view.poll_soon()
 
     async def end(self, task_id: int) -> None:
         name = task_name(task_id)
         await self._docker.remove("remove_service", name)
-        self._view.nudge()
+        self._view.poll_soon()
         # Nobody asks for it any more; a frozen node would keep it for long.
         await self._docker.remove("remove_secret", name)
-        while self._remains(name):
-            await self._view.next_look()
+        while self._view.remains(name):
+            await self._view.next_poll()
         gang_id = self._gangs.get(task_id)
         if gang_id is not None:
             await self._networks.release(gang_id, task_id)
@@ -109,29 +160,6 @@ class SwarmEngine(SwarmEngineConfig):
             known.pop(task_id, None)
         self._ended.discard(task_id)
         self._words.forget(task_name(task_id))
-
-    async def start_lighthouse(self, gang_id: int) -> None:
-        await self._patiently(
-            lambda: self._lighthouses.start(gang_id, self._view.nodes, self.task_settings())
-        )
-
-    async def end_lighthouse(self, gang_id: int) -> None:
-        await self._lighthouses.end(gang_id)
-
-    def lighthouses(self) -> Mapping[int, LighthouseView]:
-        return self._lighthouses.all()
-
-    async def hold_gpus(self, server: ServerRecord) -> tuple[str, ...]:
-        node = next((node for node in self._view.nodes if node.name == server.node), None)
-        if node is None:
-            raise GpusRefused(f"there is no node {server.node} in the Swarm any more")
-        return await self._server_gpus.hold(server, node, self.task_settings())
-
-    async def release_gpus(self, owner: str, name: str) -> None:
-        await self._server_gpus.release(owner, name)
-
-    def held_gpus(self) -> Mapping[Key, tuple[str, ...]]:
-        return self._server_gpus.all()
 
     def nodes(self) -> tuple[NodeView, ...]:
         ready, kinds = self._view.ready, slot_kinds(self._view.nodes)
@@ -148,33 +176,33 @@ class SwarmEngine(SwarmEngineConfig):
             for one in self._view.nodes
         )
 
-    def own_images(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(image for image in (self.image, *self.images) if image))
-
-    def images_there(self) -> Mapping[str, Collection[str]]:
-        names = {node.id: node.name for node in self._view.nodes}
-        found: dict[str, set[str]] = {}
-        for image, node_id in self._view.images:
-            if node_id in names:
-                found.setdefault(image, set()).add(names[node_id])
-        return found
-
-    def keep_data(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
-        self._data_agents.tend(self._view.nodes, service_url, tokens, self.task_settings())
-
-    async def image_digest(self, reference: str) -> str:
-        try:
-            found = await self._docker.call("inspect_distribution", reference)
-        except DockerError as error:
-            raise ImageUnknown(str(error)) from error
-        return str(found["Descriptor"]["digest"])
-
     async def close(self) -> None:
         await self._data_agents.close()
         await self._words.close()
         await self._networks.close()
         await self._view.close()
         self._docker.close()
+
+    def closed(self, node: SwarmNode) -> str:
+        """Return why a node takes no jobs and no notebook servers, "" if it does."""
+        return DEDICATED if self.dedicated_managers and node.manager else ""
+
+    @cached_property
+    def task_settings(self) -> TaskSettings:
+        """What all tasks have in common."""
+        return TaskSettings(
+            image=self.image,
+            shm_bytes=self.shm_bytes,
+            host_network=self.host_network,
+            verify_gpus=self.verify_gpus,
+            stop_grace_s=self.stop_grace_s,
+            pids=self.pids,
+            memory_per_slot_bytes=self.memory_per_slot_bytes,
+            reserve=NodeReserve(self.reserve_memory_bytes, self.reserve_cpus),
+            service_ca=Path(self.service_ca_file).read_text() if self.service_ca_file else "",
+            data_cache_bytes=self.data_cache_bytes,
+            watch_gpus=self.watch_gpus,
+        )
 
     # --- what is seen -------------------------------------------------------------------------
 
@@ -184,7 +212,7 @@ class SwarmEngine(SwarmEngineConfig):
     def _seen(self) -> None:
         """Learn of tasks that an earlier service made; wake the reconciler."""
         for task in self._view.tasks.values():
-            if self._on_a_node(task):
+            if self._view.is_there(task):
                 self._know(task.labels)
         self._networks.sweep_soon()
         self._changed()
@@ -195,18 +223,6 @@ class SwarmEngine(SwarmEngineConfig):
             self._gangs[task_id] = gang_id
             self._note_made(task_id)
             self._networks.hold(gang_id, task_id)
-
-    def _on_a_node(self, task: SwarmTask) -> bool:
-        """Tell whether a task is there. The Swarm lists a removed one until its node, if down, is back."""
-        return task.desired != "remove" or self._is_up(task.node_id)
-
-    def _is_up(self, node_id: str) -> bool:
-        node = self._view.node(node_id)
-        return node is not None and node.up
-
-    def _remains(self, name: str) -> bool:
-        task = self._view.tasks.get(name)
-        return task is not None and self._on_a_node(task)
 
     def _task_view(self, task_id: int) -> TaskView:
         if task_id in self._ended:
@@ -226,34 +242,21 @@ class SwarmEngine(SwarmEngineConfig):
             alive=task.running,
             exit_code=task.exit_code,
             detail=words,
-            node_lost=task.given_up or not self._is_up(task.node_id),
+            node_lost=task.given_up or not self._view.is_up(task.node_id),
         )
 
     def _note_made(self, task_id: int) -> None:
         loop = asyncio.get_running_loop()
-        self._made[task_id] = self._view.looks, loop.time()
+        self._made[task_id] = self._view.polls, loop.time()
         loop.call_later(_APPEARS_WITHIN_S, self._changed)
 
     def _is_awaited(self, task_id: int) -> bool:
         """Tell whether a task that is not listed may still appear: its service is new."""
-        look, at = self._made[task_id]
+        polls, at = self._made[task_id]
         new = asyncio.get_running_loop().time() - at < _APPEARS_WITHIN_S
-        return new or self._view.looks <= look + _LOOKS_TO_APPEAR
+        return new or self._view.polls <= polls + _POLLS_TO_APPEAR
 
     # --- making -------------------------------------------------------------------------------
-
-    async def _patiently(self, make: Callable[[], Awaitable[_Made]]) -> _Made:
-        """Make something, however long Docker is away: nothing can be ended without it either."""
-        while True:
-            try:
-                return await make()
-            except DockerAway as error:
-                self.log.warning("a task's start waits for Docker: %s", error)
-                await asyncio.sleep(_AWAY_PAUSE_S)
-
-    async def _make_service(self, spec: dict[str, Any]) -> None:
-        with suppress(DockerConflict):  # The name holds our id: it is this task's service.
-            await self._docker.call("create_service", **spec)
 
     async def _make_around(self, launch: TaskLaunch) -> str:
         """Make what a task's service stands on, in one round trip; return the secret's id."""
@@ -273,3 +276,30 @@ class SwarmEngine(SwarmEngineConfig):
             await self._docker.remove("remove_secret", spec["name"])
             made = await self._docker.call("create_secret", **spec)
         return str(made["ID"])
+
+
+class SwarmImages(TaskImages):
+    """The images that tasks run in. own: the references that the options offer, the default one first."""
+
+    def __init__(self, docker: Docker, view: Reflector, own: tuple[str, ...]) -> None:
+        self._docker = docker
+        self._view = view
+        self._own = own
+
+    def own(self) -> tuple[str, ...]:
+        return self._own
+
+    def on_nodes(self) -> Mapping[str, Collection[str]]:
+        names = {node.id: node.name for node in self._view.nodes}
+        found: dict[str, set[str]] = {}
+        for image, node_id in self._view.images:
+            if node_id in names:
+                found.setdefault(image, set()).add(names[node_id])
+        return found
+
+    async def digest(self, reference: str) -> str:
+        try:
+            found = await self._docker.call("inspect_distribution", reference)
+        except DockerError as error:
+            raise ImageUnknown(str(error)) from error
+        return str(found["Descriptor"]["digest"])

@@ -7,11 +7,11 @@ import logging
 import re
 from collections.abc import Callable
 
-from minicluster_hub.engines.swarm.docker import Docker, DockerError
+from minicluster_hub.engines.base import readable
+from minicluster_hub.engines.swarm.docker import Docker
 from minicluster_hub.engines.swarm.view import SwarmTask
 
 _LINES, _LONGEST = 40, 4000
-_PATIENCE_S = 3.0
 _STUCK_AFTER_S = 20.0
 
 _MEANINGS: tuple[tuple[str, str], ...] = (
@@ -31,12 +31,12 @@ def in_words(task: SwarmTask) -> str:
     """Return Docker's reason why a task did not run, with what it means where that is known."""
     if task.given_up and not task.error:
         return "its node went away while it started"
-    told = task.error or f"Docker says no more than {task.state!r}"
+    reason = task.error or f"Docker says no more than {task.state!r}"
     for pattern, meaning in _MEANINGS:
-        if re.search(pattern, told, re.IGNORECASE):
+        if re.search(pattern, reason, re.IGNORECASE):
             words = meaning.format(image=task.image or "of the task")
-            return f"{words} ({told}). An admin's `doctor` looks for the cause."
-    return told
+            return f"{words} ({reason}). An admin's `doctor` looks for the cause."
+    return reason
 
 
 class LastWords:
@@ -82,18 +82,8 @@ class LastWords:
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
 
     async def _fetch(self, task: SwarmTask) -> None:
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                text = await self._docker.logs(task.service_name, _LINES)
-        except (DockerError, TimeoutError) as error:
-            self._log.info("the log of %s cannot be had: %s", task.service_name, error)
-            text = ""
+        text = await self._docker.logs(task.service_name, _LINES, self._log)
         lines = [task.error, readable(text)[-_LONGEST:]]
         self._words[task.service_name] = "\n".join(line for line in lines if line)
         self._fetching.pop(task.service_name, None)
         self._on_change()
-
-
-def readable(text: str) -> str:
-    """Return the text without control characters."""
-    return re.sub(r"[^\x09\x0a\x20-\x7e\u00a0-\uffff]", "", text).strip()

@@ -72,7 +72,7 @@ def server_name(owner: str, server: str) -> str:
 def safe(name: str) -> str:
     """Turn any name into one that Docker and DNS take; different names stay different.
 
-    At most 40 characters. A name that looks like one made here is never taken as it is: its bearer
+    At most 40 characters. A name that looks like a result of this function is changed, too: else its user
     would have another user's home.
     """
     if _SAFE.fullmatch(name) and "--" not in name and not _MADE.search(name):

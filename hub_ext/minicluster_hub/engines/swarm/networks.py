@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Any
 
-from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerMissing
+from minicluster_hub.engines.swarm.docker import Docker, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import GANG_LABEL, gang_network, label_filter
 from minicluster_hub.engines.swarm.spec import network_spec
 
@@ -33,9 +32,8 @@ class GangNetworks:
         self._users.setdefault(gang_id, set()).add(task_id)
 
     async def make(self, gang_id: int) -> None:
-        """Make a gang's network unless it is there: its name holds our id."""
-        with suppress(DockerConflict):
-            await self._docker.call("create_network", **network_spec(gang_id))
+        """Make a gang's network unless it is there."""
+        await self._docker.create("create_network", **network_spec(gang_id))
 
     async def release(self, gang_id: int, task_id: int) -> None:
         """Remove the gang's network if this was its last task."""

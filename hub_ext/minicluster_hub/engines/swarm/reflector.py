@@ -1,7 +1,7 @@
-"""The view of a Swarm's tasks and nodes: one call for all tasks a tick, whatever their number.
+"""The view of a Swarm's tasks and nodes: one call for all tasks at each poll, whatever their number.
 
-Docker tells no event about tasks, so they are looked at: quickly while one is on its way up or
-down, calmly while all run, and hardly ever while there is none. Nodes tell theirs by events.
+Docker sends no events about tasks, so they are polled: often while one is on its way up or down, seldom while
+all run, and hardly ever while there is none. For nodes there are events.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from minicluster_hub.engines.swarm.docker import Docker, DockerError, Watch
+from minicluster_hub.engines.swarm.docker import Docker, DockerError, EventWatch
 from minicluster_hub.engines.swarm.names import CLUSTER_FILTER
 from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask, images_of, nodes_of, relayed, tasks_of
 
 QUICK_S, CALM_S, IDLE_S = 0.15, 2.0, 15.0
 _QUICK_FOR_S = 5.0
 _NODES_EVERY_S = 10.0
-"""Nodes are looked at again after that long, should an event have been missed."""
+"""Nodes are polled at least that often, should an event have been missed."""
 
 
 class Reflector:
@@ -30,28 +30,28 @@ class Reflector:
         self.nodes: tuple[SwarmNode, ...] = ()
         self.images: frozenset[tuple[str, str]] = frozenset()
         """Pairs of an image's reference and the id of a node that has it."""
-        self.looks = 0
-        """Counts the looks that were taken; the one under way may show less than what is there now."""
+        self.polls = 0
+        """Counts the polls that are over. One under way may show less than what is there now."""
         self.on_change: Callable[[], None] = lambda: None
         self._relayed: frozenset[str] | None = None
         self._docker = docker
         self._role = role
         self._log = log or logging.getLogger(__name__)
-        self._nudged = asyncio.Event()
-        self._looked = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._polled = asyncio.Event()
         self._quick_until = 0.0
-        self._look_at_nodes = True
+        self._poll_nodes = True
         self._nodes_seen = 0.0
         self._loop: asyncio.Task[None] | None = None
-        self._watch: Watch | None = None
+        self._watch: EventWatch | None = None
 
     async def open(self) -> None:
-        """Take the first look, then keep looking. Raises DockerError when there is no Swarm; then again."""
+        """Poll once, then keep polling. Raises DockerError when there is no Swarm; it may be called again."""
         if self._loop is not None:
             return
         self._watch = self._docker.watch("node", self._node_event)
         try:
-            await self._look()
+            await self._poll()
         except BaseException:
             self._watch.close()
             raise
@@ -65,44 +65,60 @@ class Reflector:
             with suppress(asyncio.CancelledError):
                 await self._loop
 
-    def nudge(self) -> None:
-        """Look now, and quickly for a while: something was created or removed."""
+    def poll_soon(self) -> None:
+        """Poll now, and often for a while: something was created or removed."""
         self._quick_until = asyncio.get_running_loop().time() + _QUICK_FOR_S
-        self._nudged.set()
+        self._woken.set()
 
-    async def next_look(self) -> None:
-        """Return when the next look is over, whatever it showed."""
-        await self._looked.wait()
+    async def next_poll(self) -> None:
+        """Return when the next poll is over, whatever it showed."""
+        await self._polled.wait()
 
     def node(self, node_id: str) -> SwarmNode | None:
         """Return the node of that id."""
         return next((node for node in self.nodes if node.id == node_id), None)
 
+    def node_named(self, name: str) -> SwarmNode | None:
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def is_up(self, node_id: str) -> bool:
+        """Tell whether that node is there and up."""
+        return any(node.up for node in self.nodes if node.id == node_id)
+
+    def remains(self, service_name: str) -> bool:
+        """Tell whether a removed service's task is still there."""
+        task = self.tasks.get(service_name)
+        return task is not None and self.is_there(task)
+
+    def is_there(self, task: SwarmTask) -> bool:
+        """Tell whether a task is on a node. Swarm lists a removed one until its node, if down, is back."""
+        return task.desired != "remove" or self.is_up(task.node_id)
+
     def ready(self, node: SwarmNode) -> bool:
         """Tell whether a node takes new tasks now: one that just joined first needs its relay for images."""
         return node.usable and (self._relayed is None or node.id in self._relayed)
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- polling ------------------------------------------------------------------------------
 
     def _node_event(self) -> None:
-        self._look_at_nodes = True
-        self._nudged.set()
+        self._poll_nodes = True
+        self._woken.set()
 
     async def _run(self) -> None:
         away = False
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s()):
-                    await self._nudged.wait()
-            # Not more often than this, however many are nudging.
+                    await self._woken.wait()
+            # Not more often than this, however often it is woken.
             await asyncio.sleep(QUICK_S / 3)
-            self._nudged.clear()
-            away = await self._try_to_look(away)
+            self._woken.clear()
+            away = await self._try_to_poll(away)
 
-    async def _try_to_look(self, away: bool) -> bool:
-        """Look; return whether the manager is away. Whatever goes wrong, the next look comes."""
+    async def _try_to_poll(self, away: bool) -> bool:
+        """Poll; return whether the manager is away. Whatever goes wrong, the next poll comes."""
         try:
-            await self._look()
+            await self._poll()
         except DockerError as error:
             if not away:
                 self._log.warning("the Swarm's manager cannot be asked, its last view stays: %s", error)
@@ -112,15 +128,15 @@ class Reflector:
             if away:
                 self._log.warning("the Swarm's manager answers again")
             return False
-        self._look_at_nodes = True
+        self._poll_nodes = True
         await asyncio.sleep(CALM_S)
         return True
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         now = asyncio.get_running_loop().time()
         tasks_call = self._docker.call("tasks", filters=CLUSTER_FILTER)
-        if self._look_at_nodes or not self.tasks or now - self._nodes_seen > _NODES_EVERY_S:
-            self._look_at_nodes, self._nodes_seen = False, now
+        if self._poll_nodes or not self.tasks or now - self._nodes_seen > _NODES_EVERY_S:
+            self._poll_nodes, self._nodes_seen = False, now
             raw_tasks, raw_nodes = await asyncio.gather(tasks_call, self._docker.call("nodes"))
             nodes = nodes_of(raw_nodes)
         else:
@@ -131,11 +147,11 @@ class Reflector:
     def _show(
         self, tasks: Mapping[str, SwarmTask], nodes: tuple[SwarmNode, ...], relays: frozenset[str] | None
     ) -> None:
-        self.looks += 1
+        self.polls += 1
         changed = (tasks, nodes, relays) != (self.tasks, self.nodes, self._relayed)
         self.tasks, self.nodes, self._relayed = tasks, nodes, relays
-        self._looked.set()
-        self._looked = asyncio.Event()
+        self._polled.set()
+        self._polled = asyncio.Event()
         if changed:
             self.on_change()
 
@@ -147,7 +163,4 @@ class Reflector:
 
     def _moves(self, task: SwarmTask) -> bool:
         """Tell whether a task is on its way up or down. On a node that is down, nothing moves."""
-        if task.desired != "remove":
-            return task.starting
-        node = self.node(task.node_id)
-        return node is not None and node.up
+        return self.is_up(task.node_id) if task.desired == "remove" else task.starting

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from minicluster_hub.engines.base import GpusRefused
-from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerRefused
+from minicluster_hub.engines.capabilities import GpuHolds
+from minicluster_hub.engines.swarm import services
+from minicluster_hub.engines.swarm.docker import Docker, DockerRefused
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
     OWNER_LABEL,
@@ -23,7 +24,8 @@ from minicluster_hub.engines.swarm.names import (
     labels,
     server_name,
 )
-from minicluster_hub.engines.swarm.spec import HOST_NETWORK, TaskSettings
+from minicluster_hub.engines.swarm.reflector import Reflector
+from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
 
@@ -31,7 +33,6 @@ ROLE = "gpus"
 Key = tuple[str, str]
 """Whose server, and which."""
 _LOOK_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
-_S = 1_000_000_000
 _MEMORY_BYTES = 64 << 20
 
 
@@ -45,12 +46,13 @@ class Holder:
     waits: str
 
 
-class ServerGpus:
+class SwarmGpuHolds(GpuHolds):
     """What holds GPUs is found again by its labels."""
 
-    def __init__(self, docker: Docker, node_up: Callable[[str], bool]) -> None:
+    def __init__(self, docker: Docker, view: Reflector, settings: Callable[[], TaskSettings]) -> None:
         self._docker = docker
-        self._node_up = node_up
+        self._view = view
+        self._settings = settings
         self._held: dict[Key, tuple[str, ...]] = {}
 
     async def open(self) -> None:
@@ -62,20 +64,21 @@ class ServerGpus:
     def all(self) -> Mapping[Key, tuple[str, ...]]:
         return self._held
 
-    async def hold(self, server: ServerRecord, node: SwarmNode, settings: TaskSettings) -> tuple[str, ...]:
-        """Return the ids of the GPUs, once Swarm has assigned them. Raises GpusRefused."""
+    async def hold(self, server: ServerRecord) -> tuple[str, ...]:
+        """Return the ids once Swarm has assigned them."""
+        node = self._view.node_named(server.node)
+        if node is None:
+            raise GpusRefused(f"there is no node {server.node} in the Swarm any more")
         key = server.owner, server.name
         if key not in self._held:
             try:
-                with suppress(DockerConflict):  # The name is this server's.
-                    await self._docker.call("create_service", **holder_spec(server, node, settings))
+                await self._docker.create("create_service", **holder_spec(server, node, self._settings()))
                 self._held[key] = await self._assigned(key, node.name)
             except DockerRefused as error:
                 raise GpusRefused(f"Docker refused to hold GPUs on {node.name}: {error.message}") from error
         return self._held[key]
 
     async def release(self, owner: str, name: str) -> None:
-        """Give the GPUs back. Returns when Swarm may give them to others; unknown ones are back already."""
         await self._docker.remove("remove_service", holder_name(owner, name))
         while True:
             if not await self._remains((owner, name)):
@@ -98,7 +101,7 @@ class ServerGpus:
 
     async def _remains(self, key: Key) -> bool:
         """Tell whether something of it is there. On a node that is down it is listed until that is back."""
-        return any(one.key == key and self._node_up(one.node_id) for one in await self._holders())
+        return any(one.key == key and self._view.is_up(one.node_id) for one in await self._holders())
 
     async def _holders(self) -> list[Holder]:
         return [holder_of(one) for one in await self._docker.call("tasks", filters=label_filter(ROLE))]
@@ -125,31 +128,21 @@ def holder_of(raw: Mapping[str, Any]) -> Holder:
 def holder_spec(server: ServerRecord, node: SwarmNode, settings: TaskSettings) -> dict[str, Any]:
     """Return the arguments of create_service: pure. Its image is one that each node has."""
     name = holder_name(server.owner, server.name)
-    marks = labels(ROLE, name=name, owner=server.owner, server=server.name)
-    gpus = {"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": len(server.slots)}}
-    return {
-        "name": name,
-        "labels": marks,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": {
-                "Image": settings.image,
-                "Command": ["sleep", "infinity"],
-                "User": settings.user,
-                "Labels": marks,
-                "Init": True,
-                "StopGracePeriod": _S,
-                "CapabilityDrop": ["ALL"],
-                "Privileges": {"NoNewPrivileges": True},
-            },
-            "Resources": {
-                "Limits": {"MemoryBytes": _MEMORY_BYTES},
-                "Reservations": {"GenericResources": [gpus]},
-            },
-            "RestartPolicy": {"Condition": "none"},
-            "Placement": {"Constraints": [f"node.id=={node.id}"]},
-            "Networks": [{"Target": HOST_NETWORK}],
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m"}},
-        },
+    container = {
+        "Image": settings.image,
+        "Command": ["sleep", "infinity"],
+        "User": settings.user,
+        "StopGracePeriod": services.SECOND_NS,
     }
+    spec = services.one_task_service(
+        name,
+        container,
+        constraint=f"node.id=={node.id}",
+        network=services.HOST_NETWORK,
+        log={"max-size": "1m"},
+        resources={
+            "Limits": {"MemoryBytes": _MEMORY_BYTES},
+            "Reservations": {"GenericResources": services.reserved_gpus(len(server.slots))},
+        },
+    )
+    return services.labelled(spec, labels(ROLE, name=name, owner=server.owner, server=server.name))

@@ -6,23 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minicluster_hub.engines.base import TaskLaunch
+from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.names import DATA_ROLE, DATA_VOLUME, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
-    Reserve,
+    NodeReserve,
     limits,
     shm_bytes,
     tenants_cpus,
     tenants_memory_bytes,
 )
-from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
+from minicluster_hub.engines.swarm.view import SwarmNode
 
 AGENT_COMMAND = ["python", "-P", "-m", "minicluster.runtime.agent"]
 TOKEN_FILE = "task-token"  # noqa: S105 - a file's name
 SCRATCH = "/tmp/minicluster"  # noqa: S108 - in the task's own container
 DATA_LINKS, DATA_CACHE = "/data", "/cluster-data"
-HOST_NETWORK = "host"
-_S = 1_000_000_000
 _USER_ID = "1000"
 
 
@@ -47,7 +46,7 @@ class TaskSettings:
     stop_grace_s: float = 1.0
     pids: int = PIDS
     memory_per_slot_bytes: int = 0
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: NodeReserve = field(default_factory=NodeReserve)
     service_ca: str = ""
     data_cache_bytes: int = 0
     watch_gpus: bool = False
@@ -79,27 +78,21 @@ def service_spec(
 
     slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
     """
-    marks = task_labels(launch)
-    network = HOST_NETWORK if settings.host_network else gang_network(launch.gang_id)
-    return {
-        "name": task_name(launch.task_id),
-        "labels": marks,
-        "mode": {"Replicated": {"Replicas": 1}},
-        "endpoint_spec": {"Mode": "dnsrr"},
-        "task_template": {
-            "ContainerSpec": _container(launch, node, slot_kinds, secret_id, marks, settings),
-            "Resources": _resources(launch, node, slot_kinds, settings),
-            "RestartPolicy": {"Condition": "none"},
-            "Placement": {"Constraints": [f"node.id=={node.id}"]},
-            "Networks": [{"Target": network}],
-            # Docker's own driver keeps at most this much of what an agent prints.
-            "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m", "max-file": "2"}},
-        },
-    }
-
-
-def task_labels(launch: TaskLaunch) -> dict[str, str]:
-    return labels(
+    environment = _environment(launch, node, slot_kinds, settings)
+    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
+    cpus, gpus = tenants_cpus(node, settings.reserve), _gpus(launch, slot_kinds)
+    resources: dict[str, Any] = {"Limits": limits(memory_bytes, cpus, settings.pids)}
+    if gpus:
+        resources["Reservations"] = {"GenericResources": services.reserved_gpus(gpus)}
+    spec = services.one_task_service(
+        task_name(launch.task_id),
+        _container(launch, environment, secret_id, memory_bytes, settings),
+        constraint=f"node.id=={node.id}",
+        network=services.HOST_NETWORK if settings.host_network else {"Target": gang_network(launch.gang_id)},
+        log={"max-size": "1m", "max-file": "2"},
+        resources=resources,
+    )
+    marks = labels(
         "task",
         name=task_name(launch.task_id),
         owner=launch.owner,
@@ -109,19 +102,7 @@ def task_labels(launch: TaskLaunch) -> dict[str, str]:
         task=launch.task_id,
         epoch=launch.epoch,
     )
-
-
-def _resources(
-    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], settings: TaskSettings
-) -> dict[str, Any]:
-    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
-    found: dict[str, Any] = {
-        "Limits": limits(memory_bytes, tenants_cpus(node, settings.reserve), settings.pids)
-    }
-    if gpus := _gpus(launch, slot_kinds):
-        generic = [{"DiscreteResourceSpec": {"Kind": GPU_KIND, "Value": gpus}}]
-        found["Reservations"] = {"GenericResources": generic}
-    return found
+    return services.labelled(spec, marks)
 
 
 def task_memory_bytes(
@@ -136,27 +117,21 @@ def task_memory_bytes(
 
 def _container(
     launch: TaskLaunch,
-    node: SwarmNode,
-    slot_kinds: tuple[str, ...],
+    environment: dict[str, str],
     secret_id: str,
-    marks: dict[str, str],
+    memory_bytes: int,
     settings: TaskSettings,
 ) -> dict[str, Any]:
-    environment = _environment(launch, node, slot_kinds, settings)
+    token = services.secret_file(task_name(launch.task_id), TOKEN_FILE, settings.user)
     asked_bytes = launch.shm_bytes or settings.shm_bytes
-    memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
     container: dict[str, Any] = {
         "Image": launch.image or settings.image,
         "Command": AGENT_COMMAND,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "User": settings.user,
-        "Labels": marks,
-        "Init": True,
-        "StopGracePeriod": int(settings.stop_grace_s * _S),
-        "CapabilityDrop": ["ALL"],
-        "Privileges": {"NoNewPrivileges": True},
-        "Mounts": [_shared_memory(shm_bytes(asked_bytes, memory_bytes)), *_data()],
-        "Secrets": [_token(launch, secret_id, settings.user)],
+        "StopGracePeriod": int(settings.stop_grace_s * services.SECOND_NS),
+        "Mounts": [services.shared_memory(shm_bytes(asked_bytes, memory_bytes)), *_data()],
+        "Secrets": [{**token, "SecretID": secret_id}],
     }
     if not settings.host_network:
         container["Hostname"] = host_name(launch.task_id)
@@ -203,12 +178,6 @@ def service_ca(settings: TaskSettings) -> dict[str, str]:
     return {"MINICLUSTER_SERVICE_CA": settings.service_ca} if settings.service_ca else {}
 
 
-def _shared_memory(size_bytes: int) -> dict[str, Any]:
-    """Docker's own /dev/shm has 64 MB, which a DataLoader's processes fill at once."""
-    options = {"SizeBytes": size_bytes, "Mode": 0o1777}
-    return {"Type": "tmpfs", "Target": "/dev/shm", "TmpfsOptions": options}  # noqa: S108
-
-
 def _data() -> list[dict[str, Any]]:
     """The node's cache of data sets, which a task only reads, and a folder for links into it."""
     volume = {"NoCopy": True, "Labels": labels(DATA_ROLE)}
@@ -218,8 +187,3 @@ def _data() -> list[dict[str, Any]]:
         {**cache, "VolumeOptions": volume},
         {"Type": "tmpfs", "Target": DATA_LINKS, "TmpfsOptions": links},
     ]
-
-
-def _token(launch: TaskLaunch, secret_id: str, user: str) -> dict[str, Any]:
-    file = {"Name": TOKEN_FILE, "UID": user, "GID": user, "Mode": 0o400}
-    return {"SecretID": secret_id, "SecretName": task_name(launch.task_id), "File": file}

@@ -18,19 +18,19 @@ _S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
+class NodeReserve:
     """What tenants leave free on each node: bytes of memory, and CPU cores."""
 
     memory_bytes: int = 2 << 30
     cpus: float = 0.5
 
 
-def tenants_memory_bytes(node: SwarmNode, reserve: Reserve) -> int:
+def tenants_memory_bytes(node: SwarmNode, reserve: NodeReserve) -> int:
     """Return how much memory the tenants of a node may have together; 0: the node does not tell."""
     return node.memory_bytes - min(reserve.memory_bytes, node.memory_bytes // _MOST_RESERVED)
 
 
-def tenants_cpus(node: SwarmNode, reserve: Reserve) -> float:
+def tenants_cpus(node: SwarmNode, reserve: NodeReserve) -> float:
     """Return how many cores the tenants of a node may have together; 0.0: the node does not tell."""
     return node.cpus - min(reserve.cpus, node.cpus / _MOST_RESERVED)
 
@@ -44,6 +44,6 @@ def limits(memory_bytes: int, cpus: float, pids: int) -> dict[str, Any]:
 def shm_bytes(asked_bytes: int, memory_bytes: int) -> int:
     """Return the size of /dev/shm: at most half of the container's memory, which it is part of.
 
-    What lies there has no process that the kernel could end to have it back.
+    The kernel cannot free it by ending a process.
     """
     return min(asked_bytes, memory_bytes // 2) if memory_bytes else asked_bytes

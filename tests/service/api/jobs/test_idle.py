@@ -8,6 +8,7 @@ import pytest
 
 from minicluster.wire import ServerPlace
 from minicluster_hub.engines.base import GpusRefused
+from minicluster_hub.engines.capabilities import GpuHolds
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.idle_watch import IdleWatch
@@ -17,12 +18,12 @@ LIMITS = IdleLimits(warn_s=900.0, reclaim_s=3600.0, held_bytes=1000)
 WARNED, OVERDUE = 901.0, 4000.0
 
 
-class Gpus:
+class Gpus(GpuHolds):
     """What the engine holds for servers, and what was done to it; a stand-in for Swarm's services."""
 
     def __init__(self, engine):
         self.held, self.released, self.refusal = {}, [], None
-        engine.hold_gpus, engine.release_gpus, engine.held_gpus = self.hold, self.release, self.all
+        engine.gpu_holds = self
 
     async def hold(self, server):
         if self.refusal:

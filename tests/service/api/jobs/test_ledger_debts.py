@@ -1,8 +1,9 @@
-"""The spawner's debts to a real ledger that is away: what is freed late is never a newer server."""
+"""Places that the spawner frees later, since the ledger is away: never that of a newer server."""
 
 import asyncio
 import logging
 from contextlib import suppress
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -11,12 +12,13 @@ from minicluster.wire import PlaceServer
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.web.errors import ApiError
-from minicluster_spawner.ledger import Ledger
+from minicluster_spawner.ledger import LedgerClient
 
 from ....patience import eventually
 from ..client import PREFIX
 
 GPU = PlaceServer(gpus=1)
+LOG = logging.getLogger(__name__)
 
 
 class Door:
@@ -57,14 +59,16 @@ async def lab(start_api):
         yield started
 
 
-async def test_a_debt_that_is_being_paid_takes_nothing_from_the_server_that_started_meanwhile(lab):
+async def test_a_place_that_is_freed_later_takes_nothing_from_the_server_that_started_meanwhile(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
-        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, debt_pause_s=0.0)
+        ledger = LedgerClient(
+            url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, retry_pause_s=0.0
+        )
         await ledger.place("ada", "", GPU)
         door.open = False
         await ledger.free("ada", "")
-        # The debt's own attempts are under way; the last one may sit in a pause when the ledger is back.
+        # The attempts to free it are under way; the last one may sit in a pause when the ledger is back.
         seen = door.refused
         await eventually(lambda: door.refused > seen + 3)
         starting = asyncio.create_task(ledger.place("ada", "", GPU))
@@ -89,11 +93,11 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
         await end(self, *args)
 
     monkeypatch.setattr(ServerPlaces, "end", late)
-    ledger = Ledger(
+    ledger = LedgerClient(
         lab.url,
         "spawner-token",
         logging.getLogger(__name__),
-        debt_pause_s=3600.0,
+        retry_pause_s=3600.0,
     )
     await ledger.place("ada", "", GPU)
     giving_back = asyncio.create_task(ledger.free("ada", ""))
@@ -109,7 +113,7 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
     await ledger.close()
 
 
-async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab, monkeypatch):
+async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab):
     """An engine holds them under the server's name: the next one waits until the release is over."""
     release, done = asyncio.Event(), []
 
@@ -121,10 +125,9 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab,
         done.append("held")
         return ("GPU-1",)
 
-    monkeypatch.setattr(lab.engine, "hold_gpus", hold)
-    monkeypatch.setattr(lab.engine, "release_gpus", slow)
+    lab.engine.gpu_holds = SimpleNamespace(hold=hold, release=slow)
     url, log = lab.url, logging.getLogger(__name__)
-    first, second = Ledger(url, "spawner-token", log), Ledger(url, "spawner-token", log)
+    first, second = LedgerClient(url, "spawner-token", log), LedgerClient(url, "spawner-token", log)
     await first.place("ada", "", GPU)
     freeing = asyncio.create_task(first.free("ada", ""))
     await eventually(lambda: lab.context.server_turns["ada", ""].locked())
@@ -137,10 +140,12 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab,
     await asyncio.gather(first.close(), second.close())
 
 
-async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
+async def test_a_place_is_freed_when_the_ledger_is_back(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
-        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        ledger = LedgerClient(
+            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, retry_pause_s=0.1
+        )
         await ledger.place("ada", "", GPU)
         await ledger.place("bob", "", GPU)
         door.open = False
@@ -151,7 +156,7 @@ async def test_a_debt_is_paid_when_the_ledger_is_back(lab):
         await ledger.close()
 
 
-async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab, monkeypatch):
+async def test_a_place_that_the_ledger_keeps_does_not_keep_others_from_being_freed(lab, monkeypatch):
     end = ServerPlaces.end
 
     async def ends(self, owner, *args):
@@ -160,11 +165,13 @@ async def test_a_debt_that_the_ledger_refuses_keeps_no_other_from_being_paid(lab
         await end(self, owner, *args)
 
     monkeypatch.setattr(ServerPlaces, "end", ends)
-    # The debts are in a set: of several that are refused, one would come before the other's.
+    # They are in a set: of several that are refused, one would come before the other's.
     names = [str(number) for number in range(4)]
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
-        ledger = Ledger(url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, debt_pause_s=0.1)
+        ledger = LedgerClient(
+            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, retry_pause_s=0.1
+        )
         for name in names:
             await ledger.place("ada", name, PlaceServer())
         await ledger.place("bob", "", PlaceServer())

@@ -1,0 +1,91 @@
+"""The engine `swarm` passes what every engine has to, on three Docker hosts without a job service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from docker.errors import NotFound
+
+from minicluster_hub.engines.swarm.engine import SwarmEngine
+from minicluster_hub.engines.swarm.names import CLUSTER_FILTER, TASK_LABEL, task_name
+
+from ...service.engines.conformance import EngineConformance, EngineHarness
+from ..machines import Lab, Node
+
+pytestmark = pytest.mark.apart("it makes machines of its own")
+
+_READ_ALL = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'"
+
+
+class SwarmHarness(EngineHarness):
+    def __init__(self, lab: Lab, image: str) -> None:
+        self._lab = lab
+        self._image = image
+        self._first = lab.nodes[0]
+        self.nodes = tuple(node.name for node in lab.nodes)
+        self.service_url = f"http://{lab.root_address}:1/"
+
+    def make(self) -> SwarmEngine:
+        url = f"unix://{self._first.socket}"
+        return SwarmEngine(docker_url=url, image=self._image, verify_gpus=False)
+
+    def agents(self, task_id: int) -> int:
+        return len(self._containers(task_id))
+
+    def kill_agent(self, task_id: int) -> None:
+        for node, container in self._containers(task_id):
+            with node.docker() as client:
+                client.kill(container)
+
+    def shown(self, task_id: int) -> str:
+        name = task_name(task_id)
+        found = [self._first.run(["docker", kind, "inspect", name]).stdout for kind in ("service", "secret")]
+        for node, container in self._containers(task_id):
+            found += [
+                node.run(["docker", "inspect", container]).stdout,
+                node.run(["docker", "exec", container, "sh", "-c", _READ_ALL]).stdout,
+            ]
+        return "\n".join(found)
+
+    def lose(self, node: str) -> None:
+        self._node(node).kill()
+
+    def bring_back(self, node: str) -> None:
+        self._node(node).power_on()
+
+    def leftovers(self) -> list[str]:
+        found: list[str] = []
+        with self._first.docker() as client:
+            for kind in ("services", "secrets", "networks"):
+                found += [f"{kind}: {one}" for one in getattr(client, kind)(filters=CLUSTER_FILTER)]
+        for node in self._running_nodes():
+            with node.docker() as client:
+                found += [str(one) for one in client.containers(all=True, filters=CLUSTER_FILTER)]
+        return found
+
+    def _node(self, name: str) -> Node:
+        return next(node for node in self._lab.nodes if node.name == name)
+
+    def _running_nodes(self) -> list[Node]:
+        return [node for node in self._lab.nodes if node.machine.is_on]
+
+    def _containers(self, task_id: int) -> list[tuple[Node, str]]:
+        """Return the running containers of a task, with their nodes."""
+        wanted = {"label": [f"{TASK_LABEL}={task_id}"]}
+        found: list[tuple[Node, str]] = []
+        for node in self._running_nodes():
+            with node.docker() as client, suppress(NotFound):
+                found += [(node, one["Id"]) for one in client.containers(filters=wanted)]
+        return found
+
+
+class TestSwarm(EngineConformance):
+    @pytest.fixture(scope="class")
+    def harness(self, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[SwarmHarness]:
+        say("three machines in a Swarm, for the engine alone")
+        notebook = images[1]
+        with Lab.fresh(gpus=1, images=[notebook]) as lab:
+            lab.form_swarm()
+            yield SwarmHarness(lab, lab.load(notebook))
