@@ -42,7 +42,7 @@ class ServiceLifecycle:
         )
 
     async def _open_to_all(self) -> None:
-        await self.context.status_cache.looked.wait()
+        await self.context.status_cache.observed.wait()
         self.leader_election.begin()
         await asyncio.get_running_loop().create_future()
 

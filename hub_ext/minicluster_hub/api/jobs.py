@@ -221,7 +221,7 @@ class WhyHandler(UserHandler):
             self.reply(JobWhy(job_id=job.id, state=job.state, sentence=_known(job), hint=_hint(job)))
 
     async def _look(self, job: Job) -> JobWhy:
-        stacks = await self.context.status_cache.look(job.id)
+        stacks = await self.context.status_cache.stacks(job.id)
         why = explain(stacks)
         return JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
 

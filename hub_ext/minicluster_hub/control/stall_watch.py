@@ -52,7 +52,7 @@ class StallWatch:
             look.add_done_callback(lambda _: self._looking.pop(job_id, None))
 
     async def _tell(self, job_id: int) -> None:
-        why = explain(await self._status_cache.look(job_id))
+        why = explain(await self._status_cache.stacks(job_id))
         if not self._status_cache.stack_dumps.is_quiet(job_id):
             return
         self._log.info("job %s makes no progress: %s", job_id, why.sentence)

@@ -56,7 +56,7 @@ class Notifier:
         self._subscriptions: dict[Hashable | None, set[Subscription]] = {}
         self._first: list[Callable[[Hashable], None]] = []
 
-    def tell_first(self, hear: Callable[[Hashable], None]) -> None:
+    def call_first(self, hear: Callable[[Hashable], None]) -> None:
         """Call this at each ring, before anybody wakes, for good."""
         self._first.append(hear)
 
