@@ -15,6 +15,7 @@ from jupyterhub.httpclient import JupyterHubHTTPClient
 
 from minicluster.wire import PolicyChoice
 from minicluster.wire.images import Publishing
+from minicluster_hub import service_lifecycle
 from minicluster_hub.control.executor import Executor
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.control.liveness import Liveness
@@ -22,7 +23,6 @@ from minicluster_hub.control.planner import Planner
 from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.reconciler import Reconciler
-from minicluster_hub.control.stall_watch import StallWatch
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.datasets.node_tracker import DataSetTracker
@@ -35,13 +35,12 @@ from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.listeners import Sockets
-from minicluster_hub.metrics import JobWatch, Metrics
+from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.what_if_worker import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.service_lifecycle import ServiceLifecycle
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
@@ -103,23 +102,19 @@ class Wiring:
     async def run(self, sockets: Sockets, stopped: asyncio.Event) -> None:
         """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
         context = self.context
-        watch = JobWatch(context.store, context.metrics, context.log)
-        stalls = StallWatch(context.store, context.status_cache, context.clock, context.log)
         stop = asyncio.ensure_future(stopped.wait())
         observed = asyncio.ensure_future(context.status_cache.observed.wait())
         standing_by = asyncio.ensure_future(self.leader_election.stands_by.wait())
-        acting = asyncio.ensure_future(ServiceLifecycle(context, self.leader_election).run())
-        watching = asyncio.ensure_future(watch.run(context.status_cache.changes))
-        stalling = asyncio.ensure_future(stalls.run())
+        acting = asyncio.ensure_future(service_lifecycle.run(context, self.leader_election))
         former = asyncio.ensure_future(self.former.run(self.servers.former, context.status_cache))
         try:
-            await _first(observed, standing_by, acting, watching, stop)
+            await _first(observed, standing_by, acting, stop)
             self.servers.listen(sockets.users, sockets.agents)
             context.log.info("the job service listens at %s%s", _address(sockets.users), context.prefix)
-            await _first(acting, watching, stalling, stop)
+            await _first(acting, stop)
         finally:
             self.servers.stop()
-            works = (observed, standing_by, acting, watching, stalling, former, stop)
+            works = (observed, standing_by, acting, former, stop)
             for work in works:
                 work.cancel()
             await asyncio.wait(works)
@@ -209,6 +204,11 @@ def _context(
     return Context(
         store=store,
         reconciler=reconciler,
+        status_cache=reconciler.status_cache,
+        quarantine=reconciler.quarantine,
+        accounting=reconciler.accounting,
+        policy_manager=reconciler.policy_manager,
+        reservations=reconciler.reservations,
         logs=logs,
         blobs=blobs,
         hub_auth=hub_auth,

@@ -103,7 +103,7 @@ class JobsHandler(UserHandler):
         return decided.model_copy(update=chosen)
 
     def _open_nodes(self) -> tuple[NodeView, ...]:
-        reservations, context = self.context.reconciler.reservations, self.context
+        reservations, context = self.context.reservations, self.context
         return reservations.open_nodes(context.status_cache.node_views(), context.clock())
 
     def _submitter(self) -> Submitter:
@@ -111,7 +111,7 @@ class JobsHandler(UserHandler):
         return Submitter(
             context.store.count_open_jobs(name),
             self.user.has(Scope.ADMIN),
-            context.reconciler.accounting.quotas.at_door(name),
+            context.accounting.quotas.at_door(name),
         )
 
 

@@ -169,6 +169,11 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     return Context(
         store=store,
         reconciler=reconciler,
+        status_cache=reconciler.status_cache,
+        quarantine=reconciler.quarantine,
+        accounting=reconciler.accounting,
+        policy_manager=reconciler.policy_manager,
+        reservations=reconciler.reservations,
         logs=JobLogs(folder / "logs"),
         blobs=BlobFiles(folder / "blobs"),
         hub_auth=hub_auth,
