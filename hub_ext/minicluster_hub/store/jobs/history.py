@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 
 from minicluster_hub.jobs.records import EventRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.rows import to_event
 from minicluster_hub.store.tables.main import EVENTS, RANKS, TASKS
 
 _IDS_AT_ONCE = 500
 
 
-class History:
+class JobHistory(DatabasePart):
     """Part of the store."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def last_event(self, job_id: int) -> EventRecord | None:
         """Return the newest line of a job's story."""
