@@ -195,22 +195,21 @@ def _context(
     catalogue: Catalogue,
     logs: JobLogs,
 ) -> Context:
-    blobs = BlobFiles(app.service_dir / "blobs")
     storage = app.storage(
         store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
     )
-    metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics, status_cache = Metrics(), reconciler.status_cache
+    metrics.collect_from(store.world, status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
-        status_cache=reconciler.status_cache,
+        status_cache=status_cache,
         quarantine=reconciler.quarantine,
         accounting=reconciler.accounting,
         policy_manager=reconciler.policy_manager,
         reservations=reconciler.reservations,
         logs=logs,
-        blobs=blobs,
+        blobs=BlobFiles(app.service_dir / "blobs"),
         hub_auth=hub_auth,
         metrics=metrics,
         limits=_limits(app),

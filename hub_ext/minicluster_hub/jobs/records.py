@@ -204,7 +204,7 @@ class DataView:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """A line of a job's story. `kind` is one word (submitted, admitted, running, ...)."""
+    """An event in a job's history. `kind` is one word (submitted, admitted, running, ...)."""
 
     id: int
     job_id: int

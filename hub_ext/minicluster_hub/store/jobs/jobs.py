@@ -64,7 +64,7 @@ class JobQueries(DatabasePart):
             return find_known(connection, job_id)
 
     def note(self, job_id: int, kind: str, text: str, now: float) -> None:
-        """Write a line of the job's story that changes no state."""
+        """Write a line of the job's history that changes no state."""
         with self._database.write() as connection:
             find_known(connection, job_id)
             add_event(connection, job_id, kind, text, now)
@@ -176,7 +176,7 @@ def step(
     text: str = "",
     values: dict[str, Any] | None = None,
 ) -> None:
-    """Take a locked job over one transition and write its line of the story.
+    """Take a locked job over one transition and write its event.
 
     An event that leaves the state as it is (a second stop) changes nothing at all.
     Raises TransitionImpossible.
@@ -211,7 +211,7 @@ def _changes(
     if error is not None and (job.error is None or state.terminal):
         changes["error"] = to_json(error.model_copy(update={"stack": None}))
     if state is JobState.QUEUED:
-        # The next attempt has a first error of its own; this one's stays in the story.
+        # The next attempt has a first error of its own; this one's stays in the history.
         changes["error"] = None
     if job.state is JobState.YIELDING and state is JobState.QUEUED:
         changes["gang_id"] = None  # Its gang is as good as any other: it had to leave it.

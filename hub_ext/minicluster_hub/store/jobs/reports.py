@@ -37,7 +37,7 @@ _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 @dataclass(frozen=True, slots=True)
 class ReportPlan:
-    """The changes of one report. `notes` are events that are not in the job's story yet."""
+    """The changes of one report. `notes` are events that are not in the job's history yet."""
 
     attempt_id: int | None
     job_id: int | None
@@ -61,7 +61,7 @@ class ReportQueries(DatabasePart):
     def report(self, task: TaskRecord, report: TaskReport, now: float) -> bool:
         """Keep what goes forward in an agent's report; return whether anything did.
 
-        Notes go into the job's story once each. Chunks are the logs' business.
+        Notes go into the job's history once each. Chunks are the logs' business.
         """
         with self._database.read() as connection:
             changes = _plan(connection, task, report)
@@ -199,7 +199,7 @@ def _rank_changes(
 
 
 def _new_notes(connection: Connection, job_id: int, report: TaskReport) -> tuple[str, ...]:
-    """Return the notes that the job's story does not have: reports repeat theirs. It takes only so many."""
+    """Return the notes that the job's history does not have: reports repeat theirs. It takes only so many."""
     if not report.notes:
         return ()
     notes = dict.fromkeys(clean(note) for note in report.notes)

@@ -94,7 +94,7 @@ class Notices(DatabasePart):
     ) -> bool:
         """Write a notice that is not of a job; return whether its owner wants it.
 
-        Ring the board's `changes` afterwards: who sends it listens there.
+        Notify the status cache's `changes` afterwards: the sender of notices listens there.
         """
         notice = Notice(id=uuid4().hex, event=event, at=now, server=server, reason=clean(reason))
         with self._database.write() as connection:
