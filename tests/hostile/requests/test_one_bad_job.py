@@ -139,7 +139,7 @@ def is_mallorys(one):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("minicluster_hub.jobs.gang_state", "_gang_state"),
+        ("minicluster_hub.jobs.gang_state", "_observed"),
         ("minicluster_hub.jobs.lifecycle", "_job_actions"),
         ("minicluster_hub.jobs.lifecycle", "_job_waits"),
         ("minicluster_hub.control.status_cache", "orders_for"),
