@@ -25,7 +25,7 @@ class FormerAgents:
 
     async def run(self, server: HTTPServer, status_cache: StatusCache) -> None:
         """Return when none is left; at once where there is none."""
-        await status_cache.looked.wait()
+        await status_cache.observed.wait()
         if not self._bind_url or not self._live(status_cache):
             return
         try:

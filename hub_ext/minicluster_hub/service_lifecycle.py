@@ -1,81 +1,72 @@
-"""One service's life: stands by until it leads, then acts until it ends or leads no more."""
+"""One service's life: stands by until it leads, then acts until it ends or leads no more.
+
+A follower reads nothing: all that watches the store or the cluster begins with the lead.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from typing import Any
 
 from minicluster_hub.control.leader_election import LeaderElection
+from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.metrics import JobWatch
 from minicluster_hub.servers.idle_watch import IdleWatch
 from minicluster_hub.storage.retention import ArtifactRetention, JobRetention
 from minicluster_hub.web.context import Context
 
 
-@dataclass(frozen=True)
-class ServiceLifecycle:
-    """See the module."""
+async def run(context: Context, election: LeaderElection) -> None:
+    """Raises NotLeading when another service leads, and what the reconciler dies of."""
+    await election.taken()
+    context.log.info("this job service leads from now on")
+    _forget_known(context)
+    # Only the leader sweeps: until now, the uploads under way were another service's.
+    await asyncio.to_thread(_sweep, context)
+    store, blobs, clock, log = context.store, context.blobs, context.clock, context.log
+    files = ArtifactRetention(store, blobs, context.limits.artifacts_keep_days, clock, log)
+    old_jobs = JobRetention(store, blobs, context.logs, context.limits.jobs_keep_days, clock, log)
+    idle_watch = IdleWatch(store, context.reconciler, context.idle_limits, clock, log)
+    await _while_all_run(
+        election.kept(),
+        _then_wait(_begin(context, election)),
+        context.reconciler.run(),
+        files.run(),
+        old_jobs.run(),
+        _then_wait(context.catalogue.run()),
+        context.data_sets.run(),
+        idle_watch.run(),
+        JobWatch(store, context.metrics, log).run(context.status_cache.changes),
+        StallWatch(store, context.status_cache, clock, log).run(),
+        context.notice_sender.run(context.status_cache.changes),
+    )
 
-    context: Context
-    leader_election: LeaderElection
 
-    async def run(self) -> None:
-        """Raises NotLeading when another service leads, and what the reconciler dies of."""
-        await self.leader_election.taken()
-        self.context.log.info("this job service leads from now on")
-        await self._lead()
+def _forget_known(context: Context) -> None:
+    """Read again what another service may have written until now."""
+    context.store.owners.forget_known()
+    context.store.claims.forget_known()
+    context.accounting.entitlements.forget_known()
+    context.storage.forget_known()
 
-    async def _lead(self) -> None:
-        """Only the leader sweeps: another one's uploads are under way until then."""
-        self._forget_known()
-        await asyncio.to_thread(self._sweep)
-        acting = self.leader_election.kept(), self._open_to_all(), self.context.reconciler.run()
-        await _while_all_run(
-            *acting,
-            self._retention().run(),
-            self._old_jobs().run(),
-            self._offer_images(),
-            self.context.data_sets.run(),
-            self._idle_watch().run(),
-            self.context.notice_sender.run(self.context.status_cache.changes),
-        )
 
-    async def _open_to_all(self) -> None:
-        await self.context.status_cache.looked.wait()
-        self.leader_election.begin()
-        await asyncio.get_running_loop().create_future()
+def _sweep(context: Context) -> None:
+    context.blobs.sweep()
+    context.data_sets.files.sweep()
+    context.storage.measure_outputs(context.logs.jobs(), context.logs.cost_bytes)
 
-    async def _offer_images(self) -> None:
-        await self.context.catalogue.run()
-        await asyncio.get_running_loop().create_future()
 
-    def _retention(self) -> ArtifactRetention:
-        context = self.context
-        days = context.limits.artifacts_keep_days
-        return ArtifactRetention(context.store, context.blobs, days, context.clock, context.log)
+async def _begin(context: Context, election: LeaderElection) -> None:
+    """Answer requests from the first observation on."""
+    await context.status_cache.observed.wait()
+    election.begin()
 
-    def _old_jobs(self) -> JobRetention:
-        context = self.context
-        days = context.limits.jobs_keep_days
-        return JobRetention(context.store, context.blobs, context.logs, days, context.clock, context.log)
 
-    def _idle_watch(self) -> IdleWatch:
-        context = self.context
-        return IdleWatch(context.store, context.reconciler, context.idle_limits, context.clock, context.log)
-
-    def _forget_known(self) -> None:
-        """Read again what another service may have written until now."""
-        store = self.context.store
-        store.owners.forget_known()
-        store.claims.forget_known()
-        self.context.reconciler.accounting.entitlements.forget_known()
-        self.context.storage.forget_known()
-
-    def _sweep(self) -> None:
-        self.context.blobs.sweep()
-        self.context.data_sets.files.sweep()
-        logs = self.context.logs
-        self.context.storage.measure_outputs(logs.jobs(), logs.cost_bytes)
+async def _then_wait(work: Awaitable[None]) -> None:
+    """Do the work, then wait for ever."""
+    await work
+    await asyncio.get_running_loop().create_future()
 
 
 async def _while_all_run(*works: Any) -> None:

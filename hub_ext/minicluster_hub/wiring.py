@@ -1,8 +1,11 @@
-"""The running service: store, logs, blobs, engine, reconciler and server, opened and closed together."""
+"""Builds the running service from its parts: the one place where they meet, opened and closed together."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
@@ -11,29 +14,38 @@ from typing import TYPE_CHECKING, Any, Self
 from jupyterhub.httpclient import JupyterHubHTTPClient
 
 from minicluster.wire import PolicyChoice
+from minicluster.wire.images import Publishing
+from minicluster_hub import service_lifecycle
+from minicluster_hub.control.executor import Executor
 from minicluster_hub.control.leader_election import LeaderElection
+from minicluster_hub.control.liveness import Liveness
+from minicluster_hub.control.planner import Planner
+from minicluster_hub.control.progress_rates import ProgressRates
+from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.reconciler import Reconciler
-from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.datasets.node_tracker import DataSetTracker
+from minicluster_hub.engines.base import Engine
 from minicluster_hub.former_agents import FormerAgents
 from minicluster_hub.http_server import Servers, make_servers
 from minicluster_hub.hub.dns_client import client_options
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
+from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.listeners import Sockets
-from minicluster_hub.metrics import JobWatch, Metrics
+from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.service_lifecycle import ServiceLifecycle
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
 from minicluster_hub.support.clock import SteadyClock
+from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
 
@@ -63,47 +75,45 @@ class Wiring:
             )
         secret = app.cookie_secret()
         registries = RegistrySettings(parent=app).registries()
+        log: logging.Logger = app.log  # pyright: ignore[reportAssignmentType]
         store, clock, engine = Store.open(app.database_url()), SteadyClock(), app.make_engine()
-        catalogue = Catalogue(store, engine, registries, clock, app.log, app.publishing)  # pyright: ignore[reportArgumentType]
-        policy_manager = _policy_manager(app, store, clock)
-        reconciler = Reconciler(
+        logs = JobLogs(app.service_dir / "logs", app.log_limit_bytes)
+        publishing: Publishing = app.publishing  # pyright: ignore[reportAssignmentType]
+        catalogue = Catalogue(store, engine, registries, clock, log, publishing)
+        reconciler = make_reconciler(
             store,
             engine,
-            policy_manager=policy_manager,
+            policy_manager=_policy_manager(app, store, clock),
             accounting=app.accounting(store),
             service_url=",".join(dict.fromkeys([task_url, *app.task_urls])),
             limits=app.limits,
-            log=app.log,
+            log=log,
             clock=clock,
             data_set_tracker=DataSetTracker(app.data_agent_token(), clock),
+            progress_rates=ProgressRates(logs.last_records),
         )
-        context = _context(app, hub_auth, store, reconciler, clock, catalogue)
-        reconciler.status_cache.progress_rates.recall = context.logs.last_records
-        leader_election = LeaderElection(store.compete(task_url), context.log)
+        context = _context(app, hub_auth, store, reconciler, clock, catalogue, logs)
+        leader_election = LeaderElection(store.compete(task_url), log)
         servers = make_servers(context, secret, leader_election, app.tls)
-        former = FormerAgents(app.service_dir / "last_plain_task", app.former_bind_url, context.log)
+        former = FormerAgents(app.service_dir / "last_plain_task", app.former_bind_url, log)
         return cls(context, servers, leader_election, former)
 
     async def run(self, sockets: Sockets, stopped: asyncio.Event) -> None:
         """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
         context = self.context
-        watch = JobWatch(context.store, context.metrics, context.log)
-        stalls = StallWatch(context.store, context.status_cache, context.clock, context.log)
         stop = asyncio.ensure_future(stopped.wait())
-        looked = asyncio.ensure_future(context.status_cache.looked.wait())
+        observed = asyncio.ensure_future(context.status_cache.observed.wait())
         standing_by = asyncio.ensure_future(self.leader_election.stands_by.wait())
-        acting = asyncio.ensure_future(ServiceLifecycle(context, self.leader_election).run())
-        watching = asyncio.ensure_future(watch.run(context.status_cache.changes))
-        stalling = asyncio.ensure_future(stalls.run())
+        acting = asyncio.ensure_future(service_lifecycle.run(context, self.leader_election))
         former = asyncio.ensure_future(self.former.run(self.servers.former, context.status_cache))
         try:
-            await _first(looked, standing_by, acting, watching, stop)
+            await _first(observed, standing_by, acting, stop)
             self.servers.listen(sockets.users, sockets.agents)
             context.log.info("the job service listens at %s%s", _address(sockets.users), context.prefix)
-            await _first(acting, watching, stalling, stop)
+            await _first(acting, stop)
         finally:
             self.servers.stop()
-            works = (looked, standing_by, acting, watching, stalling, former, stop)
+            works = (observed, standing_by, acting, former, stop)
             for work in works:
                 work.cancel()
             await asyncio.wait(works)
@@ -121,6 +131,60 @@ class Wiring:
         self.context.store.close()
 
 
+def make_reconciler(
+    store: Store,
+    engine: Engine,
+    *,
+    service_url: str,
+    policy_manager: PolicyManager,
+    accounting: UsageAccounting,
+    limits: Limits,
+    log: logging.Logger,
+    clock: Callable[[], float],
+    data_set_tracker: DataSetTracker,
+    progress_rates: ProgressRates,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Reconciler:
+    """Build the loop that acts, from what observes, decides and does. monotonic: for pauses and silences."""
+    awake = asyncio.Event()
+    liveness = Liveness(monotonic)
+    quarantine = Quarantine(store, limits.retry_s, monotonic, log)
+    status_cache = StatusCache(
+        store, engine, limits, data_set_tracker, progress_rates, isolate=quarantine.isolate_gang
+    )
+    planner = Planner(
+        store, engine, status_cache, policy_manager, accounting, limits, log, quarantine, monotonic
+    )
+    executor = Executor(
+        store,
+        engine,
+        service_url,
+        status_cache=status_cache,
+        quarantine=quarantine,
+        liveness=liveness,
+        pause_growth=planner.pause_growth,
+        wake=awake.set,
+        clock=clock,
+        log=log,
+    )
+    return Reconciler(
+        store,
+        engine,
+        service_url=service_url,
+        limits=limits,
+        clock=clock,
+        log=log,
+        awake=awake,
+        quarantine=quarantine,
+        status_cache=status_cache,
+        liveness=liveness,
+        accounting=accounting,
+        policy_manager=policy_manager,
+        planner=planner,
+        executor=executor,
+    )
+
+
 def _context(
     app: MiniclusterHub,
     hub_auth: ServiceAuth,
@@ -128,18 +192,23 @@ def _context(
     reconciler: Reconciler,
     clock: SteadyClock,
     catalogue: Catalogue,
+    logs: JobLogs,
 ) -> Context:
-    blobs = BlobFiles(app.service_dir / "blobs")
     storage = app.storage(
         store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
     )
-    metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics, status_cache = Metrics(), reconciler.status_cache
+    metrics.collect_from(store.world, status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
-        logs=JobLogs(app.service_dir / "logs", app.log_limit_bytes),
-        blobs=blobs,
+        status_cache=status_cache,
+        quarantine=reconciler.quarantine,
+        accounting=reconciler.accounting,
+        policy_manager=reconciler.policy_manager,
+        reservations=reconciler.reservations,
+        logs=logs,
+        blobs=BlobFiles(app.service_dir / "blobs"),
         hub_auth=hub_auth,
         metrics=metrics,
         limits=_limits(app),

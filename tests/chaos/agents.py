@@ -88,7 +88,7 @@ class Agent:
 
     def _talk(self):
         service = self.house.service
-        if service is None or not service.reconciler.status_cache.looked.is_set():
+        if service is None or not service.reconciler.status_cache.observed.is_set():
             return
         try:
             self._obey(self.house.orders(self.launch.task_id))

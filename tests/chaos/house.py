@@ -7,7 +7,6 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
-from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import GangTarget
@@ -15,6 +14,7 @@ from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
 
 from ..service.conftest import check_invariants
+from ..service.machines import control_loop
 from .agents import Agent, digest
 from .faulty_store import FaultyStore, Killed, StoreUnavailable
 from .machines import ChaosEngine, Machines
@@ -51,10 +51,9 @@ class House:
         engine = ChaosEngine(self.machines)
         self.machines.engine = engine
         self.faulty.revive()
-        reconciler = Reconciler(
+        reconciler = control_loop(
             self.faulty,
             engine,
-            service_url="http://127.0.0.1:1/",
             limits=LIMITS,
             clock=self.clock,
             monotonic=self.loop.time,

@@ -3,7 +3,7 @@
 import asyncio
 import types
 
-_SERVICE = ("Reconciler.", "EngineWork.", "ChaosEngine.")
+_SERVICE = ("Reconciler.", "Executor.", "ChaosEngine.")
 _ONLY_SLEEPS = "Reconciler._listen"
 """Nothing but a sleep can fail there; without it, silent agents are not noticed any more."""
 

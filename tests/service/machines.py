@@ -16,12 +16,15 @@ from minicluster.wire import (
     RankState,
     TaskReport,
 )
-from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.control.progress_rates import ProgressRates
+from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import NodeView, TaskView
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
+from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
+from minicluster_hub.wiring import make_reconciler
 
 from ..patience import WITHIN_S
 
@@ -64,15 +67,30 @@ class MemoryEngine(Engine):
         pass
 
 
+def control_loop(store, engine, **parts):
+    """Return the loop that acts, with parts of its own where no others are given."""
+    log, clock = logging.getLogger("minicluster-test"), parts.get("clock", time.time)
+    defaults = {
+        "service_url": "http://127.0.0.1:1/",
+        "policy_manager": PolicyManager(store, BUILT_IN, clock, log),
+        "accounting": UsageAccounting(store, WEEK_S, {}),
+        "limits": Limits(),
+        "log": log,
+        "clock": clock,
+        "data_set_tracker": DataSetTracker("secret", clock),
+        "progress_rates": ProgressRates(),
+    }
+    return make_reconciler(store, engine, **{**defaults, **parts})
+
+
 @asynccontextmanager
 async def service(store, machines, kind=MemoryEngine, own=None, **limits):
     """own: the lab's own policies; without, there are none."""
     engine = kind()
     engine.machines = machines
-    reconciler = Reconciler(
+    reconciler = control_loop(
         store,
         engine,
-        service_url="http://127.0.0.1:1/",
         policy_manager=PolicyManager(store, BUILT_IN, time.time, logging.getLogger("minicluster-test"), own),
         # Silence is tested where there is no clock; here a busy machine would make it.
         limits=Limits(**{"heartbeat_timeout_s": 600.0, "boot_timeout_s": 600.0, **limits}),

@@ -103,7 +103,7 @@ class JobsHandler(UserHandler):
         return decided.model_copy(update=chosen)
 
     def _open_nodes(self) -> tuple[NodeView, ...]:
-        reservations, context = self.context.reconciler.reservations, self.context
+        reservations, context = self.context.reservations, self.context
         return reservations.open_nodes(context.status_cache.node_views(), context.clock())
 
     def _submitter(self) -> Submitter:
@@ -111,7 +111,7 @@ class JobsHandler(UserHandler):
         return Submitter(
             context.store.count_open_jobs(name),
             self.user.has(Scope.ADMIN),
-            context.reconciler.accounting.quotas.at_door(name),
+            context.accounting.quotas.at_door(name),
         )
 
 
@@ -221,7 +221,7 @@ class WhyHandler(UserHandler):
             self.reply(JobWhy(job_id=job.id, state=job.state, sentence=_known(job), hint=_hint(job)))
 
     async def _look(self, job: Job) -> JobWhy:
-        stacks = await self.context.status_cache.look(job.id)
+        stacks = await self.context.status_cache.stacks(job.id)
         why = explain(stacks)
         return JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
 

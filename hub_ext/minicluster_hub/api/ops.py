@@ -29,7 +29,7 @@ class HealthHandler(OpenHandler):
 
     def get(self) -> None:
         self.context.store.ping()
-        aside = len(self.context.reconciler.quarantine.set_aside())
+        aside = len(self.context.quarantine.set_aside())
         self.reply(Health(ok=True, wire_version=WIRE_VERSION, set_aside=aside))
 
 

@@ -25,7 +25,7 @@ class PolicyHandler(UserHandler):
 
     def _report(self) -> PolicyReport:
         """Return what is in force; what others would have done is for admins' eyes."""
-        report = self.context.reconciler.policy_manager.report()
+        report = self.context.policy_manager.report()
         if not self.user.has(Scope.ADMIN):
             return report
         return report.model_copy(update={"shadow": self.context.what_if.latest})

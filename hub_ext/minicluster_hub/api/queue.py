@@ -13,7 +13,7 @@ class MyQueueHandler(UserHandler):
 
     def get(self) -> None:
         context, now = self.context, self.context.clock()
-        accounting = context.reconciler.accounting
+        accounting = context.accounting
         inputs = QueueInputs(
             now=now,
             world=context.status_cache.world,
@@ -22,7 +22,7 @@ class MyQueueHandler(UserHandler):
             usage=accounting.usage(now),
             quotas=accounting.quotas,
             gpu_hours=accounting.gpu_hours(self.user.name, now),
-            policy=context.reconciler.policy_manager.active.choice.policy,
+            policy=context.policy_manager.active.choice.policy,
         )
         self.reply(my_queue(self.user.name, inputs))
 

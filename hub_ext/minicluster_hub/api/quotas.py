@@ -20,20 +20,20 @@ class QuotasHandler(UserHandler):
         self.reply(self._report())
 
     def put(self) -> None:
-        choice, reconciler = self.parse(Allowances), self.context.reconciler
+        choice = self.parse(Allowances)
         try:
-            reconciler.accounting.entitlements.choose(choice, self.user.name, self.context.clock())
+            self.context.accounting.entitlements.choose(choice, self.user.name, self.context.clock())
         except QuotaWrong as wrong:
             hint = "nothing was changed; GET api/quotas tells which kinds there are"
             raise ApiError(422, "bad_quota", str(wrong), hint) from wrong
         self.context.log.info("quotas and shares were changed by %s", self.user.name)
-        reconciler.wake()
+        self.context.reconciler.wake()
         self.reply(self._report())
 
     def _report(self) -> AllowancesReport:
         context = self.context
         return AllowancesReport(
-            in_force=context.reconciler.accounting.entitlements.active,
+            in_force=context.accounting.entitlements.active,
             kinds=tuple(QuotaKind(name=name, summary=what) for name, what in KINDS.items()),
             groups={owner: groups for owner, groups in context.store.owners.groups().items() if groups},
         )

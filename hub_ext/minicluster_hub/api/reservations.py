@@ -15,7 +15,7 @@ class ClaimsBase(UserHandler):
 
     @property
     def reservations(self) -> ReservationBook:
-        return self.context.reconciler.reservations
+        return self.context.reservations
 
     def changed(self) -> None:
         self.context.status_cache.changes.notify(NODES)

@@ -1,15 +1,31 @@
-"""Carries out what was decided: the only one that changes tasks, gangs and jobs for the reconciler."""
+"""Carries out what was decided: the only one that changes tasks, gangs and jobs for the reconciler.
+
+What the engine takes its time for runs in the background: one thing at a time for each task and lighthouse.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
-from collections.abc import Callable
-from typing import Protocol
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from minicluster.wire import ErrorKind, JobError
-from minicluster_hub.control.engine_actions import EngineWork
+from minicluster_hub.control.liveness import Liveness
+from minicluster_hub.control.operations import (
+    ENDING,
+    STARTING,
+    Key,
+    Operation,
+    job_of,
+    lighthouse_key,
+    task_key,
+)
+from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.status_cache import StatusCache
-from minicluster_hub.engines.base import Engine, EngineError
+from minicluster_hub.engines.base import Engine, EngineError, LighthouseRefused, TaskLaunch
 from minicluster_hub.jobs.actions import (
     Action,
     DataReady,
@@ -25,45 +41,62 @@ from minicluster_hub.jobs.actions import (
     StartTask,
 )
 from minicluster_hub.jobs.gang_state import GangState
-from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.jobs.records import JobRecord, TaskRecord
 from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.store import Store
+from minicluster_hub.store import Store, StoreError
+
+RETRY_S = 1.0
 
 
-class Service(Protocol):
-    """What the executor tells: the reconciler."""
+class PauseGrowth(Protocol):
+    """Gives a job no more nodes for a while; for longer when a node was refused."""
 
-    def wake(self) -> None: ...
-    def heartbeat(self, task_id: int) -> None: ...
-    def pause_growth(self, job_id: int, *, refused: bool = False) -> None: ...
+    def __call__(self, job_id: int, *, refused: bool = False) -> None: ...
 
 
 class Executor:
-    """See the module. Each action can be repeated."""
+    """Each action can be repeated. `wake` is called when something changed."""
 
     def __init__(
         self,
         store: Store,
         engine: Engine,
+        service_url: str,
+        *,
         status_cache: StatusCache,
-        work: EngineWork,
-        service: Service,
+        quarantine: Quarantine,
+        liveness: Liveness,
+        pause_growth: PauseGrowth,
+        wake: Callable[[], object],
         clock: Callable[[], float],
         log: logging.Logger,
     ) -> None:
         self._store = store
         self._engine = engine
+        self._service_url = service_url
         self._status_cache = status_cache
-        self._work = work
-        self._service = service
+        self._quarantine = quarantine
+        self._liveness = liveness
+        self._pause_growth = pause_growth
+        self._wake = wake
         self._clock = clock
         self._log = log
+        self._under_way: dict[Key, asyncio.Task[None]] = {}
+
+    def is_busy(self, key: Key) -> bool:
+        return key in self._under_way
+
+    async def close(self) -> None:
+        """End what is under way in the engine; the tasks go on."""
+        for work in self._under_way.values():
+            work.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     def carry_out(self, action: Action) -> None:
         """Do it, or begin it if the engine takes its time."""
         match action:
             case MarkStarted(task):
-                self._service.heartbeat(task.id)
+                self._liveness.hear(task.id)
                 self._store.task_started(task.id, self._clock())
             case MarkEnded(task):
                 self._store.task_ended(task.id, self._clock())
@@ -79,33 +112,22 @@ class Executor:
             case Happened(job_id, event, reason, error, losses):
                 self.happened(job_id, event, reason, error, losses)
             case _:
-                self._begin(action)
+                self._begin_action(action)
 
-    def _begin(self, action: Action) -> None:
-        """Begin what the engine takes its time for."""
+    def _begin_action(self, action: Action) -> None:
         match action:
             case StartTask(task):
-                self._work.start_task(task, self._status_cache.gang_states[task.gang_id], self._task_refused)
+                self._begin(STARTING, task_key(task.id), self._start(self._launch(task)))
             case EndTask(task):
-                self._work.end_task(task.id)
+                self._begin(ENDING, task_key(task.id), self._engine.end(task.id))
             case EndStray(task_id):
-                self._log.warning("task %s is in no row: ending it", task_id)
-                self._work.end_stray(task_id)
+                self._log.warning("ending task %s: the database has no row of it", task_id)
+                self._begin(ENDING, task_key(task_id), self._end_stray(task_id))
             case StartLighthouse(gang_id):
-                self._work.start_lighthouse(gang_id, self._lighthouse_refused)
+                self._begin(STARTING, lighthouse_key(gang_id), self._start_lighthouse(gang_id))
             case EndLighthouse(gang_id):
-                self._work.end_lighthouse(gang_id)
-
-    def _drop(self, gang_id: int, task_ids: tuple[int, ...], reason: str) -> None:
-        gang_state = self._status_cache.gang_states[gang_id]
-        nodes = ", ".join(task.node for task in gang_state.tasks if task.id in task_ids)
-        self._log.info("gang %s goes on without %s%s", gang_id, nodes, f": {reason}" if reason else "")
-        self._store.drop_tasks(gang_id, task_ids, self._clock())
-        if gang_state.job is not None and gang_state.tolerates_loss:
-            self._service.pause_growth(gang_state.job.id, refused=bool(reason))
-            why = f"{nodes} {f'leaves: {reason}' if reason else 'is lost'}; the others go on"
-            self._store.note(gang_state.job.id, "shrunk", why, self._clock())
-            self._status_cache.notify(gang_state.job.id)
+                if lighthouses := self._engine.lighthouses:
+                    self._begin(ENDING, lighthouse_key(gang_id), lighthouses.end(gang_id))
 
     def happened(
         self,
@@ -115,12 +137,94 @@ class Executor:
         error: JobError | None = None,
         losses: int | None = None,
     ) -> JobRecord:
-        """Apply an event to a job and tell everyone who looks at it."""
+        """Apply an event to a job and notify everyone who watches it."""
         record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error, losses=losses)
         self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
         self._status_cache.notify(job_id)
-        self._service.wake()
+        self._wake()
         return record
+
+    def _drop(self, gang_id: int, task_ids: tuple[int, ...], reason: str) -> None:
+        gang_state = self._status_cache.gang_states[gang_id]
+        nodes = ", ".join(task.node for task in gang_state.tasks if task.id in task_ids)
+        self._log.info("gang %s goes on without %s%s", gang_id, nodes, f": {reason}" if reason else "")
+        self._store.drop_tasks(gang_id, task_ids, self._clock())
+        if gang_state.job is not None and gang_state.tolerates_loss:
+            self._pause_growth(gang_state.job.id, refused=bool(reason))
+            why = f"{nodes} {f'leaves: {reason}' if reason else 'is lost'}; the others go on"
+            self._store.note(gang_state.job.id, "shrunk", why, self._clock())
+            self._status_cache.notify(gang_state.job.id)
+
+    # --- in the background ----------------------------------------------------------------------
+
+    def _launch(self, task: TaskRecord) -> TaskLaunch:
+        """Store the token's hash before the start: a kill between the two only makes a new token."""
+        gang_state = self._status_cache.gang_states[task.gang_id]
+        token = secrets.token_urlsafe(32)
+        self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
+        return TaskLaunch(
+            task.id,
+            task.gang_id,
+            gang_state.gang.owner,
+            task.node,
+            task.slots,
+            token,
+            self._service_url,
+            job_id=gang_state.job.id if gang_state.job else None,
+            attempt_id=gang_state.job.attempt_id if gang_state.job else None,
+            image=gang_state.gang.image,
+            shm_bytes=gang_state.gang.shm_bytes,
+            epoch=self._store.epoch,
+        )
+
+    async def _start(self, launch: TaskLaunch) -> None:
+        try:
+            await self._engine.start(launch)
+        except EngineError as error:
+            self._task_refused(launch.task_id, error)
+
+    async def _end_stray(self, task_id: int) -> None:
+        await self._engine.end(task_id)
+        self._engine.forget(task_id)
+
+    async def _start_lighthouse(self, gang_id: int) -> None:
+        try:
+            if (lighthouses := self._engine.lighthouses) is None:
+                raise LighthouseRefused("this cluster's engine runs no fault-tolerant jobs")
+            await lighthouses.start(gang_id)
+        except EngineError as error:
+            if gang_state := self._status_cache.gang_states.get(gang_id):
+                self._fail(gang_state, error, None)
+        self._wake()
+        # One that dies at once is not started again and again.
+        await asyncio.sleep(RETRY_S)
+
+    def _begin(self, doing: str, key: Key, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._as_leader(work))
+        self._under_way[key] = task
+        task.add_done_callback(lambda done: self._done(Operation(doing, *key), done))
+
+    async def _as_leader(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it, unless another service has taken over between the decision and now."""
+        try:
+            self._store.confirm_lead()
+        except BaseException:
+            work.close()
+            raise
+        await work
+
+    def _done(self, operation: Operation, done: asyncio.Task[None]) -> None:
+        self._under_way.pop((operation.kind, operation.id), None)
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, (EngineError, StoreError)):
+            self._log.error("%s failed; trying again in %s s: %s", operation, RETRY_S, error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._wake)
+            return
+        if error is None:
+            self._quarantine.worked(operation)
+        else:
+            self._quarantine.failed(operation, job_of(operation, self._status_cache.world), error)
+        self._wake()
 
     def _task_refused(self, task_id: int, error: EngineError) -> None:
         """Fail the job whose task cannot start; one that was only to join a running attempt is dropped."""
@@ -134,11 +238,6 @@ class Executor:
             return
         self._store.end_gang(gang_state.gang.id)
         self._fail(gang_state, error, task.node)
-
-    def _lighthouse_refused(self, gang_id: int, error: EngineError) -> None:
-        gang_state = self._status_cache.gang_states.get(gang_id)
-        if gang_state is not None:
-            self._fail(gang_state, error, None)
 
     def _fail(self, gang_state: GangState, error: EngineError, node: str | None) -> None:
         if gang_state.job is not None:

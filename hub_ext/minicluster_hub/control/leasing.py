@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from minicluster_hub.control.operations import PLACING, Operation
 from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.status_cache import StatusCache
-from minicluster_hub.control.steps import PLACING, Step
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.scheduler import (
@@ -45,10 +45,10 @@ class Leasing:
         kind, number = (
             ("gang", decision.gang_id) if isinstance(decision, (Trim, Reclaim)) else ("job", decision.job_id)
         )
-        step = Step(PLACING, kind, number)
-        if self._quarantine.waits(step):
+        operation = Operation(PLACING, kind, number)
+        if self._quarantine.waits(operation):
             return False
-        with self._quarantine.isolate(step, number if kind == "job" else None):
+        with self._quarantine.isolate(operation, number if kind == "job" else None):
             return self._keep(decision, now)
         return False
 

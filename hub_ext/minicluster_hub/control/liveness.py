@@ -1,47 +1,60 @@
 """How long each agent has been silent, as far as the service itself was listening.
 
-A service that was frozen, or busy with one thing for a while, has heard nobody: the reports wait at its
-door. One whose database is away cannot tell who speaks. Such a time must not count as the agents'
-silence, or it would take all of them for lost.
+A service that was frozen, or busy with one thing for a while, has heard nobody: the reports wait in its
+sockets. A service whose database is away cannot tell who speaks. Such a time must not count as the agents'
+silence, or the service would take all of them for lost.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 LOOK_S = 0.25
-"""How often the service notes that it listens, while there is anybody to hear."""
+"""How often the service notes that it listens, while there are agents."""
 INATTENTIVE_S = 1.0
-"""A longer time between two such notes was spent elsewhere."""
+"""After a longer time between two such notes, silence counts from the second one on."""
 
 
 class Liveness:
-    """Times in seconds by `clock`, which is monotonic: jumps of the machine's time do no harm."""
+    """Times in seconds by `clock`, which is monotonic: jumps of the machine's time do no harm.
+
+    unreached: the addresses that a task's agent said it does not reach, by task.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.unreached: Mapping[int, tuple[str, ...]] = {}
         self._clock = clock
         self._heard: dict[int, float] = {}
         self._noted = self._listening_since = clock()
 
     def note(self) -> None:
-        """Say that the service's loop turns."""
-        now = self._clock()
-        if now - self._noted > INATTENTIVE_S:
-            self._listening_since = now
-        self._noted = now
+        """Note that the service's event loop turns."""
+        self._listening_since, self._noted = self._since(), self._clock()
 
     def miss(self) -> None:
-        """Say that somebody spoke and could not be understood: all silence counts from here on."""
+        """Note that an agent may have spoken and could not be understood: all silence counts from now on."""
         self._listening_since = self._clock()
 
-    def hear(self, task_id: int) -> None:
-        """Say that a task's agent has spoken."""
+    def hear(self, task_id: int, unreached: tuple[str, ...] = ()) -> bool:
+        """Note that a task's agent spoke; return whether it reaches others than before."""
         self._heard[task_id] = self._clock()
+        changed = self.unreached.get(task_id, ()) != unreached
+        if changed:
+            self.unreached = {**self.unreached, task_id: unreached}
+        return changed
+
+    def keep_only(self, task_ids: Collection[int]) -> None:
+        """Forget all other tasks."""
+        self._heard = {task_id: at for task_id, at in self._heard.items() if task_id in task_ids}
+        self.unreached = {task_id: them for task_id, them in self.unreached.items() if task_id in task_ids}
 
     def silence_s(self, task_ids: Iterable[int]) -> dict[int, float]:
-        """Return each task's silence; forget all others."""
-        self.note()
-        now, since = self._noted, self._listening_since
-        self._heard = {task_id: self._heard.get(task_id, since) for task_id in task_ids}
-        return {task_id: now - max(at, since) for task_id, at in self._heard.items()}
+        """Return the silence of each of these tasks."""
+        now, since = self._clock(), self._since()
+        return {task_id: now - max(self._heard.get(task_id, since), since) for task_id in task_ids}
+
+    def _since(self) -> float:
+        """Return since when the service has listened without a break."""
+        now = self._clock()
+        return now if now - self._noted > INATTENTIVE_S else self._listening_since

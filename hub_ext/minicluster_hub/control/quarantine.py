@@ -1,39 +1,42 @@
-"""What fails for one job, kept apart from all others: tried again with pauses, and told who is hopeless.
+"""Failures of one job, kept apart from all other jobs: tried again with pauses, until the job is given up.
 
-Kept in memory: another leader tries everything anew.
+Failures are kept in memory: another leader tries everything anew.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from minicluster.wire import ErrorKind, JobError
-from minicluster_hub.control.steps import Key, Step
+from minicluster_hub.control.operations import Key, Operation
+from minicluster_hub.jobs.records import GangRecord
 from minicluster_hub.store import NotLeading, Store, StoreFull, StoreUnavailable
 
 MOST_TRIES = 5
-"""After so many failures in a row the job is ended; what has no job is set aside."""
+"""After so many failures in a row the job is ended; an operation without a job is only reported."""
 LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was seen of a step that fails. tries: failures in a row. why: of the last one, for a log."""
+    """An operation that fails. tries: failures in a row. why: what the last one raised, for a log."""
 
-    step: Step
+    operation: Operation
     job_id: int | None
     tries: int
     again_at: float
     why: str
 
-    def told(self) -> JobError:
-        """Return the error of the job that is ended for it."""
-        message = f"the cluster itself failed with this job: {self.step} failed {self.tries} times in a row"
+    def job_error(self) -> JobError:
+        """Return the error of the job that is given up for it."""
+        message = (
+            f"the cluster itself failed with this job: {self.operation} failed {self.tries} times in a row"
+        )
         hint = (
-            "It is no error of your code. Tell an admin: the log of the job service has more "
+            "Your code is not the cause. Tell an admin: the log of the job service has more "
             f"({self.why[:200]}). Then submit the job again."
         )
         return JobError(kind=ErrorKind.LOST, message=message, hint=hint)
@@ -48,82 +51,90 @@ class Quarantine:
         self._retry_s = retry_s
         self._clock = clock
         self._log = log
-        self._failures: dict[Step, Failure] = {}
-        self._looked_at = clock()
+        self._failures: dict[Operation, Failure] = {}
+        self._began_at = clock()
 
-    def look(self, known: Callable[[], Collection[Key]]) -> None:
-        """Begin to act: what is due now may be tried. known: all that there is; the rest is forgotten."""
-        self._looked_at = self._clock()
+    def begin_tick(self, there: Callable[[], Collection[Key]]) -> None:
+        """Let what is due now be tried again. there: all that exists; other failures are forgotten."""
+        self._began_at = self._clock()
         if self._failures:
-            there = known()
+            keys = there()
             self._failures = {
-                step: one for step, one in self._failures.items() if (step.kind, step.id) in there
+                one: failed for one, failed in self._failures.items() if (one.kind, one.id) in keys
             }
 
-    @contextmanager
-    def isolate(self, step: Step, job_id: int | None = None, *, done: bool = True) -> Iterator[None]:
-        """Count what the block raises for this step alone. Raises what concerns everybody.
+    def isolate_gang(self, doing: str, gang: GangRecord) -> AbstractContextManager[None]:
+        """Count what the block raises for this gang alone; see `isolate`."""
+        return self.isolate(Operation(doing, "gang", gang.id), gang.job_id)
 
-        done: whether the step has worked when the block ends; else it was only begun.
-        What concerns everybody is NotLeading, StoreFull, and StoreUnavailable where nobody answers.
+    @contextmanager
+    def isolate(
+        self, operation: Operation, job_id: int | None = None, *, done: bool = True
+    ) -> Iterator[None]:
+        """Count what the block raises for this operation alone.
+
+        Raises what concerns all jobs: NotLeading, StoreFull, StoreUnavailable if no database answers.
+        done: whether the operation has worked when the block ends; otherwise it was only begun.
         """
         try:
             yield
         except (NotLeading, StoreFull):
             raise
         except StoreUnavailable as error:
-            self._store.ping()  # It answers: what it did not take was this.
-            self.failed(step, job_id, error)
+            self._store.ping()  # If it answers, it refused only this operation.
+            self.failed(operation, job_id, error)
         except Exception as error:
-            self.failed(step, job_id, error)
+            self.failed(operation, job_id, error)
         else:
             if done:
-                self.worked(step)
+                self.worked(operation)
 
-    def failed(self, step: Step, job_id: int | None, error: BaseException) -> None:
-        """Keep that a step failed. What is tried again too early counts once."""
-        if self.waits(step):
+    def failed(self, operation: Operation, job_id: int | None, error: BaseException) -> None:
+        """Note that an operation failed. One that is tried again too early counts once."""
+        if self.waits(operation):
             return
         self.total += 1
-        before = self._failures.get(step)
+        before = self._failures.get(operation)
         tries = 1 if before is None else before.tries + 1
         why = f"{type(error).__name__}: {error}"
         pause_s = min(LONGEST_PAUSE_S, self._retry_s * 2 ** min(tries - 1, 30))
-        self._failures[step] = Failure(step, job_id, tries, self._clock() + pause_s, why)
+        self._failures[operation] = Failure(operation, job_id, tries, self._clock() + pause_s, why)
         news = before is None or before.why != why
         self._log.error(
             "%s failed (%s in a row); trying again in %g s: %s",
-            *(step, tries, pause_s, why),
+            *(operation, tries, pause_s, why),
             exc_info=error if news else None,
         )
 
-    def worked(self, step: Step) -> None:
-        self._failures.pop(step, None)
+    def worked(self, operation: Operation) -> None:
+        self._failures.pop(operation, None)
 
-    def waits(self, step: Step) -> bool:
-        """Whether it failed a moment ago, and is not to be tried yet."""
-        failure = self._failures.get(step)
-        return failure is not None and self._looked_at < failure.again_at
+    def waits(self, operation: Operation) -> bool:
+        """Whether it failed a moment ago and must not be tried yet."""
+        failure = self._failures.get(operation)
+        return failure is not None and self._began_at < failure.again_at
 
     def waiting_jobs(self, doing: str) -> frozenset[int]:
-        """Return the jobs for which this is not to be tried yet."""
-        return frozenset(step.id for step in self._failures if step.doing == doing and self.waits(step))
+        """Return the jobs for which this must not be tried yet."""
+        return frozenset(
+            operation.id for operation in self._failures if operation.doing == doing and self.waits(operation)
+        )
 
     def all_worked(self, doing: str) -> None:
         """Forget the failures of steps that were tried again and did not fail."""
-        for step in [one for one in self._failures if one.doing == doing and not self.waits(one)]:
-            del self._failures[step]
+        for operation in [one for one in self._failures if one.doing == doing and not self.waits(one)]:
+            del self._failures[operation]
 
     def hopeless(self) -> tuple[Failure, ...]:
-        """Return what failed for jobs so often that they are to be ended."""
+        """Return the failures of jobs that failed so often that they are to be given up."""
         failures = self._failures.values()
         return tuple(one for one in failures if one.job_id is not None and one.tries >= MOST_TRIES)
 
     def set_aside(self) -> tuple[Failure, ...]:
-        """Return what fails though nothing more can be done about it: for administrators."""
+        """Return what failed as often, with or without a job: administrators must look at it."""
         return tuple(one for one in self._failures.values() if one.tries >= MOST_TRIES)
 
     def next_in_s(self) -> float | None:
-        """Return in how many seconds something may be tried that could not be when this tick began."""
-        later = [one.again_at for one in self._failures.values() if one.again_at > self._looked_at]
+        """Return in how many seconds an operation may be tried that could not be when this tick began."""
+        later = [one.again_at for one in self._failures.values() if one.again_at > self._began_at]
         return max(0.0, min(later) - self._clock()) if later else None

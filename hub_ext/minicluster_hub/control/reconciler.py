@@ -1,7 +1,7 @@
-"""The one loop that acts: reads the world, asks the pure parts what must happen, saves, then does it.
+"""The one loop that acts: observes the cluster, asks the pure parts what must happen, saves, then does it.
 
 It sleeps until something wakes it (a handler that stored something, an engine that saw something)
-or the next deadline of the world is due. Killed at any moment, it goes on from the store.
+or the next deadline is due. Killed at any moment, it goes on from the store.
 """
 
 from __future__ import annotations
@@ -9,28 +9,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from minicluster.wire import JobState, PolicyChoice
-from minicluster_hub.control.engine_actions import RETRY_S, EngineWork
-from minicluster_hub.control.executor import Executor
+from minicluster_hub.control.executor import RETRY_S, Executor
 from minicluster_hub.control.liveness import LOOK_S, Liveness
+from minicluster_hub.control.operations import (
+    ENDING,
+    PLACING,
+    STARTING,
+    Operation,
+    all_keys,
+    job_of,
+    key_of,
+    operation_of,
+)
 from minicluster_hub.control.planner import JobsAtFault, Planner
 from minicluster_hub.control.quarantine import Failure, Quarantine
 from minicluster_hub.control.status_cache import StatusCache
-from minicluster_hub.control.steps import ENDING, PLACING, STARTING, Step, all_keys, key_of, step_of
-from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import Action, MarkStarted
 from minicluster_hub.jobs.gang_state import ClusterState, Limits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
-from minicluster_hub.jobs.records import GangRecord, World
+from minicluster_hub.jobs.records import TaskView, World
 from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
+from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.store import NotLeading, Store
-from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
+from minicluster_hub.usage.accounting import UsageAccounting
 
 IDLE_LOOK_S = 5.0
 LONGEST_REST_S = 0.2
@@ -38,7 +44,10 @@ LONGEST_REST_S = 0.2
 
 
 class Reconciler:
-    """See the module. All methods are called from the service's event loop."""
+    """All methods are called from the service's event loop; wiring.make_reconciler makes one with its parts.
+
+    awake: set by whoever stored something, so that the loop acts at once.
+    """
 
     def __init__(
         self,
@@ -46,49 +55,41 @@ class Reconciler:
         engine: Engine,
         *,
         service_url: str,
-        policy_manager: PolicyManager | None = None,
-        accounting: UsageAccounting | None = None,
-        limits: Limits | None = None,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-        log: logging.Logger | None = None,
-        data_set_tracker: DataSetTracker | None = None,
+        limits: Limits,
+        clock: Callable[[], float],
+        log: logging.Logger,
+        awake: asyncio.Event,
+        quarantine: Quarantine,
+        status_cache: StatusCache,
+        liveness: Liveness,
+        accounting: UsageAccounting,
+        policy_manager: PolicyManager,
+        planner: Planner,
+        executor: Executor,
     ) -> None:
-        self._limits = limits or Limits()
-        self._log = log or logging.getLogger(__name__)
-        self.quarantine = Quarantine(store, self._limits.retry_s, monotonic, self._log)
-        self.status_cache = StatusCache(store, engine, self._limits, data_set_tracker, self._isolate)
-        self._service_url = service_url
+        self.quarantine = quarantine
+        self.status_cache = status_cache
+        self.accounting = accounting
+        self.policy_manager = policy_manager
+        self.reservations, self.kept_from = planner.reservations, planner.kept_from
+        self.happened = executor.happened
         self._store = store
         self._engine = engine
+        self._service_url = service_url
+        self._limits = limits
         self._clock = clock
-        self.accounting = accounting or UsageAccounting(store, WEEK_S, {})
-        self.policy_manager = policy_manager or PolicyManager(store, BUILT_IN, clock, self._log)
-        self.policy_manager.changed = self.wake
-        self._awake = asyncio.Event()
-        self._liveness = Liveness(monotonic)
-        self._planner = Planner(
-            store,
-            engine,
-            self.status_cache,
-            self.policy_manager,
-            self.accounting,
-            self._limits,
-            self._log,
-            self.quarantine,
-            monotonic,
-        )
-        self.reservations, self.kept_from = self._planner.reservations, self._planner.kept_from
-        self._unreached: dict[int, tuple[str, ...]] = {}
-        self._work = EngineWork(store, engine, service_url, self.wake, self._worked, self._log)
-        self._executor = Executor(store, engine, self.status_cache, self._work, self, clock, self._log)
-        self.happened, self.pause_growth = self._executor.happened, self._planner.pause_growth
+        self._log = log
+        self._awake = awake
+        self._liveness = liveness
+        self._planner = planner
+        self._executor = executor
 
     # --- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Open the engine and act until cancelled; tasks stay as they are then."""
         self._engine.on_change = self._engine_changed
+        self.policy_manager.changed = self.wake
         await self._open()
         listening = asyncio.create_task(self._listen())
         try:
@@ -108,55 +109,23 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
-            # Whoever wakes it all the time, the loop has half of its time for everybody else.
+            # However often it is woken, the loop leaves half of its time to everything else.
             await asyncio.sleep(min(LONGEST_REST_S, time.monotonic() - began))
 
     async def _listen(self) -> None:
-        """Note that the loop turns, while there are agents to hear."""
+        """Note that the loop turns, more often while there are agents."""
         while True:
             await asyncio.sleep(LOOK_S if self.status_cache.world.tasks else IDLE_LOOK_S)
             self._liveness.note()
 
     async def _open(self) -> None:
-        """Open the engine, however long what it stands on is away; `doctor` shows that nobody answers."""
+        """Open the engine, however long Docker, say, is away; `doctor` shows that nobody answers."""
         while True:
             try:
                 return await self._engine.open()
             except EngineError as error:
                 self._log.error("the engine cannot start; trying again in %s s: %s", RETRY_S, error)
                 await asyncio.sleep(RETRY_S)
-
-    def wake(self) -> None:
-        """Say that something was stored: the loop looks at once."""
-        self._awake.set()
-
-    async def choose_policy(self, choice: PolicyChoice, by: str) -> None:
-        """Put a policy in force, from the next tick on. Raises ChoiceRefused, with nothing changed."""
-        await self.policy_manager.choose(choice, by, self._planner.snapshot)
-        self.wake()
-
-    def slots_changed(self) -> None:
-        """Say that a notebook server took or gave back slots: everyone sees it from now on."""
-        self._look()
-        self.status_cache.notify()
-        self.wake()
-
-    def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
-        """Say that a task's agent has spoken, and which others of its attempt it does not reach."""
-        self._liveness.hear(task_id)
-        if self._unreached.get(task_id, ()) != unreached:
-            self._unreached[task_id] = unreached
-            self.wake()
-
-    def missed(self) -> None:
-        """Say that agents may have spoken, and the database was away to tell who they are."""
-        self._liveness.miss()
-
-    async def close(self) -> None:
-        """End what is under way in the engine; the tasks go on."""
-        self._planner.close()
-        await self._work.close()
-        await self._engine.close()
 
     async def _sleep(self, wait_s: float | None) -> None:
         try:
@@ -166,25 +135,49 @@ class Reconciler:
             pass
         self._awake.clear()
 
+    async def close(self) -> None:
+        """End what is under way in the engine; the tasks go on."""
+        self._planner.close()
+        await self._executor.close()
+        await self._engine.close()
+
+    # --- called by handlers -------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Have the loop act at once: something was stored."""
+        self._awake.set()
+
+    async def choose_policy(self, choice: PolicyChoice, by: str) -> None:
+        """Activate a policy from the next tick on. Raises ChoiceRefused, with nothing changed."""
+        await self.policy_manager.choose(choice, by, self._planner.snapshot)
+        self.wake()
+
+    def slots_changed(self) -> None:
+        """Show everyone that a notebook server took or returned slots."""
+        self._observe()
+        self.status_cache.notify()
+        self.wake()
+
+    def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
+        """Note that a task's agent spoke, and which addresses of its attempt it does not reach."""
+        if self._liveness.hear(task_id, unreached):
+            self.wake()
+
+    def missed(self) -> None:
+        """Note that agents may have spoken while the database could not tell who they are."""
+        self._liveness.miss()
+
     def _engine_changed(self) -> None:
         self.status_cache.notify()
         self.wake()
 
+    # --- a tick: observe, decide, act -----------------------------------------------------------
+
     def _tick(self) -> float | None:
         """Act until nothing is left to do now; return in how many seconds to look again."""
-        while True:
-            state = self._look()
-            if self._give_up_hopeless(state.world):
-                continue
-            decided = decide(state, self._limits, self._isolate)
-            actions = [action for action in decided if self._is_new(action)]
-            for action in actions:
-                step = step_of(action)
-                done = step.doing not in (STARTING, ENDING)
-                with self.quarantine.isolate(step, self._job_of(step), done=done):
-                    self._executor.carry_out(action)
-            if not actions and not self._plan(state):
-                break
+        state = self._observe()
+        while self._act_on(state):
+            state = self._observe()
         self.status_cache.notify_orders()
         data_set_tracker = self.status_cache.data_set_tracker
         if agents := self._engine.data_agents:
@@ -194,15 +187,62 @@ class Reconciler:
             grants.request([job for job in state.world.jobs if job.id in waiting])
         replan_at = self._planner.again_at
         waits_s = (
-            next_deadline(state, self._limits, self._isolate),
+            next_deadline(state, self._limits, self.quarantine.isolate_gang),
             self.quarantine.next_in_s(),
             RETRY_S if self._planner.settling else None,
             None if replan_at is None else max(0.0, replan_at - state.observation.now),
         )
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
+    def _observe(self) -> ClusterState:
+        """Read the store and the engine, once for everything in a tick, and show what was read."""
+        world, views = self._store.world(), self._engine.tasks()
+        nodes = self._engine.nodes()
+        self._attend(world, views)
+        observation = Observation(
+            views,
+            self._liveness.silence_s(task.id for task in world.tasks),
+            self._clock(),
+            self._engine.lighthouses.views() if self._engine.lighthouses else {},
+            self.status_cache.data_set_tracker.views(world),
+            self._liveness.unreached,
+            frozenset(node.name for node in nodes if not node.up),
+        )
+        self.accounting.note(world, nodes, observation.now)
+        self.quarantine.begin_tick(lambda: all_keys(world, views, observation.lighthouses))
+        state = ClusterState.of(world, observation, self._limits, self.quarantine.isolate_gang)
+        self.status_cache.show(state)
+        return state
+
+    def _attend(self, world: World, views: Mapping[int, TaskView]) -> None:
+        """Note that the service listens; an agent whose node fetches its image, say, is not silent."""
+        self._liveness.note()
+        self._liveness.keep_only({task.id for task in world.tasks})
+        for task_id, view in views.items():
+            if view.starting:
+                self._liveness.hear(task_id, self._liveness.unreached.get(task_id, ()))
+
+    def _act_on(self, state: ClusterState) -> bool:
+        """Give up hopeless jobs, else do what is decided, else plan; return whether to observe again."""
+        if self._give_up_hopeless(state.world):
+            return True
+        actions = [
+            one for one in decide(state, self._limits, self.quarantine.isolate_gang) if self._is_new(one)
+        ]
+        for action in actions:
+            operation = operation_of(action)
+            done = operation.doing not in (STARTING, ENDING)
+            with self.quarantine.isolate(operation, job_of(operation, state.world), done=done):
+                self._executor.carry_out(action)
+        return bool(actions) or self._plan(state)
+
+    def _is_new(self, action: Action) -> bool:
+        """Whether it is not under way, and did not fail a moment ago."""
+        busy = not isinstance(action, MarkStarted) and self._executor.is_busy(key_of(action))
+        return not busy and not self.quarantine.waits(operation_of(action))
+
     def _plan(self, state: ClusterState) -> bool:
-        """Plan for all jobs but those that a moment ago made planning fail; return whether to look again."""
+        """Plan for all jobs but those that just made planning fail; return whether to observe again."""
         left_out = self.quarantine.waiting_jobs(PLACING)
         if left_out:
             jobs = tuple(job for job in state.world.jobs if job.id not in left_out)
@@ -213,60 +253,12 @@ class Reconciler:
             return done
         except JobsAtFault as fault:
             for job in fault.jobs:
-                # One that has its slots goes on with them: only who waits can be hopeless.
+                # A job that has its slots goes on with them: only one that waits can be hopeless.
                 waits = job.state is JobState.QUEUED
                 self.quarantine.failed(
-                    Step(PLACING, "job", job.id), job.id if waits else None, fault.__cause__ or fault
+                    Operation(PLACING, "job", job.id), job.id if waits else None, fault.__cause__ or fault
                 )
             return True
-
-    def _look(self) -> ClusterState:
-        """Observe the cluster, and show it to those who watch."""
-        world = self._store.world()
-        self.accounting.note(world, self._engine.nodes(), self._clock())
-        observation = self._observe(world)
-        self.quarantine.look(lambda: all_keys(world, observation.views, observation.lighthouses))
-        state = ClusterState.of(world, observation, self._limits, self._isolate)
-        self.status_cache.show(state)
-        return state
-
-    def _observe(self, world: World) -> Observation:
-        views = self._engine.tasks()
-        for task_id, view in views.items():
-            if view.starting:
-                self._liveness.hear(task_id)
-        silence_s = self._liveness.silence_s(task.id for task in world.tasks)
-        data = self.status_cache.data_set_tracker.views(world)
-        self._unreached = {task.id: self._unreached.get(task.id, ()) for task in world.tasks}
-        down = frozenset(node.name for node in self._engine.nodes() if not node.up)
-        lighthouses = self._engine.lighthouses.views() if self._engine.lighthouses else {}
-        return Observation(views, silence_s, self._clock(), lighthouses, data, self._unreached, down)
-
-    def _is_new(self, action: Action) -> bool:
-        """Whether it is not under way, and did not fail a moment ago."""
-        busy = not isinstance(action, MarkStarted) and self._work.is_busy(key_of(action))
-        return not busy and not self.quarantine.waits(step_of(action))
-
-    # --- what fails for one job -----------------------------------------------------------------
-
-    def _isolate(self, doing: str, gang: GangRecord) -> AbstractContextManager[None]:
-        return self.quarantine.isolate(Step(doing, "gang", gang.id), gang.job_id)
-
-    def _worked(self, step: Step, error: BaseException | None) -> None:
-        """Note how what was under way in the engine went."""
-        if error is None:
-            self.quarantine.worked(step)
-        else:
-            self.quarantine.failed(step, self._job_of(step), error)
-
-    def _job_of(self, step: Step) -> int | None:
-        """Return the job that a step is for, None for a warm gang, a stray task, one that is over."""
-        gang_id = step.id
-        if step.kind == "job":
-            return step.id
-        if step.kind == "task":
-            gang_id = next((task.gang_id for task in self.status_cache.world.tasks if task.id == step.id), 0)
-        return next((gang.job_id for gang in self.status_cache.world.gangs if gang.id == gang_id), None)
 
     def _give_up_hopeless(self, world: World) -> bool:
         """End the jobs with which nothing works; return whether any was ended."""
@@ -276,11 +268,11 @@ class Reconciler:
         return any(ended)
 
     def _give_up(self, job_id: int, failure: Failure) -> bool:
-        step = Step(ENDING, "job", job_id)
-        if self.quarantine.waits(step):
+        operation = Operation(ENDING, "job", job_id)
+        if self.quarantine.waits(operation):
             return False
-        with self.quarantine.isolate(step):
-            error = failure.told()
+        with self.quarantine.isolate(operation):
+            error = failure.job_error()
             self.happened(job_id, JobEvent.GIVEN_UP, error.message, error)
             return True
         return False

@@ -1,6 +1,7 @@
-"""Looks at the ranks of running jobs, and which ranks are quiet: kept in memory, asked anew when it is lost.
+"""Stacks of the ranks of running jobs, on request, and which ranks make no progress ("quiet").
 
-A look is a number in the orders of a job's tasks; agents answer each new number once, in a report.
+Kept in memory: after a restart the agents say it again. A request is a number in the orders of a job's tasks
+(`look` on the wire); an agent answers each new number once, in a report.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from minicluster_hub.support.notifier import Notifier
 
 
 @dataclass
-class Look:
-    """One look at a job. waits_for: the tasks that have not answered."""
+class StackRequest:
+    """One request for the stacks of a job's ranks. waits_for: the tasks that have not answered."""
 
     number: int
     waits_for: set[int]
@@ -26,12 +27,6 @@ class Look:
     @property
     def open(self) -> bool:
         return not self.complete.is_set()
-
-    def take(self, task_id: int, stacks: Collection[RankStack]) -> None:
-        self.stacks |= {stack.rank: stack for stack in stacks}
-        self.waits_for.discard(task_id)
-        if not self.waits_for:
-            self.complete.set()
 
 
 @dataclass
@@ -43,47 +38,50 @@ class _Quiet:
 
 
 class StackDumps:
-    """`bell` rings a job's id when it becomes quiet, or is so no more."""
+    """`notifier` notifies a job's id when the job becomes quiet, or is quiet no more."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
-        self._looks: dict[int, Look] = {}
+        self._requests: dict[int, StackRequest] = {}
         self._quiet: dict[int, _Quiet] = {}
         # Agents must not take the numbers of a restarted service for those that they have answered.
         self._number = time.time_ns() // 1_000_000
 
     def number(self, job_id: int) -> int:
-        """Return the job's newest look, for its tasks' orders; 0 if there was none."""
-        look = self._looks.get(job_id)
-        return look.number if look else 0
+        """Return the number of a job's newest request, for its tasks' orders; 0 if there was none."""
+        request = self._requests.get(job_id)
+        return request.number if request else 0
 
-    def begin(self, job_id: int, tasks: Collection[int]) -> Look:
-        """Return the look that is under way, or a new one. Its tasks' orders differ from then on."""
-        look = self._looks.get(job_id)
-        if look is None or not look.open:
+    def begin(self, job_id: int, tasks: Collection[int]) -> StackRequest:
+        """Return the request that is under way, or a new one, which changes the orders of these tasks."""
+        request = self._requests.get(job_id)
+        if request is None or not request.open:
             self._number += 1
-            look = self._looks[job_id] = Look(self._number, set(tasks))
-        return look
+            request = self._requests[job_id] = StackRequest(self._number, set(tasks))
+        return request
 
-    def end(self, look: Look) -> None:
-        """Say that nobody waits for it any more: who asks next gets a new one."""
-        look.complete.set()
+    def end(self, request: StackRequest) -> None:
+        """Note that nobody waits for it any more: the next one who asks gets a new one."""
+        request.complete.set()
 
     def is_quiet(self, job_id: int) -> bool:
         """Tell whether some rank of the job makes no progress."""
-        known = self._quiet.get(job_id)
-        return known is not None and any(known.ranks.values())
+        quiet = self._quiet.get(job_id)
+        return quiet is not None and any(quiet.ranks.values())
 
     def hear(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
-        """Take what a report on the job's newest attempt says; of other tasks' ranks it says nothing."""
-        look = self._looks.get(job_id)
-        if look and look.open and report.look == look.number and task_id in look.waits_for:
-            look.take(task_id, [stack for stack in report.stacks if stack.rank in own_ranks])
+        """Take a report on the job's newest attempt. What it says of other tasks' ranks does not count."""
+        request = self._requests.get(job_id)
+        if request and request.open and report.look == request.number and task_id in request.waits_for:
+            request.stacks |= {stack.rank: stack for stack in report.stacks if stack.rank in own_ranks}
+            request.waits_for.discard(task_id)
+            if not request.waits_for:
+                request.complete.set()
         before = self.is_quiet(job_id)
-        known = self._quiet.get(job_id)
-        if known is None or known.attempt != report.attempt:
-            known = self._quiet[job_id] = _Quiet(report.attempt or 0)
-        known.ranks[task_id] = tuple(rank for rank in report.quiet if rank in own_ranks)
+        quiet = self._quiet.get(job_id)
+        if quiet is None or quiet.attempt != report.attempt:
+            quiet = self._quiet[job_id] = _Quiet(report.attempt or 0)
+        quiet.ranks[task_id] = tuple(rank for rank in report.quiet if rank in own_ranks)
         if self.is_quiet(job_id) != before:
             self.notifier.notify(job_id)
 
@@ -92,11 +90,11 @@ class StackDumps:
         were_quiet = [job_id for job_id in self._quiet if self.is_quiet(job_id)]
         for job_id in self._quiet.keys() - set(job_ids):
             del self._quiet[job_id]
-        for known in self._quiet.values():
-            for task_id in known.ranks.keys() - set(task_ids):
-                del known.ranks[task_id]
-        for job_id in self._looks.keys() - set(job_ids):
-            self._looks.pop(job_id).complete.set()
+        for quiet in self._quiet.values():
+            for task_id in quiet.ranks.keys() - set(task_ids):
+                del quiet.ranks[task_id]
+        for job_id in self._requests.keys() - set(job_ids):
+            self._requests.pop(job_id).complete.set()
         for job_id in were_quiet:
             if not self.is_quiet(job_id):
                 self.notifier.notify(job_id)

@@ -1,4 +1,4 @@
-"""Tells a job's owner, once each time, that ranks of it have stopped to make progress, and why."""
+"""Tells a job's owner, once each time, that ranks of the job make no progress any more, and why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from minicluster_hub.store import Store, StoreError
 
 STALLED = "stalled"
 STALLS_OF_JOB = 64
-"""Lines of its story: a hostile agent could call its ranks quiet, and not, many times in a second."""
+"""Events of one job: a hostile agent could report its ranks quiet, and not, many times in a second."""
 _MOST_CHARS = 4000
 """Names of functions are the job's own."""
 
 
 class StallWatch:
-    """Hears which jobs are quiet; looks at them, writes a line of their story, shows it while it lasts."""
+    """Finds out why jobs became quiet, writes it into their history, and shows it while it lasts."""
 
     def __init__(
         self, store: Store, status_cache: StatusCache, clock: Callable[[], float], log: logging.Logger
@@ -52,7 +52,7 @@ class StallWatch:
             look.add_done_callback(lambda _: self._looking.pop(job_id, None))
 
     async def _tell(self, job_id: int) -> None:
-        why = explain(await self._status_cache.look(job_id))
+        why = explain(await self._status_cache.stacks(job_id))
         if not self._status_cache.stack_dumps.is_quiet(job_id):
             return
         self._log.info("job %s makes no progress: %s", job_id, why.sentence)

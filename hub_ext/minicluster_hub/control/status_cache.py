@@ -1,6 +1,6 @@
-"""What the reconciler last saw, for those who ask: orders of tasks, jobs and nodes as people see them.
+"""The newest observation for those who read: orders of tasks, jobs and nodes as people see them.
 
-The reconciler shows each new look; handlers read, and listen to its bells instead of asking again.
+The reconciler shows each observation; handlers read it, and wait for notifications instead of asking again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minicluster_hub.jobs.connectivity import sentence
 from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, Limits, together
 from minicluster_hub.jobs.orders import TaskOver, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
-from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list, with_closed
+from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.standing import Planned
@@ -38,17 +38,18 @@ from minicluster_hub.store import Store
 from minicluster_hub.support.notifier import NODES, NOTICES, Notifier
 
 _MOST_NOTES = 3
-LOOK_S = 3.0
+STACKS_S = 3.0
 """How long agents may take to say where their ranks are."""
 
 MOST_JOBS = 1000
-"""So many jobs' texts are kept; each is a line of a list, without traceback and spec."""
+"""Jobs whose texts are kept; each is a line of a list, without traceback and spec."""
 
 
 class StatusCache:
-    """`changes` rings a job's id, or NODES, when what people see of it changed.
+    """`changes` notifies a job's id, or NODES, when what people see of it changed.
 
-    `looked` is set at the first look: before it, living tasks would be told that they are over.
+    `orders_notifier` notifies a task's id when its orders changed.
+    `observed` is set at the first observation: before it, living tasks would be told that they are over.
     """
 
     def __init__(
@@ -56,20 +57,21 @@ class StatusCache:
         store: Store,
         engine: Engine,
         limits: Limits,
-        data_set_tracker: DataSetTracker | None = None,
+        data_set_tracker: DataSetTracker,
+        progress_rates: ProgressRates,
         isolate: Isolate = together,
     ) -> None:
         self.changes = Notifier()
-        self.stack_dumps = StackDumps()
         self.orders_notifier = Notifier()
-        self.data_set_tracker = data_set_tracker or DataSetTracker()
-        self.progress_rates = ProgressRates()
-        self.looked = asyncio.Event()
-        self.world = World((), (), (), (), ())
+        self.stack_dumps = StackDumps()
+        self.data_set_tracker = data_set_tracker
+        self.progress_rates = progress_rates
+        self.engine = engine
+        self.observed = asyncio.Event()
+        self.world = World()
         self.gang_states: dict[int, GangState] = {}
         self.planned = Planned(Snapshot(0.0, (), FreeSlots(), Topology({})))
         self._store = store
-        self._engine = engine
         self._limits = limits
         self._isolate = isolate
         self._notes: dict[int, dict[str, str]] = {}
@@ -78,51 +80,50 @@ class StatusCache:
         self._waits: dict[int, Wait] = {}
         self._versions: dict[int, str] = {}
         self.overview = Overview(store.jobs_by_id, self.summaries, self.nodes)
-        self.changes.tell_first(self.overview.hear)
+        self.changes.call_first(self.overview.forget)
 
     # --- shown by the reconciler --------------------------------------------------------------
 
     def show(self, state: ClusterState) -> None:
         """Show a new state of the cluster. A gang whose state is not in it stays as it was."""
         world = state.world
-        known, self.world = self.gang_states, world
-        self.gang_states = {gang.id: known[gang.id] for gang in world.gangs if gang.id in known}
+        before, self.world = self.gang_states, world
+        self.gang_states = {gang.id: before[gang.id] for gang in world.gangs if gang.id in before}
         self.gang_states.update({gang_state.gang.id: gang_state for gang_state in state.gang_states})
-        for job_id, _ in _told(self.gang_states.values()) ^ _told(known.values()):
+        for job_id, _ in _data_messages(self.gang_states.values()) ^ _data_messages(before.values()):
             self.changes.notify(job_id)
         self.data_set_tracker.show(world)
         self.progress_rates.show(world)
         for gang_state in self.gang_states.values():
             if gang_state.job is not None:
                 self.annotate(gang_state.job.id, sentence(gang_state.apart), "meeting")
-        self._forget_ends(f"end-{task.id}" for task in world.tasks)
+        self._forget_ends({f"end-{task.id}" for task in world.tasks})
         self.stack_dumps.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
-        self.looked.set()
+        self.observed.set()
 
-    def _forget_ends(self, living: Iterable[str]) -> None:
-        """Take away what lost tasks said of their ranks' ends: the job may go on without them."""
-        kept = set(living)
+    def _forget_ends(self, living: Collection[str]) -> None:
+        """Remove the notes of lost tasks on their ranks' ends: the job may go on without these tasks."""
         for job_id, notes in list(self._notes.items()):
-            for about in [one for one in notes if one.startswith("end-") and one not in kept]:
+            for about in [one for one in notes if one.startswith("end-") and one not in living]:
                 self.annotate(job_id, "", about)
 
     def show_waits(self, waits: Iterable[Wait]) -> None:
-        """Take the reasons of the waiting jobs, and ring for those that changed."""
+        """Show why jobs wait, and notify of those whose reason changed."""
         before, self._waits = self._waits, {wait.job_id: wait for wait in waits}
         for job_id in self._waits.keys() | before.keys():
             if self._waits.get(job_id) != before.get(job_id):
                 self.changes.notify(job_id)
 
     def hear_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
-        """Take what a task's ranks logged; return whether their job ends at another time than it seemed."""
+        """Take what a task's ranks logged; return whether the estimate of their job's end changed."""
         gang_state = self.gang_states.get(task.gang_id)
         if gang_state is None or gang_state.job is None:
             return False
-        chunks = sum(len(one.slots) for one in gang_state.tasks) // gang_state.job.spec.slots_per_node
-        return self.progress_rates.hear(run.job_id, run.restart_count + 1, chunks, data, now)
+        replicas = sum(len(one.slots) for one in gang_state.tasks) // gang_state.job.spec.slots_per_node
+        return self.progress_rates.hear(run.job_id, run.restart_count + 1, replicas, data, now)
 
     def notify(self, job_id: int | None = None) -> None:
-        """Say that a job changed, and with it who holds the nodes' slots."""
+        """Notify that a job changed, and with it who holds the nodes' slots."""
         if job_id is not None:
             self.changes.notify(job_id)
         self.changes.notify(NODES)
@@ -130,7 +131,7 @@ class StatusCache:
     def send_notices(
         self, owner: str, event: NoticeEvent, now: float, *, server: str = "", reason: str = ""
     ) -> None:
-        """Tell an owner of a notebook server by e-mail or webhook, if wanted; jobs tell themselves."""
+        """Send the owner of a notebook server an e-mail or webhook, if wanted. Jobs send their own."""
         if self._store.notices.tell(owner, event, now, server=server, reason=reason):
             self.changes.notify(NOTICES)
 
@@ -139,7 +140,7 @@ class StatusCache:
         before, self._versions = self._versions, {}
         gangs = {gang.id: gang for gang in self.world.gangs}
         for gang_id, tasks in groupby(self.world.tasks, lambda task: task.gang_id):
-            with self._isolate("telling orders to", gangs[gang_id]):
+            with self._isolate("sending orders to", gangs[gang_id]):
                 self._versions.update({task.id: self._version(task) for task in tasks})
         for task_id in self._versions.keys() | before.keys():
             if self._versions.get(task_id) != before.get(task_id):
@@ -163,23 +164,22 @@ class StatusCache:
         folders = {use.name: self.data_set_tracker.folder(use) for use in uses}
         return orders_for(task, gang_state, look=look, limits=self._limits, folders=folders)
 
-    async def look(self, job_id: int) -> tuple[RankStack, ...]:
-        """Ask where the ranks of a running job are; those of agents that do not answer are AWAY."""
-        gang_state = next(
-            (one for one in self.gang_states.values() if one.job and one.job.id == job_id), None
-        )
+    async def stacks(self, job_id: int) -> tuple[RankStack, ...]:
+        """Ask where the ranks of a running job are; ranks whose agents do not answer are AWAY."""
+        states = self.gang_states.values()
+        gang_state = next((one for one in states if one.job and one.job.id == job_id), None)
         if gang_state is None:
             return ()
-        look = self.stack_dumps.begin(job_id, [task.id for task in gang_state.tasks])
+        request = self.stack_dumps.begin(job_id, [task.id for task in gang_state.tasks])
         self.notify_orders()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
-                await look.complete.wait()
-        self.stack_dumps.end(look)
-        return tuple(look.stacks.get(rank.rank, _unseen(rank)) for rank in gang_state.living_ranks)
+            async with asyncio.timeout(STACKS_S):
+                await request.complete.wait()
+        self.stack_dumps.end(request)
+        return tuple(request.stacks.get(rank.rank, _unseen(rank)) for rank in gang_state.living_ranks)
 
     def annotate(self, job_id: int, note: str, about: str = "stall") -> None:
-        """Show a sentence beside a running job, one for each subject; an empty one takes it away."""
+        """Show a sentence beside a running job, one for each subject; an empty one removes it."""
         notes = self._notes.setdefault(job_id, {})
         before = notes.pop(about, "")
         if note:
@@ -191,22 +191,18 @@ class StatusCache:
 
     def environment(self) -> Versions | None:
         """Return what ranks have, if the engine knows it before any ran."""
-        return self._engine.environment()
+        return self.engine.environment()
 
     def node_views(self) -> tuple[NodeView, ...]:
-        return self._engine.nodes()
-
-    @property
-    def engine(self) -> Engine:
-        return self._engine
+        return self.engine.nodes()
 
     def waits(self) -> tuple[Wait, ...]:
-        """Return what waiting jobs are told, the first in the queue first."""
+        """Return why jobs wait, in the order of the queue."""
         return tuple(sorted(self._waits.values(), key=lambda wait: wait.position))
 
     def nodes(self) -> NodeList:
-        """Return all nodes with who holds their slots."""
-        return with_closed(node_list(self._engine.nodes(), self.world, self._idle), self._closed)
+        """Return all nodes and who holds their slots."""
+        return node_list(self.engine.nodes(), self.world, self._idle, self._closed)
 
     def show_closed(self, closed: Mapping[str, str]) -> None:
         """Show which nodes take nothing new, and why."""
@@ -223,16 +219,11 @@ class StatusCache:
     def job(self, record: JobRecord) -> Job:
         """Return the job as its owner sees it."""
         shown = self._shown(record, self._nodes_of(record))
-        note = _joined(*self._told_of(record))
+        note = _joined(*self._notes_of(record))
         return shown.model_copy(update={"note": note}) if note else shown
 
-    def _shown(self, record: JobRecord, nodes: tuple[str, ...]) -> Job:
-        shown = job_message(record, nodes, self._waits.get(record.id))
-        told = self._data_told(record) if record.state is JobState.STARTING else ""
-        return shown.model_copy(update={"reason": told}) if told else shown
-
     def summaries(self, records: Sequence[JobRecord]) -> tuple[Job, ...]:
-        """Return jobs as lists show them: what an error and a story hold comes with the job itself."""
+        """Return jobs as lists show them, without tracebacks."""
         over = [one.attempt_id for one in records if one.state.terminal and one.attempt_id is not None]
         nodes = self._store.history.nodes(over)
         return tuple(
@@ -240,20 +231,19 @@ class StatusCache:
             for record in records
         )
 
-    def _told_of(self, record: JobRecord) -> tuple[Sequence[str], int]:
-        """Return what the owner of a job should know, now while it runs, and of all of it afterwards.
+    def _shown(self, record: JobRecord, nodes: tuple[str, ...]) -> Job:
+        shown = job_message(record, nodes, self._waits.get(record.id))
+        gang_state = self.gang_states.get(record.gang_id or 0)
+        data = gang_state.data if gang_state is not None and record.state is JobState.STARTING else None
+        return shown.model_copy(update={"reason": data.message}) if data and data.message else shown
 
-        The second is how many such notes there are.
-        """
+    def _notes_of(self, record: JobRecord) -> tuple[Sequence[str], int]:
+        """Return the notes on a job, while it runs the present ones, afterwards the first; and how many."""
         if record.state.terminal:
             return self._store.history.notes(record.id, _MOST_NOTES)
         running = record.state in (JobState.STARTING, JobState.RUNNING)
         notes = list(self._notes.get(record.id, {}).values()) if running else []
         return notes, len(notes)
-
-    def _data_told(self, record: JobRecord) -> str:
-        gang_state = self.gang_states.get(record.gang_id or 0)
-        return gang_state.data.told if gang_state is not None and gang_state.data is not None else ""
 
     def _nodes_of(self, record: JobRecord) -> tuple[str, ...]:
         if record.state is JobState.QUEUED or record.attempt_id is None:
@@ -265,17 +255,13 @@ class StatusCache:
 
 
 def _joined(notes: Sequence[str], count: int) -> str:
-    more = f" ({count - _MOST_NOTES} more notes are in its story.)" if count > _MOST_NOTES else ""
+    more = f" ({count - _MOST_NOTES} more notes are in its history.)" if count > _MOST_NOTES else ""
     return " ".join(notes[:_MOST_NOTES]) + more
 
 
-def _told(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:
-    """Return what the owners of starting jobs are told of their data sets."""
-    return {
-        (gang_state.job.id, gang_state.data.told)
-        for gang_state in gang_states
-        if gang_state.job and gang_state.data
-    }
+def _data_messages(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:
+    """Return what the owners of starting jobs see of their data sets."""
+    return {(one.job.id, one.data.message) for one in gang_states if one.job and one.data}
 
 
 def _unseen(rank: RankRecord) -> RankStack:
@@ -283,11 +269,11 @@ def _unseen(rank: RankRecord) -> RankStack:
     return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)
 
 
-# What all who watch the lists are sent: read and written once for each change, however many watch.
+# What everybody who watches the lists gets: read and written once for each change, however many watch.
 
 
 class Overview:
-    """Texts in JSON, made when the first reader wants them, good until the job or the nodes change again.
+    """Texts in JSON, made for the first reader, kept until the job or the nodes change again.
 
     records: reads jobs by their ids. summaries: how lists show them. nodes: all nodes, as they are now.
     """
@@ -302,15 +288,15 @@ class Overview:
         self._jobs: dict[int, tuple[str, str]] = {}
         self._nodes: str | None = None
 
-    def hear(self, key: Hashable) -> None:
-        """Forget what has changed."""
+    def forget(self, key: Hashable) -> None:
+        """Forget the text of what has changed."""
         if key == NODES:
             self._nodes = None
         elif isinstance(key, int):
             self._jobs.pop(key, None)
 
     def jobs(self, job_ids: Collection[int], owner: str | None) -> list[str]:
-        """Return the texts of those jobs that are there and the owner's (None: anybody's), oldest first."""
+        """Return the texts of these jobs, if they exist and are the owner's (None: anybody's), by id."""
         if missing := sorted(one for one in job_ids if one not in self._jobs):
             self._read(missing)
         found = (self._jobs[one] for one in sorted(job_ids) if one in self._jobs)

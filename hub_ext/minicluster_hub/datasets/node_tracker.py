@@ -1,8 +1,8 @@
-"""What the keepers of the nodes are to have, and what they say they have.
+"""Which data sets the nodes need, and which they have, as their data set agents report.
 
-A keeper fetches each data set once per node, for all jobs that want it. What they say is kept in memory
-and said again by itself; only that an attempt's data sets are all there is stored, since its ranks start
-by it and must not be stopped by a restart of the service.
+A data set agent fetches each data set once per node, for all jobs that use it. Reports are kept in memory,
+since agents repeat them. Only that an attempt has all its data sets is stored: its ranks start by it, and a
+restart of the service must not stop them.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from minicluster_hub.scheduling.idle import GpuUse
 from minicluster_hub.support.notifier import Notifier
 
 DATA = "data"
-"""The bell's key: what some node is to have changed."""
+"""The notifier's key: the data sets that some node needs changed."""
 GPUS = "gpus"
-"""The bell's key: a keeper has told how its GPUs are used."""
+"""The notifier's key: a data set agent reported the use of its GPUs."""
 SILENT_S = 30.0
-"""A keeper speaks each 10 s, whatever happens."""
+"""A data set agent reports every 10 s."""
 
 FRESH_S = 60.0
-"""A keeper speaks each 10 s, whatever happens."""
+"""A data set agent reports every 10 s."""
 
 
 @dataclass
 class _Node:
-    """The newest report of a node's keeper. moved_at: when it last brought something nearer."""
+    """The newest report of a node's data set agent. moved_at: when it last showed progress."""
 
     sets: dict[str, DataStanding] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class DataSetTracker:
     # --- what is to be there ------------------------------------------------------------------
 
     def show(self, world: World) -> None:
-        """Take a new look at the world, and wake the keepers if they are to have something else."""
+        """Take the newest world, and wake the data set agents if their nodes need other data sets."""
         before, self._wanted = self._wanted, frozenset(self._wanted_in(world))
         if self._wanted != before:
             self.notifier.notify(DATA)
@@ -83,7 +83,7 @@ class DataSetTracker:
         return bool(self._wanted)
 
     def orders(self, nodes: Collection[str]) -> DataAgentOrders:
-        """Return what a keeper of these nodes is to have; one that two jobs want stands there once."""
+        """Return the data sets that these nodes need, each once, however many jobs use it."""
         wanted: dict[str, DataOrder] = {}
         for node, order in sorted(self._wanted, key=lambda one: one[1].attempt):
             if node in nodes:
@@ -115,7 +115,7 @@ class DataSetTracker:
     # --- what is there ------------------------------------------------------------------------
 
     def hear(self, report: DataAgentReport) -> bool:
-        """Take what a keeper says; return whether anything changed."""
+        """Take a data set agent's report; return whether anything changed."""
         now, sets = self._clock(), {one.folder: one for one in report.sets}
         changed = False
         for name in report.nodes:
@@ -128,7 +128,7 @@ class DataSetTracker:
         return changed
 
     def addresses(self, nodes: Iterable[str]) -> set[str]:
-        """Return the addresses that these nodes have on all their networks, as far as their keepers spoke."""
+        """Return the addresses that these nodes have on all their networks, as far as reported."""
         return {address for name in nodes if name in self._nodes for address in self._nodes[name].addresses}
 
     def nodes_with(self, use: DataUse, nodes: Iterable[str]) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ def _nodes_of(world: World, gang: GangRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys(task.node for task in tasks))
 
 
-# What the keepers say of the use of GPUs: kept in memory, said again by itself, worth nothing when old.
+# The use of GPUs, as data set agents report it: kept in memory, ignored when it is old.
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class GpuReadings:
         self._readings: dict[tuple[str, str], _Reading] = {}
 
     def hear(self, report: DataAgentReport, now: float) -> bool:
-        """Take what a keeper says; return whether it spoke of GPUs."""
+        """Take a data set agent's report; return whether it has GPUs."""
         for node in report.nodes:
             for reading in report.gpus:
                 use = GpuUse(now - reading.idle_s, reading.held_bytes)

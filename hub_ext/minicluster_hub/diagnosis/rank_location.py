@@ -10,7 +10,7 @@ from enum import Enum
 from minicluster.wire import RankStack, StackFrame
 
 
-class Kind(Enum):
+class LocationKind(Enum):
     """RANKS: waits for other ranks, if for anything. DATA: for its DataLoader. END: for what it began,
     after the cell's end. ELSEWHERE: none of these."""
 
@@ -24,19 +24,19 @@ class Kind(Enum):
 class RankLocation:
     """Where a rank is. line: "cell line 14", or another file's; text: of that line, if it is known."""
 
-    kind: Kind
+    kind: LocationKind
     what: str
     line: str
     text: str = ""
 
     def words(self, quiet: bool) -> str:
         """Say it after "rank 2 is"."""
-        if self.kind is Kind.RANKS:
+        if self.kind is LocationKind.RANKS:
             return f"in the {self.what} of {self.line}" if self.line else f"in the {self.what}"
-        if self.kind is Kind.END:
+        if self.kind is LocationKind.END:
             return f"at the cell's end, waiting for {self.what}"
         shown = f"{self.line}: `{self.text}`" if self.text else self.line
-        if self.kind is Kind.DATA:
+        if self.kind is LocationKind.DATA:
             return f"waiting for a DataLoader in {shown}" if quiet else f"at a DataLoader in {shown}"
         return f"in {shown}" if shown else "not in the cell yet"
 
@@ -62,16 +62,16 @@ _QUIET_S = 1.0
 def location_of(stack: RankStack) -> RankLocation:
     """Say where a rank is that was seen."""
     if stack.ending:
-        return RankLocation(Kind.END, stack.ending, "")
+        return RankLocation(LocationKind.END, stack.ending, "")
     depth = next((at for at, frame in enumerate(stack.frames) if not _LIBRARY.search(frame.file)), None)
     library = stack.frames if depth is None else stack.frames[:depth]
     line, text = _line(stack.frames, depth)
     waits_for_ranks = _collective(library) or _backward(library, stack.quiet_s) or _handle(library, text)
     if waits_for_ranks:
-        return RankLocation(Kind.RANKS, waits_for_ranks, line)
+        return RankLocation(LocationKind.RANKS, waits_for_ranks, line)
     if any(frame.file.endswith(_LOADER) for frame in library):
-        return RankLocation(Kind.DATA, "DataLoader", line, text)
-    return RankLocation(Kind.ELSEWHERE, "", line, text)
+        return RankLocation(LocationKind.DATA, "DataLoader", line, text)
+    return RankLocation(LocationKind.ELSEWHERE, "", line, text)
 
 
 def _line(frames: Sequence[StackFrame], depth: int | None) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from minicluster.wire import RankSight, RankStack
-from minicluster_hub.diagnosis.rank_location import Kind, RankLocation, location_of
+from minicluster_hub.diagnosis.rank_location import LocationKind, RankLocation, location_of
 
 BUSY_S = 5.0
 """A rank with a sign of life in these last seconds is at work."""
@@ -44,7 +44,7 @@ def explain(stacks: Sequence[RankStack]) -> Explanation:
     stacks = sorted(stacks, key=lambda stack: stack.rank)
     seen = [stack for stack in stacks if stack.sight is RankSight.SEEN]
     places = {stack.rank: location_of(stack) for stack in seen}
-    waiting = {rank: place for rank, place in places.items() if place.kind is Kind.RANKS}
+    waiting = {rank: place for rank, place in places.items() if place.kind is LocationKind.RANKS}
     hidden = [stack for stack in stacks if stack.sight in _OUT_OF_SIGHT]
     ended = [stack.rank for stack in stacks if stack.sight is RankSight.ENDED]
     others = [stack for stack in seen if stack.rank not in waiting]

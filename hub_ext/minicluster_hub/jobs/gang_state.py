@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from minicluster.wire import JobState, OutputLimits, RankState
 from minicluster_hub.jobs.connectivity import Unreached, apart
@@ -27,6 +28,9 @@ ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING, JobState.YIEL
 
 Isolate = Callable[[str, GangRecord], AbstractContextManager[object]]
 """Keeps what is raised for one gang from all others; told what is done with it."""
+
+
+_Item = TypeVar("_Item")
 
 
 def together(_doing: str, _gang: GangRecord) -> AbstractContextManager[object]:
@@ -193,33 +197,44 @@ def _gang_states(
     jobs = {job.id: job for job in world.jobs}
     queued = (job for job in world.jobs if job.state is JobState.QUEUED)
     awaited = {job.gang_id: job.state_since + limits.awaited_s for job in queued}
+    tasks = _grouped(world.tasks, lambda task: task.gang_id)
+    ranks = _grouped(world.ranks, lambda rank: rank.attempt_id)
+    snapshots = _grouped(world.snapshots, lambda snapshot: snapshot.job_id)
     for gang in world.gangs:
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
-        with isolate("looking at", gang):
-            yield _gang_state(gang, job, world, observation, limits, awaited.get(gang.id, 0.0))
+        with isolate("observing", gang):
+            bare = GangState(
+                gang,
+                tuple(tasks.get(gang.id, ())),
+                job,
+                tuple(ranks.get(job.attempt_id, ())) if job else (),
+                snapshots=tuple(snapshots.get(job.id, ())) if job else (),
+                awaited_until=awaited.get(gang.id, 0.0),
+            )
+            yield _observed(bare, observation, limits)
 
 
-def _gang_state(
-    gang: GangRecord,
-    job: JobRecord | None,
-    world: World,
-    observation: Observation,
-    limits: Limits,
-    awaited_until: float,
-) -> GangState:
-    tasks = tuple(task for task in world.tasks if task.gang_id == gang.id)
-    ranks = tuple(rank for rank in world.ranks if job and rank.attempt_id == job.attempt_id)
-    suspicious = job is not None and lost_connections(job, ranks)
-    patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in tasks}
-    lost = tuple(task for task in tasks if _is_lost(task, observation, patience_s[task.id]))
-    snapshots = tuple(one for one in world.snapshots if job and one.job_id == job.id)
-    lighthouse = observation.lighthouses.get(gang.id)
-    address = lighthouse.address if lighthouse is not None else ""
-    data = observation.data.get(gang.id)
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], object]) -> Mapping[object, list[_Item]]:
+    groups: dict[object, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _observed(state: GangState, observation: Observation, limits: Limits) -> GangState:
+    """Return the state of a gang with what was observed of it."""
+    job, gang_id = state.job, state.gang.id
+    suspicious = job is not None and lost_connections(job, state.ranks)
+    patience_s = {task.id: _patience_s(task, limits, suspicious=suspicious) for task in state.tasks}
+    lighthouse = observation.lighthouses.get(gang_id)
     starts = job is not None and job.state in (JobState.STARTING, JobState.REQUEUING)
-    parted = apart(tasks, observation.unreached) if starts else ()
-    return GangState(
-        gang, tasks, job, ranks, lost, patience_s, snapshots, address, data, parted, awaited_until
+    return replace(
+        state,
+        lost=tuple(task for task in state.tasks if _is_lost(task, observation, patience_s[task.id])),
+        patience_s=patience_s,
+        lighthouse=lighthouse.address if lighthouse is not None else "",
+        data=observation.data.get(gang_id),
+        apart=apart(state.tasks, observation.unreached) if starts else (),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minicluster.wire import ErrorKind, JobError, RankSight, RankStack, RankState
-from minicluster_hub.diagnosis.rank_location import Kind, location_of
+from minicluster_hub.diagnosis.rank_location import LocationKind, location_of
 from minicluster_hub.diagnosis.why import BUSY_S, explain
 from minicluster_hub.jobs.records import RankRecord
 from minicluster_hub.jobs.root_cause import is_consequence, root_cause
@@ -28,7 +28,7 @@ def final_error(told: JobError | None, ranks: Sequence[RankRecord]) -> JobError 
 def _tells(error: JobError, stacks: Sequence[RankStack]) -> bool:
     """Tell whether where the ranks were says more than the error: some waited, and others did not come."""
     places = {location_of(stack) if stack.sight is RankSight.SEEN else None for stack in stacks}
-    waited = any(place is not None and place.kind is Kind.RANKS for place in places)
+    waited = any(place is not None and place.kind is LocationKind.RANKS for place in places)
     # A connection also breaks by itself; one whose rank had ended did not.
     return waited and len(places) > 1 and (_timed_out(error) or (is_consequence(error) and None in places))
 

@@ -193,7 +193,7 @@ def _overdue(
 def _not_ready(gang_state: GangState, limits: Limits) -> JobError:
     waited = f"{limits.start_timeout_s:.0f} s"
     if gang_state.data is not None and not gang_state.data.ready and gang_state.assembled:
-        message = f"the data sets did not get on for {waited}: {gang_state.data.told}"
+        message = f"the data sets did not get on for {waited}: {gang_state.data.message}"
         return JobError(kind=ErrorKind.START, message=message, hint="An admin's `doctor` looks at the nodes.")
     message = f"the tasks were not ready after {waited}"
     return JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")

@@ -189,14 +189,14 @@ class DataSetRecord:
 
 @dataclass(frozen=True, slots=True)
 class DataView:
-    """How far the data sets of an attempt are on its nodes. told: for the job's owner.
+    """How much of an attempt's data sets its nodes have. message: for the job's owner.
 
-    moved_at: when something of them last came nearer. trouble: why they will not come. lacking: the same
-    for nodes that are to join the attempt while it runs.
+    moved_at: when a node last fetched more of them. trouble: why they cannot be fetched. lacking: the same
+    by node, for nodes that are to join the attempt while it runs.
     """
 
     ready: bool
-    told: str
+    message: str
     moved_at: float
     trouble: JobError | None = None
     lacking: Mapping[str, JobError] = field(default_factory=dict[str, JobError])
@@ -204,7 +204,7 @@ class DataView:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """A line of a job's story. `kind` is one word (submitted, admitted, running, ...)."""
+    """An event in a job's history. `kind` is one word (submitted, admitted, running, ...)."""
 
     id: int
     job_id: int
@@ -265,11 +265,11 @@ class World:
     refused_images: references of those that no job may start in.
     """
 
-    jobs: tuple[JobRecord, ...]
-    gangs: tuple[GangRecord, ...]
-    tasks: tuple[TaskRecord, ...]
-    ranks: tuple[RankRecord, ...]
-    leases: tuple[Lease, ...]
+    jobs: tuple[JobRecord, ...] = ()
+    gangs: tuple[GangRecord, ...] = ()
+    tasks: tuple[TaskRecord, ...] = ()
+    ranks: tuple[RankRecord, ...] = ()
+    leases: tuple[Lease, ...] = ()
     servers: tuple[ServerRecord, ...] = ()
     snapshots: tuple[SnapshotRecord, ...] = ()
     refused_images: frozenset[str] = frozenset()

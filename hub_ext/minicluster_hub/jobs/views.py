@@ -1,9 +1,9 @@
-"""From records to what people see: jobs and nodes as messages, snapshots for the scheduler."""
+"""From records to the messages that people get: jobs, nodes and places of notebook servers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse, shortened
 from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, Wait, World
@@ -13,9 +13,12 @@ _BRIEF_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class IdleGpus:
-    """GPUs that a notebook server does not use. held_bytes: of memory, too much for others to have them."""
+    """GPUs that a notebook server does not use; see wire.SlotUse.
 
-    since: float
+    held_bytes: of GPU memory, where that is too much for others to use these GPUs.
+    """
+
+    idle_since: float
     reclaim_at: float | None
     held_bytes: int = 0
 
@@ -43,15 +46,20 @@ def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) ->
 
 
 def brief(job: Job) -> Job:
-    """Return a job as lists show it: of its error what it is, not where."""
+    """Return a job as lists show it: with the message of its error, without the traceback."""
     if job.error is None:
         return job
     told = {"message": shortened(job.error.message, _BRIEF_CHARS), "traceback": "", "stack": None}
     return job.model_copy(update={"error": job.error.model_copy(update=told)})
 
 
-def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus]) -> NodeList:
-    """Return the nodes with who holds their slots. idle: of notebook servers, by their ids."""
+def node_list(
+    nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus], closed: Mapping[str, str]
+) -> NodeList:
+    """Return the nodes with who holds their slots.
+
+    idle: of notebook servers, by their ids. closed: why nodes take nothing new, by name.
+    """
     held = {(lease.node, lease.slot): lease for lease in world.leases}
     servers = {server.id: server for server in world.servers}
     return NodeList(
@@ -59,7 +67,7 @@ def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGp
             Node(
                 name=node.name,
                 up=node.up,
-                closed=node.closed,
+                closed=closed.get(node.name, node.closed),
                 slots=tuple(
                     _slot_use(slot, kind, held.get((node.name, slot)), servers, idle)
                     for slot, kind in enumerate(node.slot_kinds)
@@ -68,12 +76,6 @@ def node_list(nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGp
             for node in nodes
         )
     )
-
-
-def with_closed(nodes: NodeList, closed: Mapping[str, str]) -> NodeList:
-    """Return the nodes with why some of them take nothing new."""
-    told = (node.model_copy(update={"closed": closed.get(node.name, node.closed)}) for node in nodes.nodes)
-    return nodes.model_copy(update={"nodes": tuple(told)})
 
 
 def _slot_use(
@@ -87,15 +89,10 @@ def _slot_use(
     if lease is None:
         return SlotUse(slot=slot, kind=known)
     server = servers.get(lease.server_id or 0)
-    if server is not None:
-        use = SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
-        return use if (leaves := idle.get(server.id)) is None else _left_idle(use, leaves)
-    return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
-
-
-def _left_idle(use: SlotUse, idle: IdleGpus) -> SlotUse:
-    told = {"idle_since": idle.since, "reclaim_at": idle.reclaim_at, "held_bytes": idle.held_bytes}
-    return use.model_copy(update=told)
+    if server is None:
+        return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
+    use = SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
+    return use.model_copy(update=asdict(idle[server.id])) if server.id in idle else use
 
 
 def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:

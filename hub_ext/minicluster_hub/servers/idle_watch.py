@@ -56,7 +56,7 @@ class IdleWatch:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        await self._status_cache.looked.wait()
+        await self._status_cache.observed.wait()
         async with self._status_cache.data_set_tracker.notifier.listen(GPUS) as subscription:
             while True:
                 try:

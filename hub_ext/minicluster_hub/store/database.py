@@ -82,6 +82,13 @@ class Database:
             raise (StoreFull if _is_full(error) else StoreUnavailable)(message) from error
 
 
+class DatabasePart:
+    """Base of the store's parts: one transaction per method."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 def open_database(url: str) -> Database:
     """Return the database of an URL, without speaking to it yet. Raises StoreBroken."""
     try:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import SQLAlchemyError
 
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.errors import NotLeading, StoreUnavailable
 from minicluster_hub.store.tables.main import LEADERSHIP
 
@@ -41,7 +41,7 @@ _END_WRITERS = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LeadershipRow:
     """The row as it stands. age_s: since its holder renewed it, by the database's clock."""
 
     epoch: int
@@ -70,16 +70,16 @@ class Leadership:
         if self.epoch is None or epoch != self.epoch:
             raise NotLeading(self._holder)
 
-    def look(self) -> Claim:
+    def look(self) -> LeadershipRow:
         """Return who leads, as the row says."""
         with self._in_session() as connection:
-            return _claim(connection)
+            return _row(connection)
 
     def take(self) -> bool:
         """Become the leader if nobody else is; return whether this service is now."""
         with self._in_session() as connection:
             if not _try_lock(connection):
-                if _claim(connection).age_s > self.lease_s:
+                if _row(connection).age_s > self.lease_s:
                     # The ended session is gone in a moment; the next call takes the lock.
                     connection.execute(_END_HOLDERS, {"lock": _LOCK, "lease_s": self.lease_s})
                 return False
@@ -151,10 +151,10 @@ class Leadership:
             session.close()
 
 
-def _claim(connection: Connection) -> Claim:
+def _row(connection: Connection) -> LeadershipRow:
     age = (_NOW - LEADERSHIP.c.renewed_at).label("age_s")
     row = connection.execute(select(LEADERSHIP.c.epoch, LEADERSHIP.c.holder, age).where(_ROW)).one()
-    return Claim(row.epoch, row.holder, float(row.age_s))
+    return LeadershipRow(row.epoch, row.holder, float(row.age_s))
 
 
 def _try_lock(connection: Connection) -> bool:
@@ -162,10 +162,9 @@ def _try_lock(connection: Connection) -> bool:
     return connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}).scalar_one()
 
 
-class Competing:
-    """The part of a store that knows of other services on the same database."""
+class Competing(DatabasePart):
+    """The part of the store that knows of other services on the same database."""
 
-    _database: Database
     _leadership: Leadership | None = None
 
     @property

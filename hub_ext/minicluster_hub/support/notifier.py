@@ -1,11 +1,10 @@
-"""A tiny broadcast notification: those who wait learn that something changed, and look for themselves.
+"""A small broadcast: subscribers learn that something changed, and read for themselves what.
 
-A ring carries a key and nothing else; what changed is read from the store or the disk, so a ring
-may come too often without harm, and none is lost between two waits.
+A notification carries a key and nothing else, so a needless one does no harm, and none is lost between waits.
 
-Keys rung by the reconciler's `changes`: a job's id (int) when what its owner sees of it changed,
+Keys of the status cache's `changes`: a job's id (int) when what its owner sees of it changed,
 `NODES` when a node or who holds its slots changed, `NOTICES` when there are some to send. Keys of the logs'
-bell: a job's id; of the orders' bell: a task's id.
+notifier: a job's id; of the orders' notifier: a task's id.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ NOTICES = "notices"
 
 
 class Subscription:
-    """Collects the keys that rang since the last wait. Made by `Bell.listen`."""
+    """Collects the keys that were notified since the last wait. Made by `Notifier.listen`."""
 
     def __init__(self) -> None:
-        self._rung: set[Hashable] = set()
+        self._keys: set[Hashable] = set()
         self._event = asyncio.Event()
 
     def hear(self, key: Hashable) -> None:
-        """Remember that the key rang and wake who waits."""
-        self._rung.add(key)
+        """Keep the key and wake whoever waits."""
+        self._keys.add(key)
         self._event.set()
 
     async def wait(self, timeout_s: float | None) -> frozenset[Hashable]:
-        """Return the keys that rang since the last wait, at once if there are some.
+        """Return the keys notified since the last wait, at once if there are some.
 
-        The answer is empty when `timeout_s` passed without a ring; None waits for ever.
+        The answer is empty when `timeout_s` passed without a notification; None waits for ever.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -43,21 +42,21 @@ class Subscription:
         return self.take()
 
     def take(self) -> frozenset[Hashable]:
-        """Return the keys that rang since the last wait or take, without waiting."""
+        """Return the keys notified since the last wait or take, without waiting."""
         self._event.clear()
-        rung, self._rung = frozenset(self._rung), set()
-        return rung
+        keys, self._keys = frozenset(self._keys), set()
+        return keys
 
 
 class Notifier:
-    """Rings for all listeners of a key, in the one event loop of the service."""
+    """Notifies all subscribers of a key, in the one event loop of the service."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[Hashable | None, set[Subscription]] = {}
         self._first: list[Callable[[Hashable], None]] = []
 
-    def tell_first(self, hear: Callable[[Hashable], None]) -> None:
-        """Call this at each ring, before anybody wakes, for good."""
+    def call_first(self, hear: Callable[[Hashable], None]) -> None:
+        """Call this at each notification, before any subscriber wakes."""
         self._first.append(hear)
 
     def notify(self, key: Hashable) -> None:
@@ -72,7 +71,7 @@ class Notifier:
     async def listen(self, *keys: Hashable, into: Subscription | None = None) -> AsyncIterator[Subscription]:
         """Listen to these keys (none given: to all), from now to the end of the block.
 
-        `into`: a listener of another bell, so that one wait hears both.
+        `into`: a subscription of another notifier, so that one wait covers both.
         """
         subscription = into if into is not None else Subscription()
         places: tuple[Hashable | None, ...] = keys or (None,)

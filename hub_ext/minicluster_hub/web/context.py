@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from jupyterhub.services.auth import HubOAuth
 
+from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.datasets.manager import DataSetFiles
@@ -15,6 +16,7 @@ from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.notices.sender import NoticeSender
+from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
@@ -26,6 +28,8 @@ from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
 from minicluster_hub.support.long_poll import Holds
 from minicluster_hub.support.rates import Buckets, Rate
+from minicluster_hub.usage.accounting import UsageAccounting
+from minicluster_hub.usage.reservations import ReservationBook
 from minicluster_hub.web.open_streams import OpenStreams
 
 KIB = 1024
@@ -95,6 +99,11 @@ class Context:
 
     store: Store
     reconciler: Reconciler
+    status_cache: StatusCache
+    quarantine: Quarantine
+    accounting: UsageAccounting
+    policy_manager: PolicyManager
+    reservations: ReservationBook
     logs: JobLogs
     blobs: BlobFiles
     hub_auth: HubOAuth
@@ -117,11 +126,6 @@ class Context:
     server_turns: Turns = field(default_factory=Turns)
     job_environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of every job and notebook server, unless they have their own: pip's index."""
-
-    @property
-    def status_cache(self) -> StatusCache:
-        """What the reconciler last saw."""
-        return self.reconciler.status_cache
 
     @property
     def prefix(self) -> str:

@@ -139,7 +139,7 @@ def is_mallorys(one):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("minicluster_hub.jobs.gang_state", "_gang_state"),
+        ("minicluster_hub.jobs.gang_state", "_observed"),
         ("minicluster_hub.jobs.lifecycle", "_job_actions"),
         ("minicluster_hub.jobs.lifecycle", "_job_waits"),
         ("minicluster_hub.control.status_cache", "orders_for"),
@@ -236,7 +236,7 @@ async def test_what_cannot_even_be_ended_is_set_aside_and_told(sqlite, caplog):
         assert await until(reconciler, lambda: len(reconciler.quarantine.set_aside()) == 2)
         await others_work(sqlite, machines, reconciler)
         assert not free_of(sqlite, "mallory"), "its processes are still there"
-    told = {str(failure.step) for failure in reconciler.quarantine.set_aside()}
+    told = {str(failure.operation) for failure in reconciler.quarantine.set_aside()}
     assert told == {f"ending task {launch.task_id}" for launch in machines.launches[:2]}
     tracebacks = [one for one in caplog.records if one.exc_info and "no such field" in str(one.exc_info[1])]
     assert len(tracebacks) == 2, "one for each, not one for each try"

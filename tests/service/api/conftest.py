@@ -11,7 +11,6 @@ from functools import partial
 import pytest
 from tornado.netutil import bind_sockets
 
-from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.control.stall_watch import StallWatch
 from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.http_server import make_server
@@ -38,6 +37,7 @@ from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
 
 from ...patience import WITHIN_S
+from ..machines import control_loop
 from .client import PREFIX, Api, Events
 from .hub import HubApi, MemoryEngine
 
@@ -95,7 +95,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
     ]
     offering = asyncio.create_task(context.catalogue.run())
-    await context.status_cache.looked.wait()
+    await context.status_cache.observed.wait()
     server.add_sockets(sockets)
     api = Api(context, hub, engine, port)
     try:
@@ -154,7 +154,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     accounting = UsageAccounting(store, WEEK_S, {}, Quotas.read(quotas))
     log = logging.getLogger("minicluster-test")
     own = CustomPolicies.in_processes(folder / "policies")
-    reconciler = Reconciler(
+    reconciler = control_loop(
         store,
         engine,
         service_url=url,
@@ -169,6 +169,11 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     return Context(
         store=store,
         reconciler=reconciler,
+        status_cache=reconciler.status_cache,
+        quarantine=reconciler.quarantine,
+        accounting=reconciler.accounting,
+        policy_manager=reconciler.policy_manager,
+        reservations=reconciler.reservations,
         logs=JobLogs(folder / "logs"),
         blobs=BlobFiles(folder / "blobs"),
         hub_auth=hub_auth,

@@ -15,7 +15,7 @@ from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import schedule
 from minicluster_hub.store import Store
-from minicluster_hub.store.jobs import jobs
+from minicluster_hub.store.jobs.jobs import insert_job
 
 COUNT = 2000
 NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("gpu",)) for number in (1, 2)]
@@ -28,7 +28,7 @@ def queue(store):
             nodes = 1 if number else 3  # The first waits for nodes, the others for their turn.
             spec = JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=nodes, max=nodes))
             request = JobSubmit(idempotency_key=f"key-{number:05}", spec=spec)
-            jobs.submit(connection, "ada", request, float(number))
+            insert_job(connection, "ada", request, float(number))
 
 
 def snapshot(store):

@@ -36,6 +36,7 @@ def test_a_service_that_was_frozen_has_heard_nobody():
     liveness.hear(1)
     listen(liveness, clock, 1)
     clock.now += 3600
+    liveness.note()
     assert liveness.silence_s([1]) == {1: 0.0}
     listen(liveness, clock, 2)
     assert liveness.silence_s([1]) == {1: 2.0}, "and counts from then on"
@@ -51,12 +52,33 @@ def test_a_short_pause_of_the_loop_does_not_hide_a_silence():
     assert liveness.silence_s([1])[1] == pytest.approx(5 * INATTENTIVE_S * 0.9)
 
 
+def test_to_read_the_silence_changes_nothing():
+    clock = Clock()
+    liveness = Liveness(clock)
+    liveness.hear(1)
+    listen(liveness, clock, 1)
+    clock.now += 3600
+    assert liveness.silence_s([1]) == {1: 0.0}
+    clock.now += 2
+    assert liveness.silence_s([1]) == {1: 0.0}, "nobody noted since that the service listens"
+
+
+def test_what_an_agent_does_not_reach_is_known_until_it_says_otherwise():
+    liveness = Liveness(Clock())
+    assert liveness.hear(1, ("task-2:4000",)) and not liveness.hear(1, ("task-2:4000",))
+    assert liveness.unreached == {1: ("task-2:4000",)}
+    assert liveness.hear(1) and not any(liveness.unreached.values())
+    liveness.hear(1, ("task-2:4000",))
+    liveness.keep_only([2])
+    assert liveness.unreached == {}
+
+
 def test_who_is_not_asked_for_is_forgotten():
     clock = Clock()
     liveness = Liveness(clock)
     listen(liveness, clock, 5)
     liveness.hear(1)
-    liveness.silence_s([2])
+    liveness.keep_only([2])
     assert liveness.silence_s([1]) == {1: 5.0}, "as if it had never spoken"
 
 

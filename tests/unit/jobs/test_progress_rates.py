@@ -169,10 +169,8 @@ def test_what_a_move_costs_is_measured_without_the_time_in_the_queue():
 
 
 def test_a_service_that_begins_anew_recalls_the_newest_attempt():
-    progress_rates = ProgressRates()
-    progress_rates.recall = lambda job_id, attempt: (
-        b"cut}\n" + lines(*map(float, range(20))) if attempt == 1 else b""
-    )
+    records = b"cut}\n" + lines(*map(float, range(20)))
+    progress_rates = ProgressRates(lambda job_id, attempt: records if attempt == 1 else b"")
     progress_rates.show(seen(JobState.QUEUED))
     ((chunks, rate),) = progress_rates.known(view()).rates
     assert (chunks, rate) == (2, pytest.approx(1.0)) and progress_rates.known(view()).remaining_s is not None

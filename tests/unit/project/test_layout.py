@@ -53,7 +53,7 @@ PURE = [
     "diagnosis",
     "scheduling",
     "control/scheduler_input.py",
-    "control/steps.py",
+    "control/operations.py",
     "usage/queue_view.py",
 ]
 IMPURE = {"tornado", "sqlalchemy", "alembic", "time", "datetime", "asyncio", "socket", "subprocess", "psutil"}

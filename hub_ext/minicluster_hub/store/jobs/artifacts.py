@@ -7,18 +7,15 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, delete, exists, func, insert, select, tuple_
 
 from minicluster.wire import FILE_BYTES, LEFT, Artifact, ArtifactReport, StorageKind
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.rows import AnyRow
 from minicluster_hub.store.storage import storage
 from minicluster_hub.store.tables.main import ARTIFACTS, EVENTS, JOBS
 from minicluster_hub.store.tables.storage import JOB_FILES
 
 
-class Artifacts:
+class Artifacts(DatabasePart):
     """What the service asks of jobs' files: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def listed(self, job_id: int, limit: int, after: tuple[int, str] = (-1, "")) -> list[Artifact]:
         """Return so many of a job's files by task and path, in the primary key's order.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Connection, delete, insert, select
 
 from minicluster.wire import Versions
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.tables.main import ENVIRONMENTS
 
 
-class Environments:
+class Environments(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def of(self, image: str | None) -> Versions | None:
         """Return what ranks in an image have (None: the engine's own); None when none ran there yet."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import Connection, and_, bindparam, delete, false, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobState, RankState
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 from minicluster_hub.jobs.states import JobEvent
-from minicluster_hub.store.errors import GangTaken
+from minicluster_hub.store.database import DatabasePart
+from minicluster_hub.store.errors import GangTaken, SlotTaken
 from minicluster_hub.store.jobs import jobs
 from minicluster_hub.store.rows import add_row, slots_to_json, to_gang, to_task
 from minicluster_hub.store.tables.main import ATTEMPTS, GANGS, JOBS, LEASES, RANKS, TASKS
@@ -23,7 +26,87 @@ _LIVE_WITH_TOKEN = select(TASKS).where(
 """Asked at each request of each agent: built once."""
 
 
-def admit(connection: Connection, job_id: int, places: Places, now: float) -> int:
+class GangQueries(DatabasePart):
+    """Gangs, tasks and leases. Part of the store."""
+
+    def admit(self, job_id: int, places: Places, now: float) -> int:
+        """Lease the slots of a new gang, one task per place, and start an attempt; return its id.
+
+        Raises SlotTaken, with nothing changed, when a slot is held.
+        """
+        with self._leasing(f"job {job_id} cannot be admitted", places) as connection:
+            return _admit(connection, job_id, places, now)
+
+    @contextmanager
+    def _leasing(self, failing: str, places: Places) -> Iterator[Connection]:
+        """A write that takes slots. Raises SlotTaken, with nothing changed, when one is held."""
+        try:
+            with self._database.write() as connection:
+                yield connection
+        except IntegrityError as error:
+            with self._database.read() as connection:
+                taken = held(connection, places)
+            raise SlotTaken(failing, taken) from error
+
+    def bind(self, job_id: int, gang_id: int, now: float, more: Places = ()) -> None:
+        """Start an attempt on a warm gang of the job's owner, with tasks in further places.
+
+        Raises GangTaken, and SlotTaken, with nothing changed, when a slot is held.
+        """
+        with self._leasing(f"job {job_id} cannot be bound to gang {gang_id}", more) as connection:
+            _bind(connection, job_id, gang_id, now, more)
+
+    def grow(self, job_id: int, places: Places, now: float) -> None:
+        """Add tasks to a running attempt. Raises GangTaken and SlotTaken, with nothing changed."""
+        with self._leasing(f"job {job_id} cannot grow", places) as connection:
+            _grow(connection, job_id, places, now)
+
+    def drop_tasks(self, gang_id: int, task_ids: Sequence[int], now: float) -> int:
+        """Move lost tasks to a gang of their own, which is to end; return its id."""
+        with self._database.write() as connection:
+            return _drop_tasks(connection, gang_id, task_ids, now)
+
+    def end_gang(self, gang_id: int) -> None:
+        """Want the gang's tasks gone."""
+        with self._database.write() as connection:
+            connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
+
+    def attempt_nodes(self, attempt_id: int) -> tuple[str, ...]:
+        """Return the nodes that an attempt ran on, in the order of its ranks; those that it lost, too."""
+        query = select(TASKS.c.node).join(RANKS, RANKS.c.task_id == TASKS.c.id)
+        of_attempt = query.where(RANKS.c.attempt_id == attempt_id).order_by(RANKS.c.rank)
+        with self._database.read() as connection:
+            return tuple(dict.fromkeys(connection.execute(of_attempt).scalars()))
+
+    def arm_task(self, task_id: int, token_hash: str) -> None:
+        """Keep the hash of the task's newest token; older tokens are worth nothing then."""
+        task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
+        with self._database.write() as connection:
+            connection.execute(task.values(token_hash=token_hash))
+
+    def task_started(self, task_id: int, now: float) -> None:
+        """Note that the engine started the task. A task in a later state keeps it."""
+        task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state == TaskState.NEW)
+        with self._database.write() as connection:
+            connection.execute(task.values(state=TaskState.STARTED, state_since=now))
+
+    def task_ended(self, task_id: int, now: float) -> None:
+        """Note that nothing of the task is left, and free its slots."""
+        task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
+        with self._database.write() as connection:
+            connection.execute(task.values(state=TaskState.ENDED, state_since=now))
+            connection.execute(delete(LEASES).where(LEASES.c.task_id == task_id))
+
+    def task_by_token(self, token_hash: str) -> TaskRecord | None:
+        """Return the task that has the token with this hash, unless it has ended. No token is no task."""
+        if not token_hash:
+            return None
+        with self._database.read() as connection:
+            row = connection.execute(_LIVE_WITH_TOKEN, {"token_hash": token_hash}).one_or_none()
+        return None if row is None else to_task(row)
+
+
+def _admit(connection: Connection, job_id: int, places: Places, now: float) -> int:
     """Give a queued job a new gang. Raises IntegrityError when a slot is held already."""
     if not any(slots for _, slots in places):
         raise ValueError(f"job {job_id} cannot be admitted to no slots at all")
@@ -43,7 +126,7 @@ def admit(connection: Connection, job_id: int, places: Places, now: float) -> in
     return gang_id
 
 
-def bind(connection: Connection, job_id: int, gang_id: int, now: float, more: Places = ()) -> None:
+def _bind(connection: Connection, job_id: int, gang_id: int, now: float, more: Places = ()) -> None:
     """Give a queued job a warm gang of its owner, with `more` tasks if it has too few.
 
     Raises GangTaken, and IntegrityError when a slot of `more` is held already.
@@ -60,7 +143,7 @@ def bind(connection: Connection, job_id: int, gang_id: int, now: float, more: Pl
     _begin_attempt(connection, job, gang_id, now)
 
 
-def grow(connection: Connection, job_id: int, places: Places, now: float) -> None:
+def _grow(connection: Connection, job_id: int, places: Places, now: float) -> None:
     """Add tasks to the attempt that a fault-tolerant job is running: they join it live.
 
     Raises GangTaken when it is over by now, and IntegrityError when a slot is held already.
@@ -78,7 +161,7 @@ def grow(connection: Connection, job_id: int, places: Places, now: float) -> Non
     jobs.add_event(connection, job_id, "grown", f"{nodes} joins attempt {job.attempts}", now)
 
 
-def drop_tasks(connection: Connection, gang_id: int, task_ids: Sequence[int], now: float) -> int:
+def _drop_tasks(connection: Connection, gang_id: int, task_ids: Sequence[int], now: float) -> int:
     """Move tasks that are lost to a gang of their own, which is to end; return its id.
 
     The others stay together, with what they keep in memory.
@@ -111,13 +194,6 @@ def tasks_of(connection: Connection, gang_id: int) -> list[TaskRecord]:
     return [to_task(row) for row in connection.execute(query)]
 
 
-def attempt_nodes(connection: Connection, attempt_id: int) -> tuple[str, ...]:
-    """Return the nodes of an attempt, in the order of its ranks; those that it lost, too."""
-    query = select(TASKS.c.node).join(RANKS, RANKS.c.task_id == TASKS.c.id)
-    of_attempt = query.where(RANKS.c.attempt_id == attempt_id).order_by(RANKS.c.rank)
-    return tuple(dict.fromkeys(connection.execute(of_attempt).scalars()))
-
-
 def held(connection: Connection, places: Places) -> list[str]:
     """Return in words which of these slots are held, and by what."""
     wanted = [and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots]
@@ -130,34 +206,6 @@ def held(connection: Connection, places: Places) -> list[str]:
 
 def _holder(task_id: int | None) -> str:
     return "a notebook server" if task_id is None else f"task {task_id}"
-
-
-def end_gang(connection: Connection, gang_id: int) -> None:
-    connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
-
-
-def arm_task(connection: Connection, task_id: int, token_hash: str) -> None:
-    task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
-    connection.execute(task.values(token_hash=token_hash))
-
-
-def task_started(connection: Connection, task_id: int, now: float) -> None:
-    task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state == TaskState.NEW)
-    connection.execute(task.values(state=TaskState.STARTED, state_since=now))
-
-
-def task_ended(connection: Connection, task_id: int, now: float) -> None:
-    task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
-    connection.execute(task.values(state=TaskState.ENDED, state_since=now))
-    connection.execute(delete(LEASES).where(LEASES.c.task_id == task_id))
-
-
-def task_by_token(connection: Connection, token_hash: str) -> TaskRecord | None:
-    """Return the task that has this token, unless it has ended. No token is no task."""
-    if not token_hash:
-        return None
-    row = connection.execute(_LIVE_WITH_TOKEN, {"token_hash": token_hash}).one_or_none()
-    return None if row is None else to_task(row)
 
 
 def _refusal(connection: Connection, job: JobRecord, gang_id: int, tasks: list[TaskRecord]) -> str:

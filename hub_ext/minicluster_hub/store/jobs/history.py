@@ -7,34 +7,31 @@ from collections.abc import Sequence
 from sqlalchemy import func, select
 
 from minicluster_hub.jobs.records import EventRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.rows import to_event
 from minicluster_hub.store.tables.main import EVENTS, RANKS, TASKS
 
 _IDS_AT_ONCE = 500
 
 
-class History:
+class JobHistory(DatabasePart):
     """Part of the store."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
     def last_event(self, job_id: int) -> EventRecord | None:
-        """Return the newest line of a job's story."""
+        """Return the newest line of a job's history."""
         query = select(EVENTS).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.id.desc()).limit(1)
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
         return None if row is None else to_event(row)
 
     def count(self, job_id: int, kind: str) -> int:
-        """Return how many lines of a kind a job's story has."""
+        """Return how many lines of a kind a job's history has."""
         query = select(func.count()).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == kind)
         with self._database.read() as connection:
             return connection.execute(query).scalar_one()
 
     def notes(self, job_id: int, most: int) -> tuple[list[str], int]:
-        """Return the first notes of a job's story, and how many there are."""
+        """Return the first notes of a job's history, and how many there are."""
         notes = (EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
         first = select(EVENTS.c.text).where(*notes).order_by(EVENTS.c.id).limit(most)
         with self._database.read() as connection:

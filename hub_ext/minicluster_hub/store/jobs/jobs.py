@@ -6,10 +6,12 @@ from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobError, JobState, JobSubmit
 from minicluster_hub.jobs.records import EventRecord, GangTarget, JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible, next_state
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import JobUnknown
 from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
@@ -22,7 +24,100 @@ _IDS_AT_ONCE = 500
 _LINES_TOLD = 1000
 
 
-def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -> JobRecord:
+class JobQueries(DatabasePart):
+    """Jobs and their events. Part of the store."""
+
+    def submit(self, owner: str, request: JobSubmit, now: float) -> tuple[JobRecord, bool]:
+        """Return the job of the owner's key, and whether this call made it."""
+        known = self.job_of_key(owner, request.idempotency_key)
+        if known is not None:
+            return known, False
+        try:
+            with self._database.write() as connection:
+                return insert_job(connection, owner, request, now), True
+        except IntegrityError:
+            known = self.job_of_key(owner, request.idempotency_key)
+            if known is None:
+                raise
+            return known, False
+
+    def apply(
+        self,
+        job_id: int,
+        event: JobEvent,
+        now: float,
+        *,
+        reason: str = "",
+        error: JobError | None = None,
+        text: str = "",
+        losses: int | None = None,
+    ) -> JobRecord:
+        """Take a job over one transition of the table in `states`; return it as it is then.
+
+        The attempt's first error is kept, and rank 0's result when the ranks succeeded. A job that
+        is over, or queued again, leaves its gang warm. Raises TransitionImpossible, JobUnknown.
+        """
+        with self._database.write() as connection:
+            job = find_known(connection, job_id, lock=True)
+            values = {} if losses is None else {"losses": losses}
+            step(connection, job, event, now, reason=reason, error=error, text=text, values=values)
+            return find_known(connection, job_id)
+
+    def note(self, job_id: int, kind: str, text: str, now: float) -> None:
+        """Write a line of the job's history that changes no state."""
+        with self._database.write() as connection:
+            find_known(connection, job_id)
+            add_event(connection, job_id, kind, text, now)
+
+    def job_of_key(self, owner: str, key: str) -> JobRecord | None:
+        """Return the job that the owner submitted with this idempotency key."""
+        query = select(JOBS).where(JOBS.c.owner == owner, JOBS.c.idempotency_key == clean(key))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else to_job(row)
+
+    def count_open_jobs(self, owner: str) -> int:
+        """Return how many of the owner's jobs wait or run."""
+        query = select(func.count()).where(JOBS.c.owner == owner, JOBS.c.state.in_(OPEN_STATES))
+        with self._database.read() as connection:
+            return connection.execute(query).scalar_one()
+
+    def job(self, job_id: int) -> JobRecord | None:
+        with self._database.read() as connection:
+            row = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
+        return None if row is None else to_job(row)
+
+    def jobs(
+        self, owner: str | None, *, open_only: bool = False, limit: int = 100, before: int | None = None
+    ) -> list[JobRecord]:
+        """Return jobs, the newest first. `owner` None: everyone's. before: those with a smaller id."""
+        query = select(JOBS).order_by(JOBS.c.id.desc()).limit(limit)
+        if owner is not None:
+            query = query.where(JOBS.c.owner == owner)
+        if open_only:
+            query = query.where(JOBS.c.state.in_(OPEN_STATES))
+        if before is not None:
+            query = query.where(JOBS.c.id < before)
+        with self._database.read() as connection:
+            return [to_job(row) for row in connection.execute(query)]
+
+    def jobs_by_id(self, job_ids: Collection[int]) -> list[JobRecord]:
+        with self._database.read() as connection:
+            return list_by_id(connection, job_ids)
+
+    def events(self, job_id: int, after: int = 0, most: int = 1000) -> list[EventRecord]:
+        """Return the first events of a job behind the event `after`, in order."""
+        with self._database.read() as connection:
+            return list_events(connection, job_id, after, most)
+
+    def last_event_id(self, job_id: int) -> int:
+        """Return the id of the job's newest event, 0 if there is none."""
+        query = select(func.max(EVENTS.c.id)).where(EVENTS.c.job_id == job_id)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar() or 0
+
+
+def insert_job(connection: Connection, owner: str, request: JobSubmit, now: float) -> JobRecord:
     """Insert a job. Raises IntegrityError when the owner's key is known."""
     values = {
         "owner": owner,
@@ -41,17 +136,6 @@ def submit(connection: Connection, owner: str, request: JobSubmit, now: float) -
     return find_known(connection, job_id)
 
 
-def find_by_key(connection: Connection, owner: str, key: str) -> JobRecord | None:
-    query = select(JOBS).where(JOBS.c.owner == owner, JOBS.c.idempotency_key == clean(key))
-    row = connection.execute(query).one_or_none()
-    return None if row is None else to_job(row)
-
-
-def find(connection: Connection, job_id: int) -> JobRecord | None:
-    row = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
-    return None if row is None else to_job(row)
-
-
 def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> JobRecord:
     """Return a job, with its row locked where the database locks rows. Raises JobUnknown."""
     query = select(JOBS).where(JOBS.c.id == job_id)
@@ -59,24 +143,6 @@ def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> Jo
     if row is None:
         raise JobUnknown(job_id)
     return to_job(row)
-
-
-def count_open(connection: Connection, owner: str) -> int:
-    query = select(func.count()).where(JOBS.c.owner == owner, JOBS.c.state.in_(OPEN_STATES))
-    return connection.execute(query).scalar_one()
-
-
-def list_jobs(
-    connection: Connection, owner: str | None, open_only: bool, limit: int, before: int | None
-) -> list[JobRecord]:
-    query = select(JOBS).order_by(JOBS.c.id.desc()).limit(limit)
-    if owner is not None:
-        query = query.where(JOBS.c.owner == owner)
-    if open_only:
-        query = query.where(JOBS.c.state.in_(OPEN_STATES))
-    if before is not None:
-        query = query.where(JOBS.c.id < before)
-    return [to_job(row) for row in connection.execute(query)]
 
 
 def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobRecord]:
@@ -99,11 +165,6 @@ def list_events(connection: Connection, job_id: int, after: int, most: int) -> l
     return [to_event(row) for row in connection.execute(query.limit(most))]
 
 
-def last_event_id(connection: Connection, job_id: int) -> int:
-    query = select(func.max(EVENTS.c.id)).where(EVENTS.c.job_id == job_id)
-    return connection.execute(query).scalar() or 0
-
-
 def step(
     connection: Connection,
     job: JobRecord,
@@ -115,7 +176,7 @@ def step(
     text: str = "",
     values: dict[str, Any] | None = None,
 ) -> None:
-    """Take a locked job over one transition and write its line of the story.
+    """Take a locked job over one transition and write its event.
 
     An event that leaves the state as it is (a second stop) changes nothing at all.
     Raises TransitionImpossible.
@@ -150,7 +211,7 @@ def _changes(
     if error is not None and (job.error is None or state.terminal):
         changes["error"] = to_json(error.model_copy(update={"stack": None}))
     if state is JobState.QUEUED:
-        # The next attempt has a first error of its own; this one's stays in the story.
+        # The next attempt has a first error of its own; this one's stays in the history.
         changes["error"] = None
     if job.state is JobState.YIELDING and state is JobState.QUEUED:
         changes["gang_id"] = None  # Its gang is as good as any other: it had to leave it.

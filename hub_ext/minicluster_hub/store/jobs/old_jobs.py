@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, exists, select, update
 
 from minicluster.wire import JobSpec, StorageKind
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.jobs.jobs import add_event
 from minicluster_hub.store.storage import blobs, storage
@@ -17,11 +17,8 @@ from minicluster_hub.store.tables.main import JOBS, SNAPSHOTS
 _STORY = "its cell, its result, its snapshots and its output were removed"
 
 
-class OldJobs:
+class OldJobs(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def ended_before(self, at: float, limit: int) -> list[int]:
         """Return the jobs that ended before a time and were not forgotten yet, at most so many."""

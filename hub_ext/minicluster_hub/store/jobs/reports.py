@@ -13,6 +13,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotReport, TaskReport, Versions
 from minicluster_hub.jobs.records import TaskRecord, TaskState
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs import artifacts, environments, job_rows, snapshots
 from minicluster_hub.store.rows import clean, to_json, to_task
 from minicluster_hub.store.storage import images
@@ -36,7 +37,7 @@ _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 @dataclass(frozen=True, slots=True)
 class ReportPlan:
-    """The changes of one report. `notes` are events that are not in the job's story yet."""
+    """The changes of one report. `notes` are events that are not in the job's history yet."""
 
     attempt_id: int | None
     job_id: int | None
@@ -54,12 +55,32 @@ class ReportPlan:
         return not (self.task or self.ranks or self.result or self.notes or brought)
 
 
-def locked(connection: Connection, task_id: int) -> TaskRecord:
+class ReportQueries(DatabasePart):
+    """Agents' reports. Part of the store."""
+
+    def report(self, task: TaskRecord, report: TaskReport, now: float) -> bool:
+        """Keep what goes forward in an agent's report; return whether anything did.
+
+        Notes go into the job's history once each. Chunks are the logs' business.
+        """
+        with self._database.read() as connection:
+            changes = _plan(connection, task, report)
+        if changes is None or changes.empty:
+            return False
+        with self._database.write() as connection:
+            changes = _plan(connection, _locked(connection, task.id), report)
+            if changes is None or changes.empty:
+                return False
+            _carry_out(connection, task.id, changes, now)
+        return True
+
+
+def _locked(connection: Connection, task_id: int) -> TaskRecord:
     """Return the task as it is, and nobody else changes it until the transaction ends."""
     return to_task(connection.execute(select(TASKS).where(TASKS.c.id == task_id).with_for_update()).one())
 
 
-def plan(connection: Connection, task: TaskRecord, report: TaskReport) -> ReportPlan | None:
+def _plan(connection: Connection, task: TaskRecord, report: TaskReport) -> ReportPlan | None:
     """Return what the report changes, or None when the task is over."""
     if task.state is TaskState.ENDED:
         return None
@@ -92,7 +113,7 @@ def _leads(connection: Connection, attempt_id: int, task: TaskRecord) -> bool:
     return connection.execute(living.order_by(RANKS.c.rank).limit(1)).scalar() == task.id
 
 
-def carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: float) -> None:
+def _carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: float) -> None:
     if changes.task:
         values = dict(changes.task)
         if "state" in values:
@@ -178,7 +199,7 @@ def _rank_changes(
 
 
 def _new_notes(connection: Connection, job_id: int, report: TaskReport) -> tuple[str, ...]:
-    """Return the notes that the job's story does not have: reports repeat theirs. It takes only so many."""
+    """Return the notes that the job's history does not have: reports repeat theirs. It takes only so many."""
     if not report.notes:
         return ()
     notes = dict.fromkeys(clean(note) for note in report.notes)

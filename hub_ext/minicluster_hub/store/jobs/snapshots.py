@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select, delete, insert, select
 
 from minicluster.wire import BlobInfo, Snapshot, SnapshotReport, StorageKind
 from minicluster_hub.jobs.records import SnapshotRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs.jobs import OPEN_STATES
 from minicluster_hub.store.rows import AnyRow
 from minicluster_hub.store.storage import storage
@@ -26,11 +26,8 @@ _OF_OPEN_JOBS = (
 )
 
 
-class Snapshots:
+class Snapshots(DatabasePart):
     """What the service asks of a job's snapshots: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def listed(self, job_id: int) -> list[Snapshot]:
         """Return a job's complete snapshots as its owner sees them, the newest first."""

@@ -8,6 +8,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, func, or_, select
 
 from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, World
+from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.jobs import snapshots
 from minicluster_hub.store.jobs.gangs import LIVE_STATES
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, list_by_id
@@ -35,24 +36,38 @@ _LEASES = select(LEASES).order_by(LEASES.c.node, LEASES.c.slot)
 _SERVERS = select(SERVERS).order_by(SERVERS.c.id)
 
 
-class WorldReader:
-    """Reads the world at each tick: a row that is as it was the last time is not parsed again.
+class WorldQueries(DatabasePart):
+    """Part of the store. At each tick a row that has not changed is not parsed again.
 
-    It keeps what the last world had, and nothing of jobs that are over.
+    It keeps the records of the last world, and nothing of jobs that are over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self._jobs: dict[AnyRow, JobRecord] = {}
         self._tasks: dict[AnyRow, TaskRecord] = {}
         self._ranks: dict[AnyRow, RankRecord] = {}
 
-    def read(self, connection: Connection) -> World:
-        """Return the world; jobs and gangs oldest first, tasks by gang and index, ranks in order."""
-        # Another thread may read at the same time: what this one has read is its own.
-        self._jobs = jobs = self._open_jobs(connection, self._jobs)
-        self._tasks = tasks = _known(connection.execute(_TASKS), self._tasks, to_task)
-        self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
-        return _world(connection, tuple(jobs.values()), tuple(tasks.values()), tuple(ranks.values()))
+    def world(self) -> World:
+        """Return all open jobs, the gangs with a living task, their tasks, ranks and all leases.
+
+        Jobs and gangs come oldest first, tasks by gang and index, ranks in order.
+        """
+        with self._database.read() as connection:
+            # Another thread may read at the same time: each uses only what it has read itself.
+            self._jobs = jobs = self._open_jobs(connection, self._jobs)
+            self._tasks = tasks = _known(connection.execute(_TASKS), self._tasks, to_task)
+            self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
+            return World(
+                jobs=tuple(jobs.values()),
+                gangs=tuple(map(to_gang, connection.execute(_GANGS))),
+                tasks=tuple(tasks.values()),
+                ranks=tuple(ranks.values()),
+                leases=tuple(map(to_lease, connection.execute(_LEASES))),
+                servers=tuple(map(to_server, connection.execute(_SERVERS))),
+                snapshots=snapshots.of_open_jobs(connection),
+                refused_images=images.refused(connection),
+            )
 
     @staticmethod
     def _open_jobs(connection: Connection, before: Mapping[AnyRow, JobRecord]) -> dict[AnyRow, JobRecord]:
@@ -67,21 +82,3 @@ def _known(
 ) -> dict[AnyRow, _Record]:
     """Return the records by their rows, none of which is there twice."""
     return {row: before.get(row) or parse(row) for row in rows}
-
-
-def _world(
-    connection: Connection,
-    jobs: tuple[JobRecord, ...],
-    tasks: tuple[TaskRecord, ...],
-    ranks: tuple[RankRecord, ...],
-) -> World:
-    return World(
-        jobs=jobs,
-        gangs=tuple(map(to_gang, connection.execute(_GANGS))),
-        tasks=tasks,
-        ranks=ranks,
-        leases=tuple(map(to_lease, connection.execute(_LEASES))),
-        servers=tuple(map(to_server, connection.execute(_SERVERS))),
-        snapshots=snapshots.of_open_jobs(connection),
-        refused_images=images.refused(connection),
-    )

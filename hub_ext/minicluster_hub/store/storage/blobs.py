@@ -8,7 +8,7 @@ from contextlib import suppress
 from sqlalchemy import Connection, Select, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.tables.main import ATTEMPTS, JOBS
 
@@ -20,11 +20,8 @@ _RESULTS = (
 )
 
 
-class OwnedBlobs:
+class OwnedBlobs(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
         """Keep that the owner has this blob. Again it only stays for some time from now on."""

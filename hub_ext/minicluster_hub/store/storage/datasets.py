@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Delete, Select, delete, exists, func, insert,
 
 from minicluster.wire import BlobInfo
 from minicluster_hub.jobs.records import DataSetRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs.jobs import OPEN_STATES
 from minicluster_hub.store.rows import AnyRow, to_job
 from minicluster_hub.store.tables.main import DATASET_PIECES, DATASETS, JOBS, PIECES
@@ -25,11 +25,8 @@ class Swept:
     gone: frozenset[str]
 
 
-class DataSets:
+class DataSets(DatabasePart):
     """What the service asks of data sets: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def visible(self, owner: str | None) -> list[DataSetRecord]:
         """Return a user's own and those that others share; None: all."""

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from minicluster.wire import ImageState, Pin, Recipe
 from minicluster.wire.bounds import LISTED_PACKAGES
 from minicluster_hub.jobs.records import ImageRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import ImageNameTaken
 from minicluster_hub.store.rows import AnyRow, clean
 from minicluster_hub.store.tables.main import IMAGE_NODES, IMAGES
@@ -44,11 +44,8 @@ class ListedImage:
         return cls(image, first, len(packages) - len(first))
 
 
-class Images:
+class ImageRows(DatabasePart):
     """What the service asks of the catalogue: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def all(self) -> list[ImageRecord]:
         """Return all images without their recipes.

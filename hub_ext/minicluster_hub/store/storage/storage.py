@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from minicluster.wire import FILE_BYTES, BlobInfo, ImageState, StorageKind, StorageUse, StoredThing
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.storage import stored_things
 from minicluster_hub.store.tables.blobs import BLOBS
 from minicluster_hub.store.tables.main import DATASETS, IMAGES, JOBS, PIECES
@@ -34,11 +34,8 @@ _AT_ONCE = 500
 _NOTHING = ""
 
 
-class StorageRows:
+class StorageRows(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def used(self, owner: str) -> Uses:
         """Return what an owner has, by kind."""

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, 
 
 from minicluster.wire import ErrorKind, JobError, JobState, Notice, NoticeEvent, NoticeWishes
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.rows import AnyRow, clean
 from minicluster_hub.store.tables.notices import NOTICE_EMAILS, NOTICE_WISHES, NOTICES
 
@@ -56,11 +56,8 @@ class NoticeMessage:
     due_at: float
 
 
-class Notices:
+class Notices(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def wishes(self, owner: str) -> tuple[NoticeWishes, str]:
         """Return what an owner wants to be told of, and why the last notice did not get there."""
@@ -97,7 +94,7 @@ class Notices:
     ) -> bool:
         """Write a notice that is not of a job; return whether its owner wants it.
 
-        Ring the board's `changes` afterwards: who sends it listens there.
+        Notify the status cache's `changes` afterwards: the sender of notices listens there.
         """
         notice = Notice(id=uuid4().hex, event=event, at=now, server=server, reason=clean(reason))
         with self._database.write() as connection:

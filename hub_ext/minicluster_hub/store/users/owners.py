@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, or_, select, update
 
 from minicluster.wire import Allowances, AllowancesInForce
 from minicluster_hub.jobs.records import UseRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.rows import AnyRow, clean
 from minicluster_hub.store.tables.scheduling import ALLOWANCES, OWNER_GROUPS, USAGE
 
@@ -21,11 +21,11 @@ Groups = tuple[str, ...]
 """Names of groups, in the order of the alphabet."""
 
 
-class Owners:
+class Owners(DatabasePart):
     """What the service asks of them: one transaction per method, and none for what is known already."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._known: dict[str, Groups] | None = None
 
     def groups_of(self, owner: str) -> Groups:
@@ -64,11 +64,8 @@ def _write(connection: Connection, owner: str, values: Mapping[str, object]) -> 
 # What admins gave to whom, one choice after the other: the newest is in force.
 
 
-class AllowanceRows:
+class AllowanceRows(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def in_force(self) -> AllowancesInForce | None:
         """Return what an admin chose last, None if nobody ever did."""
@@ -89,11 +86,8 @@ class AllowanceRows:
 # Who held slots when: written as it changes, summed up for a period.
 
 
-class UsageRows:
+class UsageRows(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def since(self, moment: float, owner: str | None = None) -> list[UseRecord]:
         """Return what an owner (None: anybody) held at that moment or after it, in the order of its begin."""

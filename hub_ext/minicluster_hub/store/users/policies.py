@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select, update
 
 from minicluster.wire import ActivePolicy, PolicyChoice
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.rows import AnyRow, add_row, clean
 from minicluster_hub.store.tables.scheduling import POLICIES
 
@@ -24,11 +24,8 @@ class Chosen:
     told: ActivePolicy
 
 
-class Policies:
+class Policies(DatabasePart):
     """What the service asks of them: one transaction per method."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def in_force(self) -> Chosen | None:
         """Return what an admin chose last, None if nobody ever did or all of it was taken back."""

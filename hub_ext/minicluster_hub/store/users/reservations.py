@@ -8,16 +8,16 @@ from dataclasses import asdict
 from sqlalchemy import select, update
 
 from minicluster_hub.jobs.records import ReservationRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.rows import AnyRow, add_row, clean
 from minicluster_hub.store.tables.scheduling import CLAIMS
 
 
-class Claims:
+class Claims(DatabasePart):
     """What the service asks of them: one transaction per method, and none to read what it wrote itself."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._open: dict[int, ReservationRecord] | None = None
 
     def open(self) -> tuple[ReservationRecord, ...]:

@@ -9,13 +9,67 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster_hub.jobs.records import ServerRecord
-from minicluster_hub.store.database import Database
+from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import HomeMoved, SlotTaken
+from minicluster_hub.store.jobs import gangs
 from minicluster_hub.store.rows import add_row, clean, slots_to_json, to_server
 from minicluster_hub.store.tables.main import HOMES, LEASES, SERVERS
 
 
-def add(
+class ServerQueries(DatabasePart):
+    """Notebook servers' places and homes. Part of the store."""
+
+    def place_server(
+        self,
+        owner: str,
+        name: str,
+        place: tuple[str, tuple[int, ...]],
+        *,
+        until: float | None,
+        shared_home: bool,
+        now: float,
+        given_up_home: str | None = None,
+    ) -> ServerRecord:
+        """Keep a server's place and take its slots; the first one is also where its home stays.
+
+        given_up_home: the node of a home that an empty one takes the place of.
+        Raises SlotTaken (a slot is held, or the server has a place already) and HomeMoved, with
+        nothing changed.
+        """
+        try:
+            with self._database.write() as connection:
+                if not shared_home:
+                    _claim_home(connection, owner, place[0], given_up_home)
+                return _add(connection, owner, name, place, until, now)
+        except IntegrityError as error:
+            with self._database.read() as connection:
+                taken = gangs.held(connection, [place])
+            raise SlotTaken(f"server {name!r} of {owner} cannot be placed", taken) from error
+
+    def end_server(self, server_id: int) -> bool:
+        """Free a server's place and its slots; return whether it was there."""
+        with self._database.write() as connection:
+            connection.execute(delete(LEASES).where(LEASES.c.server_id == server_id))
+            return connection.execute(delete(SERVERS).where(SERVERS.c.id == server_id)).rowcount > 0
+
+    def server(self, owner: str, name: str) -> ServerRecord | None:
+        query = select(SERVERS).where(SERVERS.c.owner == clean(owner), SERVERS.c.name == clean(name))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else to_server(row)
+
+    def homes(self) -> dict[str, str]:
+        """Return the node of each user's home."""
+        with self._database.read() as connection:
+            return {row.owner: row.node for row in connection.execute(select(HOMES))}
+
+    def home_of(self, owner: str) -> str | None:
+        """Return the node that a user's home is on, None if it has none yet."""
+        with self._database.read() as connection:
+            return _home_of(connection, owner)
+
+
+def _add(
     connection: Connection,
     owner: str,
     name: str,
@@ -44,23 +98,12 @@ def add(
     return to_server(connection.execute(select(SERVERS).where(SERVERS.c.id == server_id)).one())
 
 
-def end(connection: Connection, server_id: int) -> bool:
-    connection.execute(delete(LEASES).where(LEASES.c.server_id == server_id))
-    return connection.execute(delete(SERVERS).where(SERVERS.c.id == server_id)).rowcount > 0
-
-
-def find(connection: Connection, owner: str, name: str) -> ServerRecord | None:
-    query = select(SERVERS).where(SERVERS.c.owner == clean(owner), SERVERS.c.name == clean(name))
-    row = connection.execute(query).one_or_none()
-    return None if row is None else to_server(row)
-
-
-def claim_home(connection: Connection, owner: str, node: str, given_up: str | None) -> None:
+def _claim_home(connection: Connection, owner: str, node: str, given_up: str | None) -> None:
     """Keep where a home is made; `given_up` is the node of a former one, which it takes the place of.
 
     Raises HomeMoved when it is elsewhere, IntegrityError when it was made just now.
     """
-    home = home_of(connection, owner)
+    home = _home_of(connection, owner)
     if home is not None and home == given_up:
         connection.execute(update(HOMES).where(HOMES.c.owner == clean(owner)).values(node=node))
         return
@@ -70,22 +113,15 @@ def claim_home(connection: Connection, owner: str, node: str, given_up: str | No
         raise HomeMoved(owner, home)
 
 
-def home_of(connection: Connection, owner: str) -> str | None:
+def _home_of(connection: Connection, owner: str) -> str | None:
     return connection.execute(select(HOMES.c.node).where(HOMES.c.owner == clean(owner))).scalar_one_or_none()
-
-
-def homes(connection: Connection) -> dict[str, str]:
-    return {row.owner: row.node for row in connection.execute(select(HOMES))}
 
 
 # Idle GPUs of notebook servers: whose owners know, and which are to go back.
 
 
-class IdleServers:
+class IdleServers(DatabasePart):
     """What the service keeps of them: one transaction per method. A server that has ended is left alone."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def warned(self, server_id: int, at: float | None) -> None:
         """Keep when the owner was told; None: the GPUs are in use again."""

@@ -57,7 +57,7 @@ async def test_a_groups_members_have_its_quota_and_its_weight(api):
     assert await over_quota(api, nodes=2) == (2, 1)
     assert (await refused(api, "bob", nodes=2))[1] == "payload_missing", "the most generous of bob's groups"
     assert await over_quota(api, "root", nodes=1) == (1, 0)
-    accounting = api.context.reconciler.accounting
+    accounting = api.context.accounting
     weights = {name: usage.weight for name, usage in accounting.usage(1e10).items()}
     assert (weights["ada"], weights["bob"]) == (2, 3)
 

@@ -42,7 +42,7 @@ async def test_an_admin_changes_the_policy_and_a_user_does_not(api, tmp_path):
     change = by_word("time_slice")
     code, printed = await run(api, change, tmp_path)
     assert code == 0, printed
-    choice = api.context.reconciler.policy_manager.active.choice
+    choice = api.context.policy_manager.active.choice
     assert (choice.policy, choice.placement, choice.options) == (
         "time_slice",
         "locality",

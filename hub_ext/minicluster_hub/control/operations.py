@@ -1,4 +1,4 @@
-"""What the reconciler does, with names, so that what fails can be told, counted and tried again: pure."""
+"""Names for what the reconciler does, so that a failure can be logged, counted and tried again: pure."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def lighthouse_key(gang_id: int) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that is done for a job, a gang, a task or a lighthouse. `doing`: with `kind`, a phrase."""
+class Operation:
+    """One thing that is done for a job, gang, task or lighthouse. `doing` and `kind` read as one phrase."""
 
     doing: str
     kind: str
@@ -59,9 +59,9 @@ class Step:
         return f"{self.doing} {self.kind} {self.id}"
 
 
-def step_of(action: Action) -> Step:
+def operation_of(action: Action) -> Operation:
     """Return what an action is called when it fails."""
-    return Step(_DOING[type(action)], *key_of(action))
+    return Operation(_DOING[type(action)], *key_of(action))
 
 
 def key_of(action: Action) -> Key:
@@ -79,8 +79,18 @@ def key_of(action: Action) -> Key:
             return "job", job_id
 
 
+def job_of(operation: Operation, world: World) -> int | None:
+    """Return the job that an operation is for; None for a warm gang, a stray task, or a job that is over."""
+    gang_id = operation.id
+    if operation.kind == "job":
+        return operation.id
+    if operation.kind == "task":
+        gang_id = next((task.gang_id for task in world.tasks if task.id == operation.id), 0)
+    return next((gang.job_id for gang in world.gangs if gang.id == gang_id), None)
+
+
 def all_keys(world: World, seen_tasks: Iterable[int], seen_lighthouses: Iterable[int]) -> set[Key]:
-    """Return all that a step can be done for."""
+    """Return all that an operation can be done for."""
     gangs = {gang.id for gang in world.gangs}
     return {
         *(("job", job.id) for job in world.jobs),
