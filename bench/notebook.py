@@ -82,7 +82,7 @@ class Notebook:
     async def story(self, since: float) -> list[str]:
         """Return the newest job's story, with milliseconds since a time."""
         job = (await self.ask_service("api/jobs?limit=1"))["jobs"][0]
-        lines = (await self.ask_service(f"api/jobs/{job['id']}/story"))["lines"]
+        lines = (await self.ask_service(f"api/jobs/{job['id']}/history"))["lines"]
         return [
             f"{(line['at'] - since) * 1e3:6.0f}  {line['kind']} {line['text']}".rstrip() for line in lines
         ]

@@ -38,7 +38,7 @@ class ServiceLifecycle:
             self._offer_images(),
             self.context.data_sets.run(),
             self._idle_watch().run(),
-            self.context.post.run(self.context.status_cache.changes),
+            self.context.notice_sender.run(self.context.status_cache.changes),
         )
 
     async def _open_to_all(self) -> None:
@@ -69,7 +69,7 @@ class ServiceLifecycle:
         store = self.context.store
         store.owners.forget_known()
         store.claims.forget_known()
-        self.context.reconciler.accounting.allowed.forget_known()
+        self.context.accounting.allowed.forget_known()
         self.context.storage.forget_known()
 
     def _sweep(self) -> None:

@@ -29,6 +29,7 @@ from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.policy.what_if_worker import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.service_lifecycle import ServiceLifecycle
 from minicluster_hub.simulator.model import Model
 from minicluster_hub.storage.blobs import BlobFiles
@@ -115,8 +116,8 @@ class Wiring:
         await self.servers.close()
         await self.context.publications.close()
         await self.context.catalogue.registries.close()
-        self.context.shadowing.close()
-        self.context.post.close()
+        self.context.what_if.close()
+        self.context.notice_sender.close()
         await self.context.reconciler.close()
         await self.leader_election.close()
         self.context.store.close()
@@ -134,36 +135,44 @@ def _context(
     storage = app.storage(
         store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
     )
+    log: Any = app.log
+    limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
+        status_cache=reconciler.status_cache,
+        accounting=reconciler.accounting,
+        reservations=reconciler.reservations,
+        policy_manager=reconciler.policy_manager,
+        quarantine=reconciler.quarantine,
+        data_set_tracker=reconciler.status_cache.data_set_tracker,
+        server_places=ServerPlaces(store, reconciler, limits, clock, log),
         logs=JobLogs(app.service_dir / "logs", app.log_limit_bytes),
         blobs=blobs,
         hub_auth=hub_auth,
         metrics=metrics,
         limits=_limits(app),
         clock=clock,
-        log=app.log,  # pyright: ignore[reportArgumentType]
+        log=log,
         catalogue=catalogue,
         data_sets=DataSetFiles(
             store,
             BlobFiles(app.service_dir / "data"),
             clock,
-            app.log,  # pyright: ignore[reportArgumentType]
+            log,
             storage,
             app.data_grace_s,
         ),
         storage=storage,
         publications=Publications(catalogue, app.image_limit_bytes),
-        shadowing=_shadowing(app, store, reconciler, clock),
-        post=app.post(store, clock, app.log),  # pyright: ignore[reportArgumentType]
+        what_if=_what_if(app, store, reconciler, clock),
+        notice_sender=app.post(store, clock, log),
         job_environment=pip_environment(app.pip_index_url),
         admission=AdmissionLimits(
             max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
         ),
-        server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),
         idle_limits=app.idle_limits,
     )
 
@@ -190,7 +199,7 @@ def _policy_manager(app: MiniclusterHub, store: Store, clock: SteadyClock) -> Po
         raise ValueError(f"{refused.message}. {refused.hint}") from refused
 
 
-def _shadowing(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> WhatIfWorker:
+def _what_if(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: SteadyClock) -> WhatIfWorker:
     model = Model(min_run_s=app.min_run_s, half_life_s=app.usage_half_life_days * 86400)
     return WhatIfWorker(
         store, reconciler.policy_manager, reconciler.status_cache.node_views, clock, app.log, model

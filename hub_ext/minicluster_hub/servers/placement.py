@@ -59,7 +59,6 @@ class ServerPlaces:
         limits: ServerLimits,
         clock: Callable[[], float],
         log: logging.Logger,
-        turns: Turns,
         patience_s: float = 10.0,
     ) -> None:
         self._store = store
@@ -67,7 +66,7 @@ class ServerPlaces:
         self._limits = limits
         self._clock = clock
         self._log = log
-        self._turns = turns
+        self._turns = Turns()
         self._patience_s = patience_s
 
     async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:

@@ -28,6 +28,7 @@ from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.what_if_worker import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.disk_space import Room
 from minicluster_hub.storage.logs import JobLogs
@@ -92,7 +93,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         asyncio.create_task(
             StallWatch(context.store, context.status_cache, context.clock, context.log).run()
         ),
-        asyncio.create_task(context.post.run(context.status_cache.changes)),
+        asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.looked.wait()
@@ -114,8 +115,8 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         await asyncio.gather(*works, offering, return_exceptions=True)
         await context.publications.close()
         await context.catalogue.registries.close()
-        context.shadowing.close()
-        context.post.close()
+        context.what_if.close()
+        context.notice_sender.close()
         await context.reconciler.close()
         context.store.close()
 
@@ -169,6 +170,13 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     return Context(
         store=store,
         reconciler=reconciler,
+        status_cache=reconciler.status_cache,
+        accounting=accounting,
+        reservations=reconciler.reservations,
+        policy_manager=reconciler.policy_manager,
+        quarantine=reconciler.quarantine,
+        data_set_tracker=reconciler.status_cache.data_set_tracker,
+        server_places=ServerPlaces(store, reconciler, servers, time.time, log),
         logs=JobLogs(folder / "logs"),
         blobs=BlobFiles(folder / "blobs"),
         hub_auth=hub_auth,
@@ -180,11 +188,10 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         publications=Publications(catalogue, images.limit_bytes),
         data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log, storage),
         storage=storage,
-        shadowing=WhatIfWorker(
+        what_if=WhatIfWorker(
             store, reconciler.policy_manager, reconciler.status_cache.node_views, time.time, log
         ),
-        post=post(store, log),
-        server_limits=servers,
+        notice_sender=post(store, log),
     )
 
 

@@ -114,7 +114,7 @@ async def test_an_admin_stops_anyones_job(api):
     job = await api.submit(nodes=5)
     answer = await api.ask("POST", f"api/jobs/{job.id}/stop", "root-token")
     assert answer.json()["state"] == "stopped"
-    story = await api.ask("GET", f"api/jobs/{job.id}/story")
+    story = await api.ask("GET", f"api/jobs/{job.id}/history")
     assert [line["kind"] for line in story.json()["lines"]] == ["submitted", "stop-asked"]
     assert "root" in story.json()["lines"][-1]["text"]
 
