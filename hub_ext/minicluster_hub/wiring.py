@@ -131,12 +131,13 @@ def _context(
     clock: SteadyClock,
     catalogue: Catalogue,
 ) -> Context:
-    blobs = BlobFiles(app.service_dir / "blobs")
     storage = app.storage(
         store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
     )
     log: Any = app.log
     limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
+    data = BlobFiles(app.service_dir / "data")
+    data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
     metrics = Metrics()
     metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
@@ -150,21 +151,14 @@ def _context(
         data_set_tracker=reconciler.status_cache.data_set_tracker,
         server_places=ServerPlaces(store, reconciler, limits, clock, log),
         logs=JobLogs(app.service_dir / "logs", app.log_limit_bytes),
-        blobs=blobs,
+        blobs=BlobFiles(app.service_dir / "blobs"),
         hub_auth=hub_auth,
         metrics=metrics,
         limits=_limits(app),
         clock=clock,
         log=log,
         catalogue=catalogue,
-        data_sets=DataSetFiles(
-            store,
-            BlobFiles(app.service_dir / "data"),
-            clock,
-            log,
-            storage,
-            app.data_grace_s,
-        ),
+        data_sets=data_sets,
         storage=storage,
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),

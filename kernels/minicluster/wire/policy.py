@@ -78,7 +78,7 @@ class WhatIfRow(Message):
 
 
 class WhatIfReport(Message):
-    """GET api/policy/what-if: how each policy would have run the jobs that were submitted in a period and ended.
+    """GET api/policy/what-if: how each policy would have run the jobs of a period.
 
     jobs: how many. left_out: how many others, which do not fit on this cluster now or are too many.
     really: what really happened. assumed: the simulator's assumptions, in words.

@@ -16,7 +16,7 @@ from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.web.files import RangeReply
+from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.route import BYTES, Query, Scope, route
 
 _PAGE = 1000
@@ -67,7 +67,7 @@ class ArtifactsHandler(UserHandler):
         return (*left, _CUT) if cut else left
 
 
-class ArtifactHandler(UserHandler, RangeReply):
+class ArtifactHandler(UserHandler, FileReply):
     """One file. It may be anything, a pickle too, so not even admins get it."""
 
     @route(
@@ -86,7 +86,8 @@ class ArtifactHandler(UserHandler, RangeReply):
         if found is None or path is None or not path.is_file():
             message = f"job {record.id} has no file {file!r}"
             raise ApiError(404, "unknown_file", message, f"api/jobs/{record.id}/files lists those it has")
-        await self.send_download(path, found.sha256, found.size_bytes, found.path.rpartition("/")[2])
+        self.offer_as(found.path.rpartition("/")[2])
+        await self.send_file(path)
 
 
 class TaskArtifactsHandler(TaskHandler):

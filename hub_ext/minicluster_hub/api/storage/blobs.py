@@ -246,7 +246,6 @@ class TaskBlobHandler(TaskUpload, FileReply):
         run = self.run_order()
         if sha256 not in (run.payload_sha256, run.bundle_sha256, *run.parts):
             raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
-        self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(self.context.blobs.path(sha256))
 
     @property

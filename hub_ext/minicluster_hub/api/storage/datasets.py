@@ -245,5 +245,4 @@ class DataAgentPieceHandler(DataAgentHandler, FileReply):
         if not path.is_file() or (doubted and await asyncio.to_thread(sets.damaged, sha256)):
             message = f"the job service has lost the piece {sha256}"
             raise ApiError(404, "unknown_piece", message, "Push the data set again.")
-        self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(path)

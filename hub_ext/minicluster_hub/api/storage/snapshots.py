@@ -29,6 +29,9 @@ class SnapshotsHandler(UserHandler):
 class SnapshotHandler(UserHandler, FileReply):
     """One snapshot as a tar file. It holds pickles of the owner's, so not even admins get it."""
 
+    def get_content_type(self) -> str:
+        return "application/x-tar"
+
     @route(
         "api/jobs/{job_id}/snapshots/{step}",
         "One snapshot, as a tar file",
@@ -47,7 +50,6 @@ class SnapshotHandler(UserHandler, FileReply):
             raise ApiError(
                 404, "unknown_snapshot", message, f"api/jobs/{record.id}/snapshots lists those it has"
             )
-        self.set_header("Content-Type", "application/x-tar")
         self.offer_as(f"job-{record.id}-step-{found.step}.tar")
         await self.send_file(self.context.blobs.of_job(record.id).path(found.parts[number].sha256))
 
@@ -79,5 +81,4 @@ class TaskSnapshotHandler(JobFileUpload, FileReply):
         wanted = run.snapshot.parts if run.snapshot else ()
         if sha256 not in {part.sha256 for part in wanted}:
             raise ApiError(404, "unknown_blob", f"{sha256} is not the snapshot that this task goes on from")
-        self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(self.context.blobs.of_job(run.job_id).path(sha256))

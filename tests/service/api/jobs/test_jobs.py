@@ -143,7 +143,7 @@ async def test_a_log_is_read_from_any_byte(api):
     assert wrong.status_code == 422
     assert "offset" in wrong.json()["error"]["message"]
     saved = await log(download=1)
-    assert saved.headers["Content-Disposition"] == f'attachment; filename="job-{job.id}-rank-0.log"'
+    assert saved.headers["Content-Disposition"].startswith(f'attachment; filename="job-{job.id}-rank-0.log";')
 
 
 async def test_a_large_log_comes_whole(api):
