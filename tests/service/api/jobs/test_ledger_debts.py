@@ -127,7 +127,7 @@ async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab,
     first, second = Ledger(url, "spawner-token", log), Ledger(url, "spawner-token", log)
     await first.place("ada", "", GPU)
     freeing = asyncio.create_task(first.free("ada", ""))
-    await eventually(lambda: lab.context.server_places.turns["ada", ""].locked())
+    await eventually(lambda: any(turn.locked() for turn in lab.context.server_places.turns.values()))
     placing = asyncio.create_task(second.place("ada", "", GPU))
     await asyncio.sleep(0.2)
     release.set()
