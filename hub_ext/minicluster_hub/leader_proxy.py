@@ -66,7 +66,7 @@ class LeaderProxy(HTTPMessageDelegate):
         self._tls = tls if self._there.scheme == "https" else None
         self._way = asyncio.ensure_future(self._connect())
         self._moved = asyncio.ensure_future(moved.wait())
-        self._answer = Answer(request)
+        self._answer = LeaderAnswer(request)
 
     async def _connect(self) -> HTTP1Connection:
         host, port = self._there.hostname or "127.0.0.1", self._there.port or 80
@@ -122,7 +122,7 @@ class LeaderProxy(HTTPMessageDelegate):
         self._way.cancel()
 
 
-class Answer(HTTPMessageDelegate):
+class LeaderAnswer(HTTPMessageDelegate):
     """Writes what comes back to who asked; waits while they are slow."""
 
     def __init__(self, request: HTTPServerRequest) -> None:
@@ -165,7 +165,7 @@ def as_it_came(request: HTTPServerRequest) -> HTTPServerRequest:
 
 
 def refuse(request: HTTPServerRequest, error: ApiError) -> None:
-    """Answer with an error, without a handler."""
+    """LeaderAnswer with an error, without a handler."""
     body = answer(error).encode()
     headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body))})
     headers["Retry-After"] = _TAKEN_OVER_S

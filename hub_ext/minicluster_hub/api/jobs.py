@@ -18,13 +18,10 @@ from minicluster.wire import (
     Message,
     StorageKind,
 )
-from minicluster_hub.api.storage.datasets import refused as data_refused
-from minicluster_hub.datasets.manager import DataSetRefused
 from minicluster_hub.diagnosis.why import explain
-from minicluster_hub.images.catalogue import ImageNotAllowed
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
-from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
+from minicluster_hub.scheduling.admission import Submitter, admit
 from minicluster_hub.storage.artifacts import DAY_S
 from minicluster_hub.store.jobs.job_rows import spec_bytes
 from minicluster_hub.web.auth import UserHandler
@@ -129,7 +126,7 @@ class JobsHandler(UserHandler):
             return context.store.submit(owner, request, context.clock())
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with its nodes decided. Raises ApiError (409, 422)."""
+        """Return the spec with its nodes decided. Raises ApiError (409), REFUSALS."""
         context, owner = self.context, self.user.name
         nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
         submitter = Submitter(
@@ -137,16 +134,9 @@ class JobsHandler(UserHandler):
             self.user.has(Scope.ADMIN),
             context.accounting.quotas.at_door(owner),
         )
-        try:
-            image = context.catalogue.resolve(spec.image)
-            admitted = admit(spec, nodes, submitter, context.admission)
-            data = context.data_sets.resolved(owner, spec)
-        except DataSetRefused as error:
-            raise data_refused(error) from error
-        except JobRefused as error:
-            raise ApiError(422, error.code, error.message, error.hint) from error
-        except ImageNotAllowed as error:
-            raise ApiError(422, "image_not_allowed", str(error), error.hint) from error
+        image = context.catalogue.resolve(spec.image)
+        admitted = admit(spec, nodes, submitter, context.admission)
+        data = context.data_sets.resolved(owner, spec)
         # Renewed, so that none is removed before the job names it.
         for blob in context.store.blobs.renew_all(owner, spec.blobs, context.clock()):
             raise ApiError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from minicluster.wire import EmailCode, NoticeReport, NoticeWishes
-from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
+from minicluster_hub.notices.errors import NotSent, TooManyMails
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError, too_many
 from minicluster_hub.web.route import Scope, route
@@ -43,13 +43,10 @@ class NoticesHandler(UserHandler):
     async def put(self) -> None:
         wishes = self.parse(NoticeWishes)
         sender, notices = self.context.notice_sender, self.context.store.notices
-        try:
-            if wishes.webhook is not None:
-                sender.webhooks.check(wishes.webhook)
-            if wishes.email is not None:
-                sender.emails.check(wishes.email)
-        except AddressRefused as refused:
-            raise ApiError(422, "address_refused", f"{refused}", refused.hint) from refused
+        if wishes.webhook is not None:
+            sender.webhooks.check(wishes.webhook)
+        if wishes.email is not None:
+            sender.emails.check(wishes.email)
         if wishes.email and not notices.is_confirmed(self.user.name, wishes.email):
             await self._send_code(wishes.email)
         notices.wish(self.user.name, wishes)

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Any
 
 from minicluster.wire import WIRE_VERSION, About, Message, NodeList
-from minicluster_hub.images.catalogue import ImageNotAllowed
 from minicluster_hub.web.auth import HubHandler, UserHandler
 from minicluster_hub.web.base import OpenHandler
 from minicluster_hub.web.errors import ApiError
@@ -74,10 +73,7 @@ class AboutHandler(UserHandler):
     )
     def get(self) -> None:
         context = self.context
-        try:
-            image = context.catalogue.resolve(self.get_query_argument("image", None))
-        except ImageNotAllowed as refused:
-            raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
+        image = context.catalogue.resolve(self.get_query_argument("image", None))
         self.reply(
             About(
                 user=self.user.name,

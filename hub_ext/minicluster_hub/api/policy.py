@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import PolicyChoice, PolicyReport, WhatIfReport
-from minicluster_hub.policy.errors import ChoiceRefused
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Scope, route
 
 
@@ -30,11 +28,7 @@ class PolicyHandler(UserHandler):
         answer=PolicyReport,
     )
     async def put(self) -> None:
-        choice = self.parse(PolicyChoice)
-        try:
-            await self.context.reconciler.choose_policy(choice, self.user.name)
-        except ChoiceRefused as refused:
-            raise ApiError(422, refused.code, refused.message, refused.hint) from refused
+        await self.context.reconciler.choose_policy(self.parse(PolicyChoice), self.user.name)
         self.get()
 
 

@@ -41,10 +41,7 @@ class ReservationsHandler(ReservationBase):
     def post(self) -> None:
         context, ask = self.context, self.parse(MakeReservation)
         nodes = context.status_cache.node_views()
-        try:
-            made = context.reservations.make(ask, nodes, self.user.name, context.clock())
-        except ReservationRefused as refused:
-            raise ApiError(422, refused.code, refused.message, refused.hint) from refused
+        made = context.reservations.make(ask, nodes, self.user.name, context.clock())
         self.changed()
         self.reply(made, 201)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from minicluster.wire import PlaceServer, ServerList, ServerPlace
-from minicluster_hub.scheduling.servers import ServerRefused
 from minicluster_hub.web.auth import HubHandler, UserHandler
-from minicluster_hub.web.errors import ApiError, scope_missing
+from minicluster_hub.web.errors import scope_missing
 from minicluster_hub.web.route import Query, Scope, Who, route
 
 UNNAMED = "-"
@@ -40,10 +39,7 @@ class ServerHandler(SpawnerHandler):
     )
     async def put(self, owner: str, server: str) -> None:
         ask = self.parse(PlaceServer)
-        try:
-            place = await self.context.server_places.place(owner, _name(server), ask)
-        except ServerRefused as refused:
-            raise ApiError(409, refused.code, refused.message, refused.hint) from refused
+        place = await self.context.server_places.place(owner, _name(server), ask)
         self.reply(place.model_copy(update={"environment": dict(self.context.job_environment)}))
 
     @route(
@@ -67,10 +63,7 @@ class GpusHandler(UserHandler):
         answer=ServerPlace,
     )
     async def post(self, server: str) -> None:
-        try:
-            self.reply(await self.context.server_places.again(self.user.name, _name(server)))
-        except ServerRefused as refused:
-            raise ApiError(409, refused.code, refused.message, refused.hint) from refused
+        self.reply(await self.context.server_places.again(self.user.name, _name(server)))
 
 
 def _name(server: str) -> str:

@@ -14,7 +14,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, scope_missing, unknown_job
 from minicluster_hub.web.route import Route, Scope, Who
@@ -51,7 +51,7 @@ class User:
         return bool(self.hub_auth.check_scopes({wanted}, self.model))
 
 
-class HubHandler(HubOAuthenticated, ServiceHandler):
+class HubHandler(HubOAuthenticated, JobServiceHandler):
     """Base of what users and services of the hub call."""
 
     who = Who.USER

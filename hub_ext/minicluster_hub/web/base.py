@@ -17,7 +17,15 @@ from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.context import Context
-from minicluster_hub.web.errors import ApiError, answer, api_error, invalid_body, too_large, too_many
+from minicluster_hub.web.errors import (
+    REFUSALS,
+    ApiError,
+    answer,
+    api_error,
+    invalid_body,
+    too_large,
+    too_many,
+)
 from minicluster_hub.web.route import OnFollower, Query, Route, Who
 
 M = TypeVar("M", bound=BaseModel)
@@ -25,7 +33,7 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 @stream_request_body
-class ServiceHandler(RequestHandler, ABC):
+class JobServiceHandler(RequestHandler, ABC):
     """Base of all handlers. Bodies are streamed, so that a request is refused before its body comes."""
 
     who: ClassVar[Who] = Who.ANYONE
@@ -206,7 +214,7 @@ class ServiceHandler(RequestHandler, ABC):
 
     def _handle_request_exception(self, e: BaseException) -> None:
         """Give tornado a status for our own errors; it knows only HTTPError."""
-        if isinstance(e, OverQuota | NotKept):
+        if isinstance(e, (OverQuota, NotKept, *REFUSALS)):
             e = api_error(e, 503)
         if isinstance(e, ApiError) and not self._finished and not self._headers_written:
             self.send_error(e.status, exc_info=(type(e), e, None))
@@ -250,14 +258,14 @@ def _too_many(rate: Rate, wait_s: float) -> ApiError:
     return too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
 
 
-class OpenHandler(ServiceHandler):
+class OpenHandler(JobServiceHandler):
     """Base of what tells nothing about anyone."""
 
     async def identify(self) -> None:
         return None
 
 
-class NotFoundHandler(ServiceHandler):
+class NotFoundHandler(JobServiceHandler):
     """Any other path."""
 
     async def prepare(self) -> None:

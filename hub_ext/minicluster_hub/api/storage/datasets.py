@@ -17,22 +17,17 @@ from minicluster.wire import (
     StorageKind,
 )
 from minicluster_hub.api.storage.blobs import UserUpload
-from minicluster_hub.datasets.manager import DataSetRefused
 from minicluster_hub.datasets.node_tracker import DATA
 from minicluster_hub.jobs.records import DataSetRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
 from minicluster_hub.web.route import BYTES, OWNER, OnFollower, Query, Scope, Who, route
 
 _NAME = {"data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"}
-
-
-def refused(error: DataSetRefused) -> ApiError:
-    return ApiError(error.status, error.code, error.message, error.hint)
 
 
 class _DataHandler(UserHandler):
@@ -80,12 +75,8 @@ class DataSetHandler(_DataHandler):
         parts=_NAME,
     )
     async def put(self, data_name: str) -> None:
-        ask = self.parse(KeepDataSet)
-        files = self.context.data_sets
-        try:
-            record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
-        except DataSetRefused as error:
-            raise refused(error) from error
+        ask, files = self.parse(KeepDataSet), self.context.data_sets
+        record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
         self.reply(self.message(record))
 
     @route(
@@ -164,7 +155,7 @@ class PieceHandler(UserUpload):
         return "the piece"
 
 
-class DataAgentHandler(ServiceHandler):
+class DataAgentHandler(JobServiceHandler):
     """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
 
     who = Who.DATA_AGENT
