@@ -14,7 +14,7 @@ from typing import Any
 from minicluster_hub.launch import ports
 from minicluster_hub.launch.demo import NOTEBOOK, SERVICE_PATH
 from minicluster_hub.launch.hubprocess import HubProcess
-from minicluster_hub.launch.kernel import Kernel, open_kernel
+from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
 from minicluster_hub.launch.options import parse
 from minicluster_hub.launch.serve import prepared
 from minicluster_hub.launch.signals import Signals
@@ -45,7 +45,7 @@ class Timing:
 class Notebook:
     """A kernel of a notebook server, and the job service as the same user's browser sees it."""
 
-    kernel: Kernel
+    kernel: NotebookKernel
     visitor: Visitor
 
     async def ask_service(self, path: str) -> Any:
@@ -82,7 +82,7 @@ class Notebook:
     async def story(self, since: float) -> list[str]:
         """Return the newest job's story, with milliseconds since a time."""
         job = (await self.ask_service("api/jobs?limit=1"))["jobs"][0]
-        lines = (await self.ask_service(f"api/jobs/{job['id']}/story"))["lines"]
+        lines = (await self.ask_service(f"api/jobs/{job['id']}/history"))["lines"]
         return [
             f"{(line['at'] - since) * 1e3:6.0f}  {line['kind']} {line['text']}".rstrip() for line in lines
         ]

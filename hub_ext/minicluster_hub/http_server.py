@@ -30,31 +30,18 @@ from tornado.iostream import IOStream
 from tornado.routing import Router, URLSpec
 from tornado.web import Application, RedirectHandler, RequestHandler
 
-from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.leader_proxy import LeaderRouter, as_it_came
-from minicluster_hub.pages import handlers
 from minicluster_hub.support.tls import ServiceTls
-from minicluster_hub.web.auth import LoginCallback
 from minicluster_hub.web.base import NotFoundHandler
 from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.web.route import Route, Scope, Who, path_pattern
+from minicluster_hub.web.route import AGENTS, OnFollower, Route, path_pattern, routes_in
 
 _ANY_BODY_BYTES = 2**50
 """Tornado's own limit, which would cut the connection without a word; each handler has its own."""
 _LIMITS = {"max_body_size": _ANY_BODY_BYTES, "max_buffer_size": 8 * 1024 * 1024}
 
-_PAGE: dict[str, Any] = {"scope": Scope.READ, "answer": "text/html"}
-PAGE_ROUTES: tuple[Route, ...] = (
-    Route("GET", "", handlers.JobsPage, "Jobs", **_PAGE),
-    Route("GET", "jobs/{job_id}", handlers.JobPage, "One job", **_PAGE),
-    Route("GET", "nodes", handlers.NodesPage, "Nodes", **_PAGE),
-    Route("GET", "images", handlers.ImagesPage, "Images", **_PAGE),
-    Route("GET", "storage", handlers.StoragePage, "Storage", **_PAGE),
-    Route("GET", "queue", handlers.QueuePage, "Queue", **_PAGE),
-)
-_AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
-_NO_PAGE = {"GET": Route("GET", "other", handlers.NoPage, "No page", **_PAGE)}
+API, PAGES = "minicluster_hub.api", "minicluster_hub.pages"
 
 
 @dataclass(frozen=True)
@@ -91,11 +78,9 @@ def make_servers(
 ) -> Servers:
     """Return the servers of one service. tls: of the agents' one. Raises OSError."""
     asks = tls.client() if tls else None
-    agents = LeaderRouter(
-        _application(context, agent_specs(context)), leader_election, context.prefix, of_users=False
-    )
+    agents = LeaderRouter(_application(context, agent_specs(context)), leader_election, of_users=False)
     specs = url_specs(context, agents=tls is None)
-    users = LeaderRouter(_application(context, specs, cookie_secret), leader_election, context.prefix, asks)
+    users = LeaderRouter(_application(context, specs, cookie_secret), leader_election, asks)
     limits, of_agents = context.limits, _Connections(context.limits.connections)
     inside = _Inside(agents, users, of_agents)
     return Servers(
@@ -295,45 +280,39 @@ def _access_log(log: logging.Logger) -> Callable[[RequestHandler], None]:
     return access
 
 
-# What tornado serves: the API, the pages, the login, static files, and 404 for the rest.
+# What tornado serves: the routes that handlers declare, and 404 for the rest.
 
 
 def url_specs(context: Context, *, agents: bool = True) -> list[URLSpec]:
-    """Return what tornado serves: the tables, the login, static files, and 404 for the rest.
-
-    agents: also what agents of tasks and of nodes ask.
-    """
-    routes = [route for route in API_ROUTES if agents or route.who not in _AGENTS]
+    """Return what users are served. agents: also what agents of tasks and of nodes are."""
+    routes = [route for route in routes_in(API) if agents or route.who not in AGENTS]
     prefix = context.prefix
     return [
-        *_specs((*routes, *PAGE_ROUTES), context),
-        URLSpec(f"{prefix}oauth_callback", LoginCallback, {"context": context}),
-        URLSpec(f"{prefix}static/(.*)", handlers.StaticFiles, {"path": str(handlers.STATIC)}),
+        *_specs((*routes, *routes_in(PAGES)), context),
         URLSpec(prefix.rstrip("/"), RedirectHandler, {"url": prefix, "permanent": False}),
-        URLSpec(f"{prefix}jobs/?", RedirectHandler, {"url": prefix, "permanent": False}),
-        URLSpec(f"{prefix}(?!api/).*", handlers.NoPage, {"context": context, "routes": _NO_PAGE}),
         URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
     ]
 
 
 def agent_specs(context: Context) -> list[URLSpec]:
-    """Return what agents ask, and 404 for the rest."""
-    routes = [route for route in API_ROUTES if route.who in _AGENTS or route.path == "health"]
-    return [
-        *_specs(routes, context),
-        URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}}),
+    """Return what agents are served, and what every job service answers itself."""
+    routes = [
+        route for route in routes_in(API) if route.who in AGENTS or route.on_follower is OnFollower.ANSWER
     ]
+    return [*_specs(routes, context), URLSpec(r".*", NotFoundHandler, {"context": context, "routes": {}})]
 
 
 def _specs(routes: Iterable[Route], context: Context) -> list[URLSpec]:
     """Return one rule for each path; its handler gets the routes by their methods."""
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
-        by_path.setdefault(route.path, {})[route.method] = route
-    return [_spec(path, methods, context) for path, methods in by_path.items()]
-
-
-def _spec(path: str, methods: dict[str, Route], context: Context) -> URLSpec:
-    arguments: dict[str, Any] = {"context": context, "routes": methods}
-    handler = next(iter(methods.values())).handler
-    return URLSpec(f"{context.prefix}{path_pattern(path)}", handler, arguments)
+        for path in route.paths:
+            by_path.setdefault(path_pattern(route, path), {})[route.method] = route
+    return [
+        URLSpec(
+            f"{context.prefix}{pattern}",
+            next(iter(methods.values())).handler,
+            {"context": context, "routes": methods},
+        )
+        for pattern, methods in by_path.items()
+    ]

@@ -22,6 +22,7 @@ from tornado.web import Application
 
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.web.errors import ApiError, answer
+from minicluster_hub.web.route import OnFollower
 
 PASSED_ON = "Minicluster-Passed-On"
 _CONNECT_S = 2.0
@@ -31,9 +32,6 @@ _ANY_BODY_BYTES = 2**50
 _WHO, _HOW = "X-Real-Ip", "X-Scheme"
 """Whom and by what the proxy saw: a server that believes a proxy reads these first of all."""
 _OF_ONE_HOP = ("Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Expect")
-
-_OWN = "health"
-_TASKS = ("api/tasks/", "api/keepers/")
 
 
 class Refusal(HTTPMessageDelegate):
@@ -68,7 +66,7 @@ class LeaderProxy(HTTPMessageDelegate):
         self._tls = tls if self._there.scheme == "https" else None
         self._way = asyncio.ensure_future(self._connect())
         self._moved = asyncio.ensure_future(moved.wait())
-        self._answer = Answer(request)
+        self._answer = LeaderAnswer(request)
 
     async def _connect(self) -> HTTP1Connection:
         host, port = self._there.hostname or "127.0.0.1", self._there.port or 80
@@ -124,7 +122,7 @@ class LeaderProxy(HTTPMessageDelegate):
         self._way.cancel()
 
 
-class Answer(HTTPMessageDelegate):
+class LeaderAnswer(HTTPMessageDelegate):
     """Writes what comes back to who asked; waits while they are slow."""
 
     def __init__(self, request: HTTPServerRequest) -> None:
@@ -167,7 +165,7 @@ def as_it_came(request: HTTPServerRequest) -> HTTPServerRequest:
 
 
 def refuse(request: HTTPServerRequest, error: ApiError) -> None:
-    """Answer with an error, without a handler."""
+    """LeaderAnswer with an error, without a handler."""
     body = answer(error).encode()
     headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body))})
     headers["Retry-After"] = _TAKEN_OVER_S
@@ -202,23 +200,23 @@ class LeaderRouter(Router):
         self,
         inside: Application,
         leader_election: LeaderElection,
-        prefix: str,
         tls: ssl.SSLContext | None = None,
         *,
         of_users: bool = True,
     ) -> None:
         self._inside = inside
         self._leader_election = leader_election
-        self._prefix = prefix
         self._tls = tls
         self._of_users = of_users
 
     def find_handler(self, request: HTTPServerRequest, **_kwargs: object) -> HTTPMessageDelegate:
-        path = request.path.removeprefix(self._prefix)
-        of_agents = path.startswith(_TASKS)
-        if self._leader_election.leads or path == _OWN or not (of_agents or self._of_users):
-            return self._inside.find_handler(request)
-        if of_agents:
+        found = self._inside.find_handler(request)
+        on_follower = getattr(found.handler_class, "on_follower", OnFollower.PROXY)
+        if self._leader_election.leads or on_follower is OnFollower.ANSWER:
+            return found
+        if on_follower is OnFollower.PROXY and not self._of_users:
+            return found
+        if on_follower is OnFollower.REFER:
             return Refusal(request, not_leading(self._leader_election.leader_url))
         if not self._leader_election.leader_url or PASSED_ON in request.headers:
             return Refusal(request, nobody_leads())

@@ -41,6 +41,7 @@ from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
@@ -197,41 +198,39 @@ def _context(
     storage = app.storage(
         store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
     )
-    metrics, status_cache = Metrics(), reconciler.status_cache
-    metrics.collect_from(store.world, status_cache.nodes, reconciler.quarantine)
+    log: Any = app.log
+    limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
+    data = BlobFiles(app.service_dir / "data")
+    data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
+    metrics = Metrics()
+    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
-        status_cache=status_cache,
-        quarantine=reconciler.quarantine,
+        status_cache=reconciler.status_cache,
         accounting=reconciler.accounting,
-        policy_manager=reconciler.policy_manager,
         reservations=reconciler.reservations,
+        policy_manager=reconciler.policy_manager,
+        quarantine=reconciler.quarantine,
+        data_set_tracker=reconciler.status_cache.data_set_tracker,
+        server_places=ServerPlaces(store, reconciler, limits, clock, log),
         logs=logs,
         blobs=BlobFiles(app.service_dir / "blobs"),
         hub_auth=hub_auth,
         metrics=metrics,
         limits=_limits(app),
         clock=clock,
-        log=app.log,  # pyright: ignore[reportArgumentType]
+        log=log,
         catalogue=catalogue,
-        data_sets=DataSetFiles(
-            store,
-            BlobFiles(app.service_dir / "data"),
-            clock,
-            app.log,  # pyright: ignore[reportArgumentType]
-            storage,
-            app.data_grace_s,
-        ),
+        data_sets=data_sets,
         storage=storage,
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
-        notice_sender=app.notice_sender(store, clock, app.log),  # pyright: ignore[reportArgumentType]
+        notice_sender=app.notice_sender(store, clock, log),
         job_environment=pip_environment(app.pip_index_url),
         admission=AdmissionLimits(
             max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
         ),
-        server_limits=ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s),
         idle_limits=app.idle_limits,
     )
 

@@ -108,8 +108,8 @@ def open_jobs(page: Page, url: str) -> None:
 
 
 def ask_why(page: Page, *told: str) -> None:
-    """Ask on a job's page why it does not get on until it says this: a busy rank may not answer in time."""
-    button = page.get_by_role("button", name="Why does it not get on?")
+    """Ask on a job's page why it is stuck until it says this: a busy rank may not answer in time."""
+    button = page.get_by_role("button", name="Why is it stuck?")
 
     def asked() -> bool:
         button.click()

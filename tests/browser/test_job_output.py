@@ -31,7 +31,7 @@ IDENT = "0123456789abcdef"
 PICTURE = {"rank": 0, "attempt": 1, "displays": [{"id": IDENT, "data": {"image/png": "iVBORw0KGgo="}}]}
 
 
-def story(after: int, limit: int) -> dict[str, object]:
+def history(after: int, limit: int) -> dict[str, object]:
     """Return a page of a long one, as the service does."""
     ids = range(after + 1, min(STORY_LINES, after + limit) + 1)
     lines = [{"id": one, "at": 1.0, "kind": "stalled", "text": f"line {one}"} for one in ids]
@@ -40,9 +40,9 @@ def story(after: int, limit: int) -> dict[str, object]:
 
 def serve(route: Route) -> None:
     name = route.request.url.rpartition("/")[2]
-    if name.startswith("story"):
+    if name.startswith("history"):
         query = {key: int(told[0]) for key, told in parse_qs(urlsplit(name).query).items() if key != "_xsrf"}
-        route.fulfill(json=story(**query))
+        route.fulfill(json=history(**query))
     elif name.endswith(".js"):
         route.fulfill(body=(STATIC / name).read_text(), content_type="text/javascript")
     else:
@@ -86,6 +86,6 @@ def test_a_large_picture_that_comes_after_the_last_line_is_shown(page: Page) -> 
 
 def test_a_long_story_is_shown_to_its_last_page(page: Page) -> None:
     page.evaluate("tell", ["job", {"id": 7, "name": "cell", "state": "running", "attempt": 1, "nodes": []}])
-    rows = page.locator("#story tr")
+    rows = page.locator("#history tr")
     expect(rows).to_have_count(STORY_LINES)
     expect(rows.last).to_contain_text(f"line {STORY_LINES}")

@@ -1,4 +1,4 @@
-"""The page of the queue: an admin puts another policy in force, and compares it with what really was."""
+"""The page of the queue: an admin activates another policy, and compares it with what really happened."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(snapshot):
 def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, site, shots):
     queue = session.new_page()
     queue.goto(f"{site.url}{JOBS_PATH}queue")
-    expect(queue.locator("#in-force")).to_have_text("backfill, pack")
+    expect(queue.locator("#active-policy")).to_have_text("backfill, pack")
     activate(queue, "fifo")
     site.put_notebook("queue.ipynb", FIRST, LARGE, SMALL)
     open_notebook(page, site.url, USER, "queue.ipynb")
@@ -46,19 +46,19 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     expect(small).to_have_count(0, timeout=JOB_MS)
     expect(queue.get_by_role("row").filter(has_text="large")).to_be_visible()
 
-    rows = queue.locator("#shadow-rows tbody tr")
+    rows = queue.locator("#what-if-rows tbody tr")
     expect(rows).to_have_count(0)
     compare = queue.get_by_role("button", name="What would they have done")
-    told = queue.locator("#shadow-told")
+    told = queue.locator("#what-if-told")
     for _ in range(30):
         compare.click()
         expect(compare).to_be_enabled(timeout=JOB_MS)
         if not told.inner_text().startswith("No job"):
             break
         queue.wait_for_timeout(500)
-    expect(rows.first).to_contain_text("what really was")
-    expect(queue.locator("#shadow-rows [data-policy=srtf]")).to_be_visible()
-    expect(queue.locator("#shadow-assumed")).to_contain_text("time limits end nobody")
+    expect(rows.first).to_contain_text("what really happened")
+    expect(queue.locator("#what-if-rows [data-policy=srtf]")).to_be_visible()
+    expect(queue.locator("#what-if-assumed")).to_contain_text("time limits end nobody")
     queue.screenshot(path=shots / "queue.png", full_page=True)
     queue.reload()
     expect(queue.locator(f"#usage [data-owner={USER}]")).to_be_visible()
@@ -69,13 +69,13 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
 
 def activate(queue, policy):
     queue.locator("#policies").select_option(policy)
-    queue.get_by_role("button", name="Put in force").click()
-    expect(queue.locator("#in-force")).to_have_text(f"{policy}, pack")
+    queue.get_by_role("button", name="Activate").click()
+    expect(queue.locator("#active-policy")).to_have_text(f"{policy}, pack")
 
 
 def test_an_admin_puts_a_policy_of_the_labs_own_in_force(page, site):
     page.goto(f"{site.url}{JOBS_PATH}queue")
-    expect(page.locator("#in-force")).to_have_text("backfill, pack")
+    expect(page.locator("#active-policy")).to_have_text("backfill, pack")
     expect(page.locator("input[type=file]")).to_have_count(0)
     folder = site.cluster.data / "policies"
     folder.mkdir()
@@ -83,9 +83,9 @@ def test_an_admin_puts_a_policy_of_the_labs_own_in_force(page, site):
     (folder / "latest.py").write_text(LATEST)
     page.reload()
     page.locator("#policies").select_option("wrong")
-    page.get_by_role("button", name="Put in force").click()
+    page.get_by_role("button", name="Activate").click()
     expect(page.get_by_role("alert")).to_contain_text("wrong cannot be activated: SyntaxError")
-    expect(page.locator("#in-force")).to_have_text("backfill, pack")
+    expect(page.locator("#active-policy")).to_have_text("backfill, pack")
     activate(page, "latest")
     expect(page.get_by_role("alert")).to_be_hidden()
     activate(page, "backfill")

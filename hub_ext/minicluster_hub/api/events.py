@@ -16,6 +16,7 @@ from minicluster_hub.support.notifier import NODES, Subscription
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.open_streams import PendingTooMuch
+from minicluster_hub.web.route import OWNER, STREAM, Query, Scope, route
 
 NODES_INTERVAL_S = 0.5
 _HUB_S = 5.0
@@ -138,6 +139,13 @@ def _text(event: Event) -> str:
 class JobEventsHandler(EventStream):
     """One job, from a cursor on until its end."""
 
+    @route(
+        "api/jobs/{job_id}/events",
+        "A job's events until its end: job, log, records, end",
+        scope=Scope.READ,
+        answer=STREAM,
+        query=(Query("after", "string", "the id of the last event seen, as the header Last-Event-ID"),),
+    )
     async def get(self, job_id: str) -> None:
         place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         self._job_id = job_id
@@ -176,6 +184,13 @@ class JobEventsHandler(EventStream):
 class OverviewEventsHandler(EventStream):
     """Changes of the user's jobs (admins: all jobs) and of the nodes. The lists come by GET."""
 
+    @route(
+        "api/events",
+        "Changes of jobs and nodes: job, nodes",
+        scope=Scope.READ,
+        answer=STREAM,
+        query=(OWNER,),
+    )
     async def get(self) -> None:
         owner = self.owner_asked()
         self.open()

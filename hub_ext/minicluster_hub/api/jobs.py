@@ -1,27 +1,38 @@
-"""Jobs: submit, list, look, stop; their logs and results."""
+"""Jobs: submit, list, show, stop; their logs, results and history, and why one is stuck."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
-from minicluster.wire import RESULT_LEFT, Job, JobList, JobSpec, JobState, JobSubmit, JobWhy, StorageKind
-from minicluster_hub.api.messages import HistoryLine, JobHistory, check_kept
-from minicluster_hub.api.storage.datasets import refused as data_refused
-from minicluster_hub.datasets.manager import DataSetRefused
+from tornado.iostream import StreamClosedError
+
+from minicluster.wire import (
+    RESULT_LEFT,
+    Job,
+    JobList,
+    JobSpec,
+    JobState,
+    JobSubmit,
+    JobWhy,
+    Message,
+    StorageKind,
+)
 from minicluster_hub.diagnosis.why import explain
-from minicluster_hub.images.catalogue import ImageNotAllowed
-from minicluster_hub.jobs.records import JobRecord, NodeView
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
-from minicluster_hub.scheduling.admission import JobRefused, Submitter, admit
+from minicluster_hub.scheduling.admission import Submitter, admit
+from minicluster_hub.storage.retention import DAY_S
 from minicluster_hub.store.jobs.job_rows import spec_bytes
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
-from minicluster_hub.web.route import Scope
+from minicluster_hub.web.route import BYTES, OWNER, TEXT, Query, Scope, route
 
 _AT_ONCE = 100
+_PIECE_BYTES = 256 * 1024
 
-_ON_ITS_WAY = {
+_BUSY_WITH = {
     JobState.STARTING: "its tasks are starting",
     JobState.STOPPING: "its ranks are being stopped",
     JobState.FAILING: "its ranks are being ended after an error",
@@ -31,17 +42,45 @@ _ON_ITS_WAY = {
 }
 
 
-def _read_chars(record: JobRecord) -> int:
-    """Return how much of a job is read and not shown in a list, about."""
-    variables = sum(len(name) + len(value) for name, value in record.spec.env.items())
-    return variables + sum(map(len, record.spec.parts)) + len(record.error.traceback if record.error else "")
+class HistoryLine(Message):
+    id: int
+    at: float
+    kind: str
+    text: str
+
+
+class JobHistory(Message):
+    """A page of a job's events in order. more: the next page begins `after` the last of these."""
+
+    lines: tuple[HistoryLine, ...]
+    more: bool = False
+
+
+def check_kept(record: JobRecord, what: str) -> None:
+    """Raise ApiError (410) if the data that a job left was removed. what: "the result", for example."""
+    if record.removed_at is None:
+        return
+    days = (record.removed_at - (record.ended_at or record.removed_at)) / DAY_S
+    message = f"{what} of job {record.id} was removed {days:.0f} days after the job's end"
+    raise ApiError(410, "removed", message, "run the cell again, or ask an admin to keep job data longer")
 
 
 class JobsHandler(UserHandler):
     """The list, and its new entries."""
 
+    @route(
+        "api/jobs",
+        "Jobs, the newest first; GET api/jobs/{job_id} has an error's whole text",
+        scope=Scope.READ,
+        answer=JobList,
+        query=(
+            OWNER,
+            Query("limit", "integer", "at most so many, the newest", default=100, low=1, high=1000),
+            Query("state", "string", "`open`: only jobs that are not over"),
+        ),
+    )
     async def get(self) -> None:
-        limit = self.query_int("limit", 100, low=1, high=1000)
+        limit = self.query_int("limit")
         open_only, owner = self.get_query_argument("state", "") == "open", self.owner_asked()
         jobs: list[Job] = []
         before: int | None = None
@@ -49,49 +88,56 @@ class JobsHandler(UserHandler):
             count = min(left, _AT_ONCE)
             records = self.context.store.jobs(owner, open_only=open_only, limit=count, before=before)
             jobs += self.context.status_cache.summaries(records)
-            self._charge(sum(map(_read_chars, records)) // self.context.limits.answer_bytes)
+            self._charge(sum(map(_hidden_chars, records)) // self.context.limits.answer_bytes)
             if len(records) < count:
                 break
             before = records[-1].id
             await asyncio.sleep(0)  # others' requests come between
         self.reply(JobList(jobs=tuple(jobs)))
 
+    @route(
+        "api/jobs",
+        "Submit a job; the same key again is the same job (200)",
+        scope=Scope.SUBMIT,
+        body=JobSubmit,
+        answer=Job,
+        status=201,
+    )
     def post(self) -> None:
-        request = self.parse(JobSubmit)
-        known = self.context.store.job_of_key(self.user.name, request.idempotency_key)
+        context, request = self.context, self.parse(JobSubmit)
+        known = context.store.job_of_key(self.user.name, request.idempotency_key)
         if known is not None:
-            self.reply(self.context.status_cache.job(known))
+            self.reply(context.status_cache.job(known))
             return
         if self.user.groups is not None:
-            self.context.store.owners.note(self.user.name, self.user.groups, self.context.clock())
-        decided = request.model_copy(update={"spec": self._admitted(request.spec)})
-        record, new = self._kept(decided)
+            context.store.owners.note(self.user.name, self.user.groups, context.clock())
+        admitted = request.model_copy(update={"spec": self._admitted(request.spec)})
+        record, new = self._submit(admitted)
         if new:
-            self.context.log.info("job %s: submitted by %s", record.id, record.owner)
-            self.context.status_cache.changes.notify(record.id)
-            self.context.reconciler.wake()
-        self.reply(self.context.status_cache.job(record), 201 if new else 200)
+            context.log.info("job %s: submitted by %s", record.id, record.owner)
+            context.status_cache.changes.notify(record.id)
+            context.reconciler.wake()
+        self.reply(context.status_cache.job(record), 201 if new else 200)
 
-    def _kept(self, request: JobSubmit) -> tuple[JobRecord, bool]:
+    def _submit(self, request: JobSubmit) -> tuple[JobRecord, bool]:
         """Write the job's row, which counts as a file does. Raises OverQuota, DiskReserved."""
-        storage, owner, size_bytes = self.context.storage, self.user.name, spec_bytes(request.spec)
-        with storage.reserve(owner, StorageKind.CELLS, size_bytes, small=True):
-            return self.context.store.submit(owner, request, self.context.clock())
+        context, owner = self.context, self.user.name
+        with context.storage.reserve(owner, StorageKind.CELLS, spec_bytes(request.spec), small=True):
+            return context.store.submit(owner, request, context.clock())
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with its nodes decided. Raises ApiError (409, 422)."""
+        """Return the spec with its nodes decided. Raises ApiError (409), REFUSALS."""
         context, owner = self.context, self.user.name
-        try:
-            chosen: dict[str, object] = {"image": context.catalogue.resolve(spec.image)}
-            decided = admit(spec, self._open_nodes(), self._submitter(), context.admission)
-            chosen["data"] = context.data_sets.resolved(owner, spec)
-        except DataSetRefused as error:
-            raise data_refused(error) from error
-        except JobRefused as refused:
-            raise ApiError(422, refused.code, refused.message, refused.hint) from refused
-        except ImageNotAllowed as refused:
-            raise ApiError(422, "image_not_allowed", str(refused), refused.hint) from refused
-        # Renewed: none goes before the job names it.
+        nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
+        submitter = Submitter(
+            context.store.count_open_jobs(owner),
+            self.user.has(Scope.ADMIN),
+            context.accounting.quotas.at_door(owner),
+        )
+        image = context.catalogue.resolve(spec.image)
+        admitted = admit(spec, nodes, submitter, context.admission)
+        data = context.data_sets.resolved(owner, spec)
+        # Renewed, so that none is removed before the job names it.
         for blob in context.store.blobs.renew_all(owner, spec.blobs, context.clock()):
             raise ApiError(
                 409,
@@ -99,90 +145,106 @@ class JobsHandler(UserHandler):
                 f"the cell's payload {blob} is not here",
                 "PUT it to api/blobs/SHA256 first, then submit again with the same key",
             )
-        chosen["env"] = {**context.job_environment, **spec.env}
-        return decided.model_copy(update=chosen)
+        env = {**context.job_environment, **spec.env}
+        return admitted.model_copy(update={"image": image, "data": data, "env": env})
 
-    def _open_nodes(self) -> tuple[NodeView, ...]:
-        reservations, context = self.context.reservations, self.context
-        return reservations.open_nodes(context.status_cache.node_views(), context.clock())
 
-    def _submitter(self) -> Submitter:
-        name, context = self.user.name, self.context
-        return Submitter(
-            context.store.count_open_jobs(name),
-            self.user.has(Scope.ADMIN),
-            context.accounting.quotas.at_door(name),
-        )
+def _hidden_chars(record: JobRecord) -> int:
+    """Return about how much of a job is read from the store and not shown in a list."""
+    variables = sum(len(name) + len(value) for name, value in record.spec.env.items())
+    return variables + sum(map(len, record.spec.parts)) + len(record.error.traceback if record.error else "")
 
 
 class JobHandler(UserHandler):
-    """One job."""
-
+    @route("api/jobs/{job_id}", "One job", scope=Scope.READ, answer=Job)
     def get(self, job_id: str) -> None:
         self.reply(self.context.status_cache.job(self.job_record(job_id)))
 
 
-class StopHandler(UserHandler):
+class StopJobHandler(UserHandler):
     """Stops a job; again, or after its end, it changes nothing."""
 
+    @route("api/jobs/{job_id}/stop", "Stop a job", scope=Scope.SUBMIT, answer=Job)
     def post(self, job_id: str) -> None:
         record = self.job_record(job_id)
         if not record.state.terminal:
-            record = self._ask(record)
+            reason = f"stop asked for by {self.user.name}"
+            try:
+                record = self.context.reconciler.happened(record.id, JobEvent.STOP_ASKED, reason)
+            except TransitionImpossible:
+                record = self.job_record(job_id)  # it ended in the meantime
         self.reply(self.context.status_cache.job(record))
-
-    def _ask(self, record: JobRecord) -> JobRecord:
-        reason = f"stop asked for by {self.user.name}"
-        try:
-            return self.context.reconciler.happened(record.id, JobEvent.STOP_ASKED, reason)
-        except TransitionImpossible:
-            return self.job_record(str(record.id))  # it ended in the meantime
 
 
 class HistoryHandler(UserHandler):
-    """What happened to a job so far, page by page."""
-
+    @route(
+        "api/jobs/{job_id}/history",
+        "What happened to a job, page by page",
+        scope=Scope.READ,
+        answer=JobHistory,
+        query=(
+            Query("after", "integer", "only lines with a higher id", default=0),
+            Query("limit", "integer", "at most so many lines, the oldest", default=200, low=1, high=1000),
+        ),
+        formerly="api/jobs/{job_id}/story",
+    )
     def get(self, job_id: str) -> None:
-        record = self.job_record(job_id)
-        limit = self.query_int("limit", 200, low=1, high=1000)
-        lines = self.context.store.events(record.id, self.query_int("after", 0), limit + 1)
-        told = (HistoryLine(id=line.id, at=line.at, kind=line.kind, text=line.text) for line in lines[:limit])
-        self.reply(JobHistory(lines=tuple(told), more=len(lines) > limit))
+        record, limit = self.job_record(job_id), self.query_int("limit")
+        found = self.context.store.events(record.id, self.query_int("after"), limit + 1)
+        lines = (HistoryLine(id=one.id, at=one.at, kind=one.kind, text=one.text) for one in found[:limit])
+        self.reply(JobHistory(lines=tuple(lines), more=len(found) > limit))
 
 
 class LogHandler(UserHandler, FileReply):
-    """A rank's output as text, from any byte on."""
+    """A rank's output as text, from any byte on. Logs are read through their store, not as files."""
 
+    @route(
+        "api/jobs/{job_id}/log",
+        "A rank's output",
+        scope=Scope.READ,
+        answer=TEXT,
+        query=(
+            Query("rank", "integer", "whose output", default=0, high=99_999),
+            Query("offset", "integer", "the first byte", default=0),
+            Query("limit", "integer", "at most so many bytes; all if not given"),
+            Query("attempt", "integer", "the attempt's number; the newest if not given", high=1_000_000),
+            Query("download", "string", "anything: a browser saves the answer as a file"),
+        ),
+    )
     async def get(self, job_id: str) -> None:
-        record = self.job_record(job_id)
+        record, logs = self.job_record(job_id), self.context.logs
         check_kept(record, "the output")
-        rank = self.query_int("rank", 0, high=99_999)
-        attempt = self.query_int("attempt", record.attempts, high=1_000_000)
-        offset = self.query_int("offset", 0)
-        stream = f"rank-{rank}"
-        size = self.context.logs.size(record.id, attempt, stream)
-        end = min(size, offset + self.query_int("limit", size))
+        stream = f"rank-{self.query_int('rank')}"
+        attempt, offset = self.query_int("attempt", record.attempts), self.query_int("offset")
+        size = logs.size(record.id, attempt, stream)
+        end = max(offset, min(size, offset + self.query_int("limit", size)))
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.set_header("Minicluster-Offset", str(offset))
         self.set_header("Minicluster-Size", str(size))
         if self.get_query_argument("download", ""):
             self.offer_as(f"job-{record.id}-{stream}.log")
-        logs = self.context.logs
-        read = lambda at, count: logs.read(record.id, attempt, stream, at, count)  # noqa: E731
-        await self.send_range(read, offset, max(offset, end))
+        self.set_header("Content-Length", str(end - offset))
+        with suppress(StreamClosedError):
+            while offset < end:
+                piece = logs.read(record.id, attempt, stream, offset, min(_PIECE_BYTES, end - offset))
+                if not piece:
+                    raise OSError(f"a log ends {end - offset} bytes early")
+                self.write(piece)
+                await self.flush()
+                offset += len(piece)
 
 
 class ResultHandler(UserHandler, FileReply):
     """What rank 0 left: bytes that only the owner's kernel opens, so not even admins get them."""
 
+    @route("api/jobs/{job_id}/result", "What rank 0 left", scope=Scope.READ, answer=BYTES)
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id, admins=False)
         check_kept(record, "the result")
-        # A former release kept any hash that a task told.
+        # A former release kept any hash that a task reported.
         if record.result is None or self.context.store.blobs.size(record.owner, record.result.sha256) is None:
             message = f"job {record.id} is {record.state} and has no result"
             raise ApiError(404, "no_result", message, self._why_none(record))
-        self.set_header("Content-Type", "application/octet-stream")
         self.offer_as(f"job-{record.id}.result")
         await self.send_file(self.context.blobs.path(record.result.sha256))
 
@@ -194,36 +256,44 @@ class ResultHandler(UserHandler, FileReply):
 
 
 class CellHandler(UserHandler, FileReply):
-    """What a job was sent with: bytes of its owner's kernel, for that alone, as a result."""
+    """What a job was submitted with: bytes that only its owner's kernel opens, as a result."""
 
+    @route(
+        "api/jobs/{job_id}/cell",
+        "What a job was submitted with",
+        scope=Scope.READ,
+        answer=BYTES,
+        query=(Query("part", "string", "the SHA-256 of one of its parts"),),
+    )
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id, admins=False)
         check_kept(record, "the cell")
-        self.set_header("Content-Type", "application/octet-stream")
-        self.offer_as(f"job-{record.id}.cell")
         part = self.get_query_argument("part", record.spec.payload_sha256)
         if part not in record.spec.blobs:
             raise ApiError(404, "unknown_blob", f"{part[:80]} is no part of the cell of job {record.id}")
+        self.offer_as(f"job-{record.id}.cell")
         await self.send_file(self.context.blobs.path(part))
 
 
-# Why a job does not get on: asked of its agents now while it runs, else of what is known.
-
-
 class WhyHandler(UserHandler):
-    """One sentence on a job, and the stacks of its ranks while it runs."""
+    """Why a job is stuck: its agents are asked now while it runs, else what is known is said."""
 
+    @route(
+        "api/jobs/{job_id}/why",
+        "Why a job is stuck: one sentence, and where its ranks are",
+        scope=Scope.READ,
+        answer=JobWhy,
+    )
     async def get(self, job_id: str) -> None:
         job = self.context.status_cache.job(self.job_record(job_id))
         if job.state is JobState.RUNNING:
-            self.reply(await self._look(job))
+            stacks = await self.context.status_cache.stacks(job.id)
+            why = explain(stacks)
+            told = JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
         else:
-            self.reply(JobWhy(job_id=job.id, state=job.state, sentence=_known(job), hint=_hint(job)))
-
-    async def _look(self, job: Job) -> JobWhy:
-        stacks = await self.context.status_cache.stacks(job.id)
-        why = explain(stacks)
-        return JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
+            hint = job.error.hint if job.error is not None else ""
+            told = JobWhy(job_id=job.id, state=job.state, sentence=_known(job), hint=hint)
+        self.reply(told)
 
 
 def _known(job: Job) -> str:
@@ -231,9 +301,5 @@ def _known(job: Job) -> str:
         return f"Job {job.id} is {job.state}: {job.error.message}"
     if job.state is JobState.SUCCEEDED:
         return f"Job {job.id} has succeeded."
-    why = job.reason or job.note or _ON_ITS_WAY.get(job.state, "nobody said why")
+    why = job.reason or job.note or _BUSY_WITH.get(job.state, "nobody said why")
     return f"Job {job.id} is {job.state}: {why}."
-
-
-def _hint(job: Job) -> str:
-    return job.error.hint if job.error is not None else ""

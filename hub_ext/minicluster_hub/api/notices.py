@@ -1,22 +1,27 @@
-"""What a user wants to be told of by e-mail or webhook."""
+"""What a user is notified of by e-mail or webhook."""
 
 from __future__ import annotations
 
 from math import ceil
 
 from minicluster.wire import EmailCode, NoticeReport, NoticeWishes
-from minicluster_hub.notices.errors import AddressRefused, NotSent, TooManyMails
+from minicluster_hub.notices.errors import NotSent, TooManyMails
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError, too_many
-from minicluster_hub.web.route import Route, Scope
+from minicluster_hub.web.route import Scope, route
 
 
 class NoticesHandler(UserHandler):
-    """One's own wishes; nobody sees others', for a webhook's URL is often a secret."""
+    """The user's own settings; nobody sees others', for a webhook's URL is often a secret."""
 
+    @route(
+        "api/notices/me",
+        "What you are notified of by e-mail or webhook, and what you may choose",
+        scope=Scope.READ,
+        answer=NoticeReport,
+    )
     def get(self) -> None:
-        sender = self.context.notice_sender
-        notices, owner = self.context.store.notices, self.user.name
+        sender, notices, owner = self.context.notice_sender, self.context.store.notices, self.user.name
         wishes, trouble = notices.wishes(owner)
         self.reply(
             NoticeReport(
@@ -28,22 +33,27 @@ class NoticesHandler(UserHandler):
             )
         )
 
+    @route(
+        "api/notices/me",
+        "Choose events and addresses; a new e-mail address is sent a code. No event: nothing is sent",
+        scope=Scope.SUBMIT,
+        body=NoticeWishes,
+        answer=NoticeReport,
+    )
     async def put(self) -> None:
         wishes = self.parse(NoticeWishes)
-        try:
-            if wishes.webhook is not None:
-                self.context.notice_sender.webhooks.check(wishes.webhook)
-            if wishes.email is not None:
-                self.context.notice_sender.emails.check(wishes.email)
-        except AddressRefused as refused:
-            raise ApiError(422, "address_refused", f"{refused}", refused.hint) from refused
-        if wishes.email and not self.context.store.notices.is_confirmed(self.user.name, wishes.email):
+        sender, notices = self.context.notice_sender, self.context.store.notices
+        if wishes.webhook is not None:
+            sender.webhooks.check(wishes.webhook)
+        if wishes.email is not None:
+            sender.emails.check(wishes.email)
+        if wishes.email and not notices.is_confirmed(self.user.name, wishes.email):
             await self._send_code(wishes.email)
-        self.context.store.notices.wish(self.user.name, wishes)
+        notices.wish(self.user.name, wishes)
         self.get()
 
     async def _send_code(self, address: str) -> None:
-        """Send an address the code that confirms it; raises ApiError."""
+        """Send an address the code that confirms it. Raises ApiError (429, 503)."""
         owner = self.user.name
         try:
             code = await self.context.notice_sender.send_code(owner, address)
@@ -56,41 +66,16 @@ class NoticesHandler(UserHandler):
 
 
 class EmailHandler(NoticesHandler):
-    """The code that a mail brought."""
-
+    @route(
+        "api/notices/me/email",
+        "Confirm your e-mail address by the code that was sent there",
+        scope=Scope.SUBMIT,
+        body=EmailCode,
+        answer=NoticeReport,
+    )
     def post(self) -> None:
         code = self.parse(EmailCode).code
         if not self.context.store.notices.confirm(self.user.name, code, self.context.clock()):
             message = "this is not the last mail's code, or it is too old, or too many were wrong"
             raise ApiError(422, "wrong_code", message, "PUT api/notices/me sends another one")
         self.get()
-
-
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "GET",
-        "api/notices/me",
-        NoticesHandler,
-        "What you are told of by e-mail or webhook, and what may be",
-        scope=Scope.READ,
-        answer=NoticeReport,
-    ),
-    Route(
-        "PUT",
-        "api/notices/me",
-        NoticesHandler,
-        "Be told of other things, or elsewhere: a new e-mail address is sent a code. Without any: of nothing",
-        scope=Scope.SUBMIT,
-        body=NoticeWishes,
-        answer=NoticeReport,
-    ),
-    Route(
-        "POST",
-        "api/notices/me/email",
-        EmailHandler,
-        "Confirm your e-mail address by the code that was sent there",
-        scope=Scope.SUBMIT,
-        body=EmailCode,
-        answer=NoticeReport,
-    ),
-)

@@ -1,77 +1,69 @@
-"""Places of notebook servers, for the spawner alone: its token has the scope, no user's has."""
+"""Placement of notebook servers, for the spawner alone: its token has the scope, no user's has."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from minicluster.wire import PlaceServer, ServerList
-from minicluster_hub.scheduling.servers import ServerRefused
-from minicluster_hub.servers.placement import ServerPlaces
+from minicluster.wire import PlaceServer, ServerList, ServerPlace
 from minicluster_hub.web.auth import HubHandler, UserHandler
-from minicluster_hub.web.context import Context
-from minicluster_hub.web.errors import ApiError, scope_missing
-from minicluster_hub.web.route import Scope
+from minicluster_hub.web.errors import scope_missing
+from minicluster_hub.web.route import Query, Scope, Who, route
 
 UNNAMED = "-"
 """How a path writes the server without a name."""
 
 
-class PlacesHandler(HubHandler):
-    """Base: whose token has the scope for everybody's servers, not only for its own user's."""
+class SpawnerHandler(HubHandler):
+    """Base: the token has the scope for everybody's servers, not only for its own user's."""
+
+    who = Who.SPAWNER
 
     def admit(self, model: dict[str, Any]) -> None:
         if not self.hub_auth.check_scopes({Scope.PLACE.value}, model):
             raise scope_missing(Scope.PLACE, "only the hub's spawner has it; users start servers at the hub")
 
-    @property
-    def places(self) -> ServerPlaces:
-        return _places(self.context)
 
-
-class ServersHandler(PlacesHandler):
-    """All places."""
-
+class ServersHandler(SpawnerHandler):
+    @route("api/servers", "Placements of notebook servers", scope=Scope.PLACE, answer=ServerList)
     def get(self) -> None:
-        self.reply(ServerList(servers=self.places.all()))
+        self.reply(ServerList(servers=self.context.server_places.all()))
 
 
-class ServerHandler(PlacesHandler):
-    """One server's place."""
-
+class ServerHandler(SpawnerHandler):
+    @route(
+        "api/servers/{owner}/{server}",
+        "Place a notebook server: its node and its GPUs; the server without a name is `-`",
+        scope=Scope.PLACE,
+        body=PlaceServer,
+        answer=ServerPlace,
+    )
     async def put(self, owner: str, server: str) -> None:
         ask = self.parse(PlaceServer)
-        try:
-            place = await self.places.place(owner, _name(server), ask)
-        except ServerRefused as refused:
-            raise ApiError(409, refused.code, refused.message, refused.hint) from refused
+        place = await self.context.server_places.place(owner, _name(server), ask)
         self.reply(place.model_copy(update={"environment": dict(self.context.job_environment)}))
 
+    @route(
+        "api/servers/{owner}/{server}",
+        "Free the slots of a stopped server",
+        scope=Scope.PLACE,
+        status=204,
+        query=(Query("place", "integer", "the id of this placement and no newer one; any if not given"),),
+    )
     async def delete(self, owner: str, server: str) -> None:
-        place_id = self.query_int("place", 0) or None
-        await self.places.end(owner, _name(server), place_id)
+        await self.context.server_places.end(owner, _name(server), self.query_int("place") or None)
         self.set_status(204)
         self.finish()
 
 
 class GpusHandler(UserHandler):
-    """The GPUs of one's own notebook server."""
-
-    async def post(self, server: str) -> None:
-        try:
-            self.reply(await _places(self.context).again(self.user.name, _name(server)))
-        except ServerRefused as refused:
-            raise ApiError(409, refused.code, refused.message, refused.hint) from refused
-
-
-def _places(context: Context) -> ServerPlaces:
-    return ServerPlaces(
-        context.store,
-        context.reconciler,
-        context.server_limits,
-        context.clock,
-        context.log,
-        context.server_turns,
+    @route(
+        "api/gpus/{server}",
+        "Take back the GPUs that one's own notebook server left idle; the server without a name is `-`",
+        scope=Scope.SUBMIT,
+        answer=ServerPlace,
     )
+    async def post(self, server: str) -> None:
+        self.reply(await self.context.server_places.again(self.user.name, _name(server)))
 
 
 def _name(server: str) -> str:

@@ -24,19 +24,22 @@ from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import StoreUnavailable
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.support.rates import Rate
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.long_polling import HeldHandler
+from minicluster_hub.web.route import OnFollower, Query, Who, route
 
 _OUTPUT = "output"
 _WAITS = "The job service could not write the job's output: it waits on the nodes."
 _WAITS_FOR_ROOM = "The job service's disk is full: the job's output waits on the nodes until there is room."
 
 
-class TaskHandler(ServiceHandler):
+class TaskHandler(JobServiceHandler):
     """Base: who has the token of a living task is that task."""
 
+    who = Who.TASK
+    on_follower = OnFollower.REFER
     task: TaskRecord
 
     @property
@@ -115,6 +118,7 @@ class ReportHandler(TaskHandler):
     def carried_bytes(self, message: BaseModel) -> int:
         return most_of(chunk.data for chunk in message.chunks) if isinstance(message, TaskReport) else 0
 
+    @route("api/tasks/report", "An agent's report", body=TaskReport, answer=ReportAnswer)
     def post(self) -> None:
         report = self.parse(TaskReport)
         run = self.orders(self.task).run
@@ -152,8 +156,11 @@ class ReportHandler(TaskHandler):
     def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
         """Take what the ranks logged of their progress, for the scheduler."""
         status_cache, now = self.context.status_cache, self.context.clock()
-        records = (chunk.data for chunk in report.chunks if chunk.stream.startswith(("records", "agent-")))
-        if any([status_cache.hear_records(self.task, run, data, now) for data in records]):
+        news = False
+        for chunk in report.chunks:
+            if chunk.stream.startswith(("records", "agent-")):
+                news |= status_cache.hear_records(self.task, run, chunk.data, now)
+        if news:
             self.context.reconciler.wake()
 
     def _keep_or_say(self, run: RunOrder, report: TaskReport) -> dict[str, int]:
@@ -222,6 +229,12 @@ class OrdersHandler(TaskHandler, HeldHandler):
     def rate(self) -> Rate:
         return self.context.limits.report_rate
 
+    @route(
+        "api/tasks/orders",
+        "A task's orders, held while `have` is the newest",
+        answer=TaskOrders,
+        query=(Query("have", "string", "the version that the agent has"),),
+    )
     async def get(self) -> None:
         notifier, most = self.context.status_cache.orders_notifier, self.context.limits.polls
         with self.context.streams.one_more(("task", self.task.id), most, "polls of this task"):

@@ -10,16 +10,33 @@ from datetime import UTC, datetime
 from minicluster.wire import UsageReport
 from minicluster_hub.usage.report import BY, PERIODS, ReportQuery, begin, report
 from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.base import whole_number
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.web.route import Query, Route, Scope
+from minicluster_hub.web.route import Query, Scope, route
 
 _DAY_S = 86_400
 _HOURS = ("gpu_hours", "slot_hours", "server_gpu_hours", "jobs")
+_SINCE_TEXT = "a day (2026-11-01), or seconds since 1970; 30 days before the end if not given"
+_FROM = Query("from", "string", _SINCE_TEXT, high=2**37)
+_TO = Query("to", "string", "a day, which is included, or seconds since 1970; now if not given", high=2**37)
+_ASKED = (
+    Query("by", "string", "`user` (if not given) or `group`; who is in two groups counts in both"),
+    Query("period", "string", "`day`, `week` or `month` (UTC): a row for each; all in one if not given"),
+    _FROM,
+    _TO,
+)
 
 
 class UsageHandler(UserHandler):
     """One's own hours; an admin's answer has everybody's."""
 
+    @route(
+        "api/usage",
+        "Hours of GPUs and slots by owner or group; admins see everybody's",
+        scope=Scope.READ,
+        answer=UsageReport,
+        query=_ASKED,
+    )
     async def get(self) -> None:
         self.reply(await self.report())
 
@@ -32,8 +49,8 @@ class UsageHandler(UserHandler):
 
     def _question(self) -> ReportQuery:
         by, period = self._choice("by", BY) or "user", self._choice("period", PERIODS)
-        until = self._moment("to", _DAY_S) or int(self.context.clock())
-        since = self._moment("from", 0)
+        until = self._moment(_TO, _DAY_S) or int(self.context.clock())
+        since = self._moment(_FROM, 0)
         if since is None:
             month_ago = max(0, until - 30 * _DAY_S)
             since = begin(month_ago, period) if period else month_ago
@@ -47,19 +64,26 @@ class UsageHandler(UserHandler):
             raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want one of {', '.join(there)}")
         return told
 
-    def _moment(self, name: str, day_end_s: int) -> int | None:
+    def _moment(self, query: Query, day_end_s: int) -> int | None:
         """Return a moment of the URL's query, None if it is not there: a day, or seconds since the epoch."""
-        told = self.get_query_argument(name, None)
+        told = self.get_query_argument(query.name, None)
         if told is None:
             return None
         try:
             day = datetime.strptime(told, "%Y-%m-%d").replace(tzinfo=UTC)
         except ValueError:
-            return self.query_int(name, 0, high=2**37)
+            return whole_number(query, told)
         return int(day.timestamp()) + day_end_s
 
 
 class UsageFileHandler(UsageHandler):
+    @route(
+        "api/usage.csv",
+        "The same as a file for a spreadsheet",
+        scope=Scope.READ,
+        answer="text/csv",
+        query=_ASKED,
+    )
     async def get(self) -> None:
         told, text = await self.report(), io.StringIO()
         period = ("period",) if told.period else ()
@@ -82,33 +106,3 @@ def _harmless(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.3f}"
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value
-
-
-_ASKED = (
-    Query("by", "string", "`user` (if not given) or `group`; who is in two groups counts in both"),
-    Query("period", "string", "`day`, `week` or `month` (UTC): a row for each; all in one if not given"),
-    Query(
-        "from", "string", "a day (2026-11-01) or seconds since the epoch; 30 days before the end if not given"
-    ),
-    Query("to", "string", "a day, which is in it, or seconds since the epoch; now if not given"),
-)
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "GET",
-        "api/usage",
-        UsageHandler,
-        "Hours of GPUs and slots by owner or group; admins see everybody's",
-        scope=Scope.READ,
-        answer=UsageReport,
-        query=_ASKED,
-    ),
-    Route(
-        "GET",
-        "api/usage.csv",
-        UsageFileHandler,
-        "The same as a file for a spreadsheet",
-        scope=Scope.READ,
-        answer="text/csv",
-        query=_ASKED,
-    ),
-)

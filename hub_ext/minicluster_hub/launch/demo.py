@@ -16,7 +16,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from minicluster_hub.launch.errors import DemoFailed, Stopped
-from minicluster_hub.launch.kernel import Kernel, open_kernel
+from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
 from minicluster_hub.launch.messages import say
 from minicluster_hub.launch.signals import END
 from minicluster_hub.launch.visitor import Visitor
@@ -99,7 +99,7 @@ async def _fetch(visitor: Visitor) -> NotebookNode:
     return nbformat.reads(json.dumps(model["content"]), as_version=4)
 
 
-async def _run_cells(kernel: Kernel, notebook: NotebookNode, watch: Stopwatch) -> None:
+async def _run_cells(kernel: NotebookKernel, notebook: NotebookNode, watch: Stopwatch) -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for count, cell in enumerate(cells, start=1):
         first_line = cell.source.partition("\n")[0]

@@ -19,7 +19,7 @@ from minicluster_hub.launch.visitor import Visitor
 _SHOWN = ("stream", "display_data", "execute_result", "error")
 
 
-class Kernel:
+class NotebookKernel:
     """A running kernel at the other end of a websocket."""
 
     def __init__(self, connection: WebSocketClientConnection) -> None:
@@ -103,7 +103,7 @@ def _add(outputs: list[NotebookNode], output: NotebookNode) -> None:
 
 
 @asynccontextmanager
-async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[Kernel]:
+async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[NotebookKernel]:
     """Open a notebook's session as JupyterLab does; end its kernel on leaving."""
     here = visitor.server_path
     wanted = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
@@ -114,7 +114,7 @@ async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[Kernel]:
     request = HTTPRequest(address, headers=headers, validate_cert=visitor.verify)
     connection = await websocket_connect(request, max_message_size=2**28)
     try:
-        yield Kernel(connection)
+        yield NotebookKernel(connection)
     finally:
         connection.close()
         await visitor.call("DELETE", f"{here}api/sessions/{session['id']}", here)

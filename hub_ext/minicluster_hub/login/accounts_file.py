@@ -50,7 +50,7 @@ class PasswordFileBroken(PasswordError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class Account:
     """One user's line; scrypt's cost is kept, so that it can be raised for new passwords."""
 
     salt: str
@@ -103,16 +103,16 @@ class PasswordFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read: tuple[tuple[int, ...], Mapping[str, Entry]] = ((), {})
+        self._read: tuple[tuple[int, ...], Mapping[str, Account]] = ((), {})
 
-    def users(self) -> Mapping[str, Entry]:
+    def users(self) -> Mapping[str, Account]:
         """All users; none when the file is not there yet."""
         try:
             found = self.path.stat()
             state = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
             if self._read[0] != state:
                 document = json.loads(self.path.read_text())
-                self._read = state, {name: Entry(**entry) for name, entry in document["users"].items()}
+                self._read = state, {name: Account(**entry) for name, entry in document["users"].items()}
             return self._read[1]
         except FileNotFoundError:
             return {}
@@ -122,7 +122,7 @@ class PasswordFile:
                 " start again: a new first user is made then."
             ) from error
 
-    def verify(self, name: str, password: str) -> Entry | None:
+    def verify(self, name: str, password: str) -> Account | None:
         """Return the user's entry when the password is right; an unknown user takes as long."""
         entry = self.users().get(name)
         if entry is None:
@@ -170,7 +170,7 @@ class PasswordFile:
         return self.add(FIRST_USER, admin=True)
 
     @contextmanager
-    def _changing(self, name: str) -> Iterator[tuple[Mapping[str, Entry], str]]:
+    def _changing(self, name: str) -> Iterator[tuple[Mapping[str, Account], str]]:
         """Hold the file for a change of one user. Raises UserUnknown."""
         name = check_user_name(name)
         with self._locked():
@@ -180,19 +180,19 @@ class PasswordFile:
                 raise UserUnknown(f"There is no user {name!r} in {self.path}. Users: {known}.")
             yield users, name
 
-    def _keep_an_admin(self, users: Mapping[str, Entry]) -> None:
+    def _keep_an_admin(self, users: Mapping[str, Account]) -> None:
         if not any(entry.admin for entry in users.values()):
             raise LastAdmin("Nobody would be an admin any more: make another user an admin first.")
         self._write(users)
 
-    def _set(self, users: Mapping[str, Entry], name: str, password: str, admin: bool) -> str:
+    def _set(self, users: Mapping[str, Account], name: str, password: str, admin: bool) -> str:
         salt = secrets.token_hex(16)
         digest = _scrypt(password, salt, _N, _R, _P)
-        entry = Entry(salt=salt, hash=digest, n=_N, r=_R, p=_P, admin=admin)
+        entry = Account(salt=salt, hash=digest, n=_N, r=_R, p=_P, admin=admin)
         self._write({**users, name: entry})
         return password
 
-    def _write(self, users: Mapping[str, Entry]) -> None:
+    def _write(self, users: Mapping[str, Account]) -> None:
         document: dict[str, Any] = {
             "version": 1,
             "users": {name: asdict(entry) for name, entry in users.items()},
@@ -214,8 +214,8 @@ class PasswordFile:
             yield
 
 
-def _nobody() -> Entry:
-    return Entry(salt="00" * 16, hash="", n=_N, r=_R, p=_P)
+def _nobody() -> Account:
+    return Account(salt="00" * 16, hash="", n=_N, r=_R, p=_P)
 
 
 def _scrypt(password: str, salt: str, n: int, r: int, p: int) -> str:

@@ -10,12 +10,11 @@ from jupyterhub.auth import Authenticator
 from tornado.web import HTTPError
 from traitlets import Instance, Set, Unicode, default
 
-from minicluster_hub.login import sessions, tokens
-from minicluster_hub.login.accounts_file import ADMIN_GROUP, Entry, LastAdmin, PasswordFile
+from minicluster_hub.login import sessions
+from minicluster_hub.login.accounts_file import ADMIN_GROUP, Account, LastAdmin, PasswordFile
 from minicluster_hub.login.origin import Origin, OriginFinder, remember_device
-from minicluster_hub.login.pages import PAGES
+from minicluster_hub.login.pages import HANDLERS, stop_servers
 from minicluster_hub.login.password_check import LoginGate, LoginRefused
-from minicluster_hub.login.server_stop import stop_servers
 
 
 class PasswordAuthenticator(Authenticator):
@@ -59,7 +58,7 @@ class PasswordAuthenticator(Authenticator):
         """Add the pages Password and People to the hub's own, and put bounds on tokens."""
         self.origins = OriginFinder(getattr(app.proxy, "api_url", ""), app.trusted_downstream_ips)
         app.template_vars["account_pages"] = True
-        return [*super().get_handlers(app), *PAGES, *tokens.PAGES]
+        return [*super().get_handlers(app), *HANDLERS]
 
     async def authenticate(self, handler: Any, data: dict[str, str] | None) -> Any:
         """Return the user as a dict, or None for a wrong name or password (the same answer for both)."""
@@ -75,7 +74,7 @@ class PasswordAuthenticator(Authenticator):
         remember_device(handler, name)
         return _told(name, entry)
 
-    async def check(self, handler: Any, name: str, password: str) -> Entry | None:
+    async def check(self, handler: Any, name: str, password: str) -> Account | None:
         """Return the user's entry if the password is right. Raises LoginRefused."""
         origin = await self.origins.of(handler, name) if self.origins else Origin("")
         return await self.gate.check(name, password, origin)
@@ -128,5 +127,5 @@ class PasswordAuthenticator(Authenticator):
         sessions.end_server_token(user.orm_user, spawner.name)
 
 
-def _told(name: str, account: Entry) -> dict[str, Any]:
+def _told(name: str, account: Account) -> dict[str, Any]:
     return {"name": name, "admin": account.admin, "groups": [ADMIN_GROUP] if account.admin else []}

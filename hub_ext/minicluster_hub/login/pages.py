@@ -1,10 +1,11 @@
-"""Two pages of the hub: one's own password, and (for admins) the people who may come in."""
+"""What the hub serves beside its own: the pages Password and (for admins) People, and a bound on tokens."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from jupyterhub.apihandlers.users import UserTokenListAPIHandler
 from jupyterhub.handlers import BaseHandler
 from tornado.web import HTTPError, authenticated
 
@@ -19,8 +20,10 @@ from minicluster_hub.login.accounts_file import (
     check_user_name,
 )
 from minicluster_hub.login.password_check import LoginRefused
-from minicluster_hub.login.server_stop import stop_servers
 
+MOST_TOKENS, LONGEST_NOTE = 200, 1000
+"""JupyterHub's own table says 1023 characters, which SQLite does not look at."""
+_OWN_CLIENT = "jupyterhub"
 FIELDS = ("present", "new", "again")
 
 
@@ -163,4 +166,49 @@ class PeoplePage(_AccountPage):
         await self.show(people=people, me=self.me, **words)
 
 
-PAGES = [("/password", PasswordPage), ("/people", PeoplePage)]
+async def stop_servers(handler: Any, user: Any) -> None:
+    """Stop a user's notebook servers; one that is just starting or stopping is left to the next call."""
+    for name, spawner in list(user.spawners.items()):
+        if not spawner.active or spawner.pending:
+            continue
+        try:
+            await handler.stop_single_user(user, name)
+        except Exception:
+            handler.log.exception(
+                "The notebook server of %s, who was removed, could not be stopped", user.name
+            )
+
+
+class TokensOfUser(UserTokenListAPIHandler):
+    """JupyterHub's own, with bounds. A password in the body, which it takes as well, counts for nothing."""
+
+    async def post(self, user_name: str) -> None:
+        """Make a token."""
+        if self.current_user is None:
+            raise HTTPError(403, "Make tokens on the hub's page Token, or with a token that may.")
+        body: Any = self.get_json_body()
+        note = body.get("note") if isinstance(body, dict) else None
+        if note is not None and not (isinstance(note, str) and len(note) <= LONGEST_NOTE):
+            raise HTTPError(400, f"A token's note is a text of at most {LONGEST_NOTE} characters.")
+        user: Any = self.find_user(user_name)
+        if user is not None and self.get_scope_filter("tokens")(user, kind="user"):
+            _check_room(user)
+        await super().post(user_name)
+
+
+def _check_room(user: Any) -> None:
+    """Count tokens, but for those that browsers get when they visit a service: they expire."""
+    if sum(token.client_id == _OWN_CLIENT for token in user.api_tokens) >= MOST_TOKENS:
+        raise HTTPError(
+            409,
+            f"{user.name} has {MOST_TOKENS} tokens, the most that there may be. "
+            "Revoke those that nobody needs on the hub's page Token.",
+        )
+
+
+HANDLERS = [
+    ("/password", PasswordPage),
+    ("/people", PeoplePage),
+    (r"/api/users/([^/]+)/tokens", TokensOfUser),
+]
+"""What the hub serves beside its own."""

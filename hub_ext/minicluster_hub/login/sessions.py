@@ -12,14 +12,14 @@ from jupyterhub import orm
 from sqlalchemy import inspect
 from sqlalchemy.orm import object_session
 
-from minicluster_hub.login.accounts_file import Entry
+from minicluster_hub.login.accounts_file import Account
 
 _NOBODY = "removed"
 _SERVER = "notebook-server:"
 _OWN_CLIENT = "jupyterhub"
 
 
-def tie(user: Any, account: Entry | None) -> bool:
+def tie(user: Any, account: Account | None) -> bool:
     """Say whether the user's sessions are of this account's password; if not, end them."""
     version = account.version if account else _NOBODY
     _, tied, known = user.cookie_id.partition(".")

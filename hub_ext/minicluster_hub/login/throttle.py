@@ -16,7 +16,7 @@ class TooManyTries(Exception):
 
 
 @dataclass
-class _Line:
+class _Tries:
     tries: int = 0
     next_at: float = 0.0
 
@@ -42,7 +42,7 @@ class LoginThrottle:
         self._longest_wait_s = longest_wait_s
         self._lines_kept = lines_kept
         self._forget_s = forget_s
-        self._lines: OrderedDict[Hashable, _Line] = OrderedDict()
+        self._lines: OrderedDict[Hashable, _Tries] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -61,10 +61,10 @@ class LoginThrottle:
         """Forget a line's tries: the last one was right."""
         self._lines.pop(key, None)
 
-    def _line(self, key: Hashable, now: float) -> _Line:
+    def _line(self, key: Hashable, now: float) -> _Tries:
         line = self._lines.pop(key, None)
         if line is None or now - line.next_at > self._forget_s:
-            line = _Line()
+            line = _Tries()
         self._lines[key] = line
         if len(self._lines) > self._lines_kept:
             self._lines.popitem(last=False)

@@ -1,41 +1,49 @@
-"""The pages, in the hub's own look: its styles, its Bootstrap, its navigation."""
+"""The pages, in the hub's own look: its styles, its Bootstrap, its navigation.
+
+To add a page: a class here and its template. The navigation has all pages whose path has no varying part.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tornado.web import StaticFileHandler
+from jupyterhub.services.auth import HubOAuthCallbackHandler
+from tornado.web import RequestHandler, StaticFileHandler
 
 from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, api_error
-from minicluster_hub.web.route import Scope
+from minicluster_hub.web.route import Route, Scope, route, routes_in
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-STATIC = Path(__file__).with_name("static")
+_STATIC = Path(__file__).with_name("static")
 _TEMPLATES = Path(__file__).with_name("templates")
+_HTML = "text/html"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def page(path: str, title: str) -> Callable[[F], F]:
+    """Declare that a handler's `get` shows a page."""
+    return route(path, title, scope=Scope.READ, answer=_HTML)
 
 
 class Page(UserHandler):
     """Base: sends who is not logged in to the hub, and shows errors as a page."""
-
-    template = ""
-    title = ""
 
     def refuse_unknown(self) -> None:
         # The hub sends the browser back to this very path; nothing of it comes from a parameter.
         if not self.led_home():
             self.redirect(self.get_login_url())
 
-    def get(self, **path: str) -> None:
-        self.show(self.template, **path)
-
     def show(self, template: str, **values: Any) -> None:
         """Render a template of ours. What stands in it never changes what the browser may run."""
-        namespace = {**self._hub_names(), "title": self.title, **values}
+        title = self.route.summary if self.route else ""
+        namespace = {**self._hub_names(), "title": title, **values}
         html = _environment().get_template(template).render(namespace)
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", self._policy())
@@ -58,6 +66,7 @@ class Page(UserHandler):
             "xsrf_token": self.xsrf_token.decode("ascii"),
             "service_url": self.context.prefix,
             "sees_all": model is not None and self._is_admin(),
+            "pages": [(one.path, one.summary) for one in routes_in(__package__) if _is_in_navigation(one)],
         }
 
     def _is_admin(self) -> bool:
@@ -73,55 +82,103 @@ class Page(UserHandler):
         )
 
 
+def _is_in_navigation(one: Route) -> bool:
+    return one.answer == _HTML and "{" not in one.path
+
+
 class JobsPage(Page):
-    template = "minicluster_jobs.html"
-    title = "Jobs"
+    @page("", "Jobs")
+    def get(self) -> None:
+        self.show("minicluster_jobs.html")
 
 
 class JobPage(Page):
-    template = "minicluster_job.html"
-
-    def get(self, **path: str) -> None:
-        record = self.job_record(path["job_id"])
-        self.show(self.template, job_id=record.id, title=f"Job {record.id}")
-
-
-class NoPage(Page):
-    """Any other path that a person may have typed."""
-
-    def get(self, **path: str) -> None:
-        raise ApiError(404, "unknown_path", f"There is no page {self.request.path}.")
+    @page("jobs/{job_id}", "One job")
+    def get(self, job_id: str) -> None:
+        record = self.job_record(job_id)
+        self.show("minicluster_job.html", job_id=record.id, title=f"Job {record.id}")
 
 
 class NodesPage(Page):
-    template = "minicluster_nodes.html"
-    title = "Nodes"
+    @page("nodes", "Nodes")
+    def get(self) -> None:
+        self.show("minicluster_nodes.html")
 
 
 class ImagesPage(Page):
-    template = "minicluster_images.html"
-    title = "Images"
-
-
-class StoragePage(Page):
-    template = "minicluster_storage.html"
-    title = "Storage"
+    @page("images", "Images")
+    def get(self) -> None:
+        self.show("minicluster_images.html")
 
 
 class QueuePage(Page):
-    template = "minicluster_queue.html"
-    title = "Queue"
+    @page("queue", "Queue")
+    def get(self) -> None:
+        self.show("minicluster_queue.html")
+
+
+class StoragePage(Page):
+    @page("storage", "Storage")
+    def get(self) -> None:
+        self.show("minicluster_storage.html")
+
+
+class LoginCallback(HubOAuthCallbackHandler):
+    """Where the hub sends a browser after its login."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.hub_auth = context.hub_auth
+
+    async def prepare(self) -> None:
+        # The base class asks for `current_user`, which must not block by then.
+        self.current_user = await self.hub_auth.get_user(self, sync=False)
+
+    @route("oauth_callback", "The end of a login")
+    async def get(self) -> None:
+        await super().get()
+
+    def write_error(self, status_code: int, **_kwargs: Any) -> None:
+        self.set_header("Content-Security-Policy", "default-src 'none'")
+        self.finish(f'The login did not work. <a href="{self.hub_auth.base_url}">Try again</a>.')
+
+
+class JobsRedirect(RequestHandler):
+    """To the list of jobs, for who leaves out a job's number."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.prefix = context.prefix
+
+    @route("jobs{slash}", "The list of jobs", parts={"slash": "/?"})
+    def get(self, slash: str) -> None:
+        self.redirect(self.prefix)
 
 
 class StaticFiles(StaticFileHandler):
     """Our scripts. A new release has new file contents, so a browser asks each time (by ETag)."""
+
+    def initialize(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, context: Context, routes: Mapping[str, Route]
+    ) -> None:
+        super().initialize(str(_STATIC))
+
+    @route("static/{path}", "A script or a style", parts={"path": ".*"})
+    async def get(self, path: str, include_body: bool = True) -> None:
+        await super().get(path, include_body)
 
     def set_extra_headers(self, path: str) -> None:
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-cache")
 
 
-@lru_cache(maxsize=1)
+class NoPage(Page):
+    """Any other path that a person may have typed. Last, since it takes what no other handler takes."""
+
+    @route("{other}", "No page", scope=Scope.READ, answer=_HTML, parts={"other": "(?!api/).*"})
+    def get(self, other: str) -> None:
+        raise ApiError(404, "unknown_path", f"There is no page {self.request.path}.")
+
+
+@cache
 def _environment() -> Environment:
     """Return the templates. jinja2 is loaded at the first page."""
     from jinja2 import Environment, FileSystemLoader

@@ -35,22 +35,11 @@ AGAIN_S = 0.05
 _ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
 
 
-class Turns:
-    """One at a time per server, by its owner and name: engines hold GPUs under these, not under a place."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    def __getitem__(self, server: tuple[str, str]) -> asyncio.Lock:
-        """Return the server's lock, which is there as long as somebody holds it or waits for it."""
-        return self._locks.setdefault(server, asyncio.Lock())
-
-    def __len__(self) -> int:
-        return len(self._locks)
-
-
 class ServerPlaces:
-    """Keeps nothing of its own: the store has all. `patience_s`: how long to wait for warm slots."""
+    """Keeps nothing of its own: the store has all. `patience_s`: how long to wait for warm slots.
+
+    turns: one at a time per server, by its owner and name: engines hold GPUs under these, not under a place.
+    """
 
     def __init__(
         self,
@@ -59,7 +48,6 @@ class ServerPlaces:
         limits: ServerLimits,
         clock: Callable[[], float],
         log: logging.Logger,
-        turns: Turns,
         patience_s: float = 10.0,
     ) -> None:
         self._store = store
@@ -67,12 +55,16 @@ class ServerPlaces:
         self._limits = limits
         self._clock = clock
         self._log = log
-        self._turns = turns
+        self.turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._patience_s = patience_s
+
+    def _turn(self, owner: str, name: str) -> asyncio.Lock:
+        """Return the server's lock, which is there as long as somebody holds it or waits for it."""
+        return self.turns.setdefault((owner, name), asyncio.Lock())
 
     async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:
         """Return the server's place, the one that it has or a new one. Raises ServerRefused."""
-        async with self._turns[owner, name]:
+        async with self._turn(owner, name):
             record = await self._patiently(lambda: self._try(owner, name, ask))
             if not record.slots:
                 return self._message(record)
@@ -86,7 +78,7 @@ class ServerPlaces:
 
     async def again(self, owner: str, name: str) -> ServerPlace:
         """Give a server the GPUs again that it left idle: the same ones, or none. Raises ServerRefused."""
-        async with self._turns[owner, name]:
+        async with self._turn(owner, name):
             return await self._again(owner, name)
 
     async def _again(self, owner: str, name: str) -> ServerPlace:
@@ -123,7 +115,7 @@ class ServerPlaces:
 
     async def end(self, owner: str, name: str, place_id: int | None = None) -> None:
         """Free a server's place, None: whichever it has. Another one than that is left alone."""
-        async with self._turns[owner, name]:
+        async with self._turn(owner, name):
             record = self._store.server(owner, name)
             if record is not None and place_id in (None, record.id):
                 await self._end(record)

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from jupyterhub.services.auth import HubOAuth, HubOAuthCallbackHandler, HubOAuthenticated
+from jupyterhub.services.auth import HubOAuth, HubOAuthenticated
 from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, scope_missing, unknown_job
-from minicluster_hub.web.route import Route, Scope
+from minicluster_hub.web.route import Route, Scope, Who
 
 _SESSION_ID_CHARS = 64
 """JupyterHub's have 32."""
@@ -51,8 +51,10 @@ class User:
         return bool(self.hub_auth.check_scopes({wanted}, self.model))
 
 
-class HubHandler(HubOAuthenticated, ServiceHandler):
+class HubHandler(HubOAuthenticated, JobServiceHandler):
     """Base of what users and services of the hub call."""
+
+    who = Who.USER
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
         super().initialize(context, routes)
@@ -149,9 +151,8 @@ class UserHandler(HubHandler):
         if model.get("kind") != "user":
             raise ApiError(403, "not_a_user", "jobs belong to users; this token is of a service")
         self.user = User(model["name"], model, self.context.hub_auth)
-        route = self.route
-        if route is not None and route.scope is not None:
-            self.require(route.scope)
+        if self.declared.scope is not None:
+            self.require(self.declared.scope)
 
     def require(self, scope: Scope) -> None:
         if not self.user.has(scope):
@@ -172,21 +173,6 @@ class UserHandler(HubHandler):
             return self.user.name
         self.require(Scope.ADMIN)
         return None
-
-
-class LoginCallback(HubOAuthCallbackHandler):
-    """Where the hub sends a browser after its login."""
-
-    def initialize(self, context: Context) -> None:
-        self.hub_auth = context.hub_auth
-
-    async def prepare(self) -> None:
-        # The base class asks for `current_user`, which must not block by then.
-        self.current_user = await self.hub_auth.get_user(self, sync=False)
-
-    def write_error(self, status_code: int, **_kwargs: Any) -> None:
-        self.set_header("Content-Security-Policy", "default-src 'none'")
-        self.finish(f'The login did not work. <a href="{self.hub_auth.base_url}">Try again</a>.')
 
 
 def _is_visit(request: HTTPServerRequest) -> bool:

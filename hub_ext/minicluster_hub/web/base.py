@@ -7,27 +7,37 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from minicluster.wire import MOST, VERSION_HEADER, WIRE_VERSION, parse_strict
+from minicluster.wire import VERSION_HEADER, WIRE_VERSION, parse_strict
 from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.context import Context
-from minicluster_hub.web.errors import ApiError, answer, api_error, invalid_body, too_large, too_many
-from minicluster_hub.web.route import Route
+from minicluster_hub.web.errors import (
+    REFUSALS,
+    ApiError,
+    answer,
+    api_error,
+    invalid_body,
+    too_large,
+    too_many,
+)
+from minicluster_hub.web.route import OnFollower, Query, Route, Who
 
 M = TypeVar("M", bound=BaseModel)
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 @stream_request_body
-class ServiceHandler(RequestHandler, ABC):
+class JobServiceHandler(RequestHandler, ABC):
     """Base of all handlers. Bodies are streamed, so that a request is refused before its body comes."""
 
+    who: ClassVar[Who] = Who.ANYONE
+    on_follower: ClassVar[OnFollower] = OnFollower.PROXY
     context: Context
     routes: Mapping[str, Route]
 
@@ -88,7 +98,13 @@ class ServiceHandler(RequestHandler, ABC):
 
     @property
     def route(self) -> Route | None:
+        """The request's route; None if the path has none for its method."""
         return self.routes.get(self.request.method or "")
+
+    @property
+    def declared(self) -> Route:
+        """The route of a request that was let in."""
+        return self.routes[self.request.method or ""]
 
     def check_version(self) -> None:
         """Refuse a client that says it speaks another version; browsers say nothing."""
@@ -159,14 +175,16 @@ class ServiceHandler(RequestHandler, ABC):
         if self._payer is not None:
             self.context.buckets.charge(*self._payer, requests)
 
-    def query_int(self, name: str, default: int, *, low: int = 0, high: int = MOST) -> int:
-        """Return a whole number of the URL's query. Raises ApiError (422)."""
-        told = self.get_query_argument(name, None)
-        if told is None:
-            return default
-        if not (_WHOLE_NUMBER.fullmatch(told) and low <= int(told) <= high):
-            raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want a whole number from {low} to {high}")
-        return int(told)
+    def query_int(self, name: str, default: int = 0) -> int:
+        """Return a whole number of the URL's query, as the route declares it. Raises ApiError (422).
+
+        default: counts where the route declares none.
+        """
+        query = next(one for one in self.declared.query if one.name == name)
+        text = self.get_query_argument(name, None)
+        if text is None:
+            return default if query.default is None else query.default
+        return whole_number(query, text)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -196,7 +214,7 @@ class ServiceHandler(RequestHandler, ABC):
 
     def _handle_request_exception(self, e: BaseException) -> None:
         """Give tornado a status for our own errors; it knows only HTTPError."""
-        if isinstance(e, OverQuota | NotKept):
+        if isinstance(e, (OverQuota, NotKept, *REFUSALS)):
             e = api_error(e, 503)
         if isinstance(e, ApiError) and not self._finished and not self._headers_written:
             self.send_error(e.status, exc_info=(type(e), e, None))
@@ -227,12 +245,27 @@ class ServiceHandler(RequestHandler, ABC):
         )
 
 
+def whole_number(query: Query, text: str) -> int:
+    """Return a number that a URL's query holds as text. Raises ApiError (422)."""
+    if not (_WHOLE_NUMBER.fullmatch(text) and query.low <= int(text) <= query.high):
+        wanted = f"a whole number from {query.low} to {query.high}"
+        raise ApiError(422, "invalid", f"{query.name}={text[:40]!r}: want {wanted}")
+    return int(text)
+
+
 def _too_many(rate: Rate, wait_s: float) -> ApiError:
     message = f"more than {rate.per_s:g} requests in a second came from you"
     return too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
 
 
-class NotFoundHandler(ServiceHandler):
+class OpenHandler(JobServiceHandler):
+    """Base of what tells nothing about anyone."""
+
+    async def identify(self) -> None:
+        return None
+
+
+class NotFoundHandler(JobServiceHandler):
     """Any other path."""
 
     async def prepare(self) -> None:

@@ -12,6 +12,7 @@ from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.reconciler import Reconciler
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.datasets.manager import DataSetFiles
+from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.metrics import Metrics
@@ -20,8 +21,7 @@ from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
-from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.servers.placement import Turns
+from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
@@ -37,28 +37,29 @@ KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Sizes in bytes and times in seconds.
+    """Sizes in bytes, times in seconds.
 
     request_bytes: of a user's JSON body. report_bytes: of an agent's, and of lists. payload_bytes,
-        result_bytes: of blobs up and down.
-    lag_bytes: how far a reader may fall behind in a stream before it is moved forward, to the last
-        `tail_bytes`. artifacts_keep_days: how long files of a job are kept after its end, 0: for ever.
-        jobs_keep_days: the same of its cell, its result, its snapshots and its output.
-        displays_bytes: of what a rank displayed are read and sent at once; more than a single item has.
-    push_interval_s: least time between two pushes of log text to a reader.
-    user_rate: requests of one user, by whichever tokens. A page makes some dozens, a cell some hundreds.
-    report_rate: reports and polls of one task; its agent makes 20 in a second at most.
-    transfer_rate: blobs and files of one task. refusal_s: so long a request too many waits for its refusal.
-        Less than a task may be silent. answer_bytes, body_bytes: an answer of JSON, or a body of it, counts
-        once for each: to read one of 8 MB takes as long as hundreds of requests. report_unit_bytes: the same
-        of a task's, which may hold the errors of many ranks.
-    streams, streams_bytes: event streams that a user may hold, and what may wait to be sent on them.
-    polls: held polls of one task. stalled_s: so long a reader may take for one event.
-    recheck_s: the hub is asked again so often whether a stream's token is still good.
-    uploads: files that a user, or a task, may send at once; notebooks and agents send some four.
-    idle_s: so long a connection may wait for its next request, or for its first, TLS included. Longer than
-        agents keep theirs. body_stalled_s: so long none of a request's body may come.
-    connections: that agents' addresses may each have open. All tasks of a node may have the node's.
+        result_bytes, snapshot_bytes, piece_bytes: of what is uploaded.
+    artifacts_keep_days: how long the files of a job are kept after its end; 0: for ever. jobs_keep_days: the
+        same of its cell, result, snapshots and output.
+    lag_bytes: a reader of a stream that is further behind is moved forward, to the last `tail_bytes`.
+    displays_bytes: of a rank's displays, read and sent at once; no single one has more.
+    push_interval_s: least time between two pieces of log text to a reader.
+    user_rate: requests of one user, by all tokens. A page makes some dozens, a cell some hundreds.
+    report_rate: reports and polls of one task; its agent makes at most 20 in a second.
+    transfer_rate: blobs and files of one task. refusal_s: how long a request over the rate waits for its
+        refusal; less than a task may be silent.
+    answer_bytes, body_bytes: so much of a JSON answer or body counts as one request: to read 8 MB takes as
+        long as hundreds of requests. report_unit_bytes: the same of a task's reports, which may hold the
+        errors of many ranks.
+    streams, streams_bytes: event streams that a user may hold open, and what may wait to be sent on them.
+    polls: held polls of one task. stalled_s: how long a reader may take for one event.
+    recheck_s: how often the hub is asked whether a stream's token is still good.
+    uploads: files that a user, or a task, may send at once; notebooks and agents send about four.
+    idle_s: how long a connection may wait for its next request, or for its first, TLS included. Longer than
+        agents keep theirs. body_stalled_s: how long a request's body may pause.
+    connections: that each address may have open to the agents' port. All tasks of a node may have the node's.
     """
 
     request_bytes: int = KIB * KIB
@@ -95,15 +96,21 @@ class ApiLimits:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of the service. `prefix` is its path under the hub, with slashes at both ends."""
+    """The parts of the service that handlers use.
+
+    status_cache: what the reconciler last saw. job_environment: variables of every job and notebook server,
+        unless they have their own: pip's index.
+    """
 
     store: Store
     reconciler: Reconciler
     status_cache: StatusCache
-    quarantine: Quarantine
     accounting: UsageAccounting
-    policy_manager: PolicyManager
     reservations: ReservationBook
+    policy_manager: PolicyManager
+    quarantine: Quarantine
+    data_set_tracker: DataSetTracker
+    server_places: ServerPlaces
     logs: JobLogs
     blobs: BlobFiles
     hub_auth: HubOAuth
@@ -118,15 +125,13 @@ class Context:
     what_if: WhatIfWorker
     notice_sender: NoticeSender
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
-    server_limits: ServerLimits = ServerLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     holds: Holds = field(default_factory=Holds)
     buckets: Buckets = field(default_factory=Buckets)
     streams: OpenStreams = field(default_factory=OpenStreams)
-    server_turns: Turns = field(default_factory=Turns)
     job_environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of every job and notebook server, unless they have their own: pip's index."""
 
     @property
     def prefix(self) -> str:
+        """The service's path under the hub, with slashes at both ends."""
         return self.hub_auth.base_url

@@ -9,12 +9,33 @@ from pydantic import ValidationError
 from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer, ErrorDetail
+from minicluster_hub.datasets.manager import DataSetRefused
+from minicluster_hub.images.catalogue import ImageNotAllowed
+from minicluster_hub.notices.errors import AddressRefused
+from minicluster_hub.policy.choices import ChoiceRefused
+from minicluster_hub.scheduling.admission import JobRefused
+from minicluster_hub.scheduling.servers import ServerRefused
 from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import NotLeading, StoreFull, StoreUnavailable
 from minicluster_hub.support.disk_errors import NotKept
+from minicluster_hub.usage.reservations import ReservationRefused
 
 _MOST_PROBLEMS = 20
 _PLACE_CHARS = 80
+
+_STATUSES: dict[type[Exception], int] = {
+    AddressRefused: 422,
+    ChoiceRefused: 422,
+    DataSetRefused: 422,
+    ImageNotAllowed: 422,
+    JobRefused: 422,
+    ReservationRefused: 422,
+    ServerRefused: 409,
+}
+_CODES = {AddressRefused: "address_refused", ImageNotAllowed: "image_not_allowed"}
+"""Of those that bring no code of their own."""
+REFUSALS = tuple(_STATUSES)
+"""What handlers need not catch: each of these is answered with its own words."""
 
 
 class ApiError(Exception):
@@ -87,6 +108,8 @@ def api_error(error: BaseException | None, status: int) -> ApiError:
         return error
     if isinstance(error, OverQuota):
         return ApiError(413, error.code, error.message, error.hint)
+    if isinstance(error, REFUSALS):
+        return _refusal(error)
     if isinstance(error, NotLeading):
         return ApiError(503, "not_leading", "another job service leads since a moment ago", "try again")
     if isinstance(error, StoreFull) or (isinstance(error, NotKept) and error.full):
@@ -101,6 +124,13 @@ def api_error(error: BaseException | None, status: int) -> ApiError:
         return ApiError(status, _code(status), HTTPStatus(status).phrase)
     message = "the job service failed with this request; its own log tells more"
     return ApiError(500, "internal", message, "try again, and tell who runs the cluster if it stays so")
+
+
+def _refusal(error: BaseException) -> ApiError:
+    """Return the answer to what a part of the service refuses: it says why itself."""
+    status = next(known for kind, known in _STATUSES.items() if isinstance(error, kind))
+    code = _CODES.get(type(error)) or getattr(error, "code", "refused")
+    return ApiError(getattr(error, "status", status), code, str(error), getattr(error, "hint", ""))
 
 
 def _of_http_error(error: HTTPError) -> ApiError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 from minicluster_hub.support.notifier import Notifier, Subscription
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 
 
 class Versioned(Protocol):
@@ -24,7 +24,7 @@ class Versioned(Protocol):
 V = TypeVar("V", bound=Versioned)
 
 
-class HeldHandler(ServiceHandler):
+class HeldHandler(JobServiceHandler):
     """Base: see the module."""
 
     _gone = False

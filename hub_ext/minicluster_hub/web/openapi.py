@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the table of routes and the messages themselves."""
+"""The OpenAPI document, from the routes and the messages themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from minicluster.wire import VERSION_HEADER, WIRE_VERSION, ErrorAnswer, Message
-from minicluster_hub.web.route import Route, Who, path_parts
+from minicluster_hub.web.route import Query, Route, Who, path_parts
 
 _REF = "#/components/schemas/{model}"
 
@@ -18,7 +18,9 @@ def document(routes: Sequence[Route], prefix: str) -> dict[str, Any]:
     """Return the document as a JSON object."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(f"/{route.path}", {})[route.method.lower()] = _operation(route)
+        for path in route.paths:
+            operation = {**_operation(route), "deprecated": path != route.path}
+            paths.setdefault(f"/{path}", {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "Minicluster job service", "version": str(WIRE_VERSION)},
@@ -72,10 +74,10 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
             "required": True,
             "schema": {"type": "string", "pattern": f"^{pattern}$"},
         }
-        for name, pattern in path_parts(route.path).items()
+        for name, pattern in path_parts(route).items()
     ]
     query = [
-        {"name": query.name, "in": "query", "description": query.text, "schema": {"type": query.kind}}
+        {"name": query.name, "in": "query", "description": query.text, "schema": _query_schema(query)}
         for query in route.query
     ]
     version = {
@@ -87,11 +89,21 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
     return [*parts, *query, version]
 
 
+def _query_schema(query: Query) -> dict[str, Any]:
+    if query.kind != "integer":
+        return {"type": query.kind}
+    bounds: dict[str, Any] = {"type": "integer", "minimum": query.low, "maximum": query.high}
+    return bounds if query.default is None else {**bounds, "default": query.default}
+
+
 def _security_schemes() -> dict[str, Any]:
     text = "Authorization: {word} TOKEN"
     header = {"type": "apiKey", "in": "header", "name": "Authorization"}
     return {
         "hub": {**header, "description": text.format(word="token") + ", a JupyterHub token with the scopes"},
         "task": {**header, "description": text.format(word="task") + ", given to each task's agent"},
-        "keeper": {**header, "description": text.format(word="keeper") + ", of the cluster's keepers"},
+        "keeper": {
+            **header,
+            "description": text.format(word="keeper") + ", of the nodes' data set agents",
+        },
     }

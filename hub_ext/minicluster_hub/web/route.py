@@ -1,14 +1,26 @@
-"""A route as data: what tornado serves and what the OpenAPI document says come from the same table."""
+"""An endpoint is declared where it is handled, and nowhere else.
+
+`route` stands on a handler's method. The router, the OpenAPI document, the authorization check, the pages'
+navigation and what a follower does with a request are all read from there: see `routes_in`.
+"""
 
 from __future__ import annotations
 
+import pkgutil
 import re
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum, auto
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, TypeVar
 
 from tornado.web import RequestHandler
 
-from minicluster.wire import Message
+from minicluster.wire import MOST, Message
+
+BYTES, TEXT, STREAM = "application/octet-stream", "text/plain", "text/event-stream"
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Scope(StrEnum):
@@ -21,9 +33,9 @@ class Scope(StrEnum):
 
 
 class Who(StrEnum):
-    """Who may come in by a route: a hub's user, its spawner, a task's agent, a node's keeper, or anyone.
+    """Who may use a route: a hub's user, its spawner, a task's agent, a node's data set agent, or anyone.
 
-    machine: anyone on the agents' port.
+    machine: anyone, but only on the agents' port.
     """
 
     USER = "user"
@@ -34,55 +46,135 @@ class Who(StrEnum):
     ANYONE = "anyone"
 
 
+AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
+"""Who uses the agents' port, where there is one."""
+
+
+class OnFollower(Enum):
+    """What a job service that does not lead does with a request.
+
+    PROXY: passes it on to the leader. REFER: refuses it with the leader's address, since agents know all job
+    services and their way is shorter. ANSWER: answers itself.
+    """
+
+    PROXY = auto()
+    REFER = auto()
+    ANSWER = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parameter in the URL. `kind` is its JSON schema type."""
+    """A parameter in the URL. `kind` is its JSON schema type; the numbers are of integers.
+
+    default: None if it depends on the request, or if there is none.
+    """
 
     name: str
     kind: str
     text: str
+    default: int | None = None
+    low: int = 0
+    high: int = MOST
+
+
+OWNER = Query("owner", "string", "`all` (admins): everyone's")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One method on one path.
 
-    path: relative to the service's prefix, with `{name}` for parts that vary (see `PARTS`).
+    path: relative to the service's prefix, with `{name}` for parts that vary (see `path_pattern`).
     body: the model of the request's JSON, or a media type of raw bytes, or None.
     answer: the model of the answer's JSON, or its media type, or None for an empty answer.
+    formerly: an older path, which is answered for one release more.
+    parts: regular expressions of parts of the path that are not of the usual form.
     """
 
-    method: str
     path: str
-    handler: type[RequestHandler]
     summary: str
-    who: Who = Who.USER
     scope: Scope | None = None
     body: type[Message] | str | None = None
     answer: type[Message] | str | None = None
     status: int = 200
     query: tuple[Query, ...] = ()
+    formerly: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    method: str = ""
+    handler: type[RequestHandler] = RequestHandler
+    who: Who = Who.USER
+    on_follower: OnFollower = OnFollower.PROXY
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, self.formerly) if self.formerly else (self.path,)
 
 
-def path_parts(path: str) -> dict[str, str]:
-    """Return the parts of a path that vary, with their patterns."""
-    # Ids of more digits are beyond what the databases take.
-    known = {
-        "job_id": r"[0-9]{1,15}",
-        "step": r"[0-9]{1,18}",
-        "file": r".+",
-        "sha256": r"[0-9a-f]{64}",
-        "digest": r"sha256:[0-9a-f]{64}",
-        "owner": r"[^/]{1,1024}",
-        "data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
-        "server": r"[^/]{1,1024}",
-        "node": r"[^/]{1,255}",
-        "reservation_id": r"[0-9]{1,15}",
+def route(
+    path: str,
+    summary: str,
+    *,
+    scope: Scope | None = None,
+    body: type[Message] | str | None = None,
+    answer: type[Message] | str | None = None,
+    status: int = 200,
+    query: tuple[Query, ...] = (),
+    formerly: str = "",
+    parts: Mapping[str, str] | None = None,
+) -> Callable[[F], F]:
+    """Declare that a handler's method answers on a path; see Route."""
+    declared = Route(path, summary, scope, body, answer, status, query, formerly, parts or {})
+
+    def declare(method: F) -> F:
+        method.route = declared  # type: ignore[attr-defined]
+        return method
+
+    return declare
+
+
+def routes_of(handler: type[RequestHandler]) -> list[Route]:
+    """Return what a handler's own methods declare; who may use it is said by its class."""
+    who = getattr(handler, "who", Who.ANYONE)
+    on_follower = getattr(handler, "on_follower", OnFollower.PROXY)
+    return [
+        replace(declared, method=name.upper(), handler=handler, who=who, on_follower=on_follower)
+        for name, member in vars(handler).items()
+        if isinstance(declared := getattr(member, "route", None), Route)
+    ]
+
+
+@lru_cache
+def handlers_in(package: str) -> tuple[type[RequestHandler], ...]:
+    """Return the handlers of all modules of a package, as they stand there."""
+    found: list[type[RequestHandler]] = []
+    for info in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+        members = vars(import_module(info.name)).values()
+        kinds = (one for one in members if isinstance(one, type) and issubclass(one, RequestHandler))
+        found += (kind for kind in kinds if kind.__module__ == info.name)
+    return tuple(found)
+
+
+@lru_cache
+def routes_in(package: str) -> tuple[Route, ...]:
+    return tuple(route for handler in handlers_in(package) for route in routes_of(handler))
+
+
+_NAME = r"[^/]{1,1024}"
+_DIGITS = r"[0-9]{1,15}"
+"""Ids of more digits are beyond what the databases take."""
+_PARTS = {"sha256": r"[0-9a-f]{64}", "digest": r"sha256:[0-9a-f]{64}"}
+
+
+def path_parts(route: Route) -> dict[str, str]:
+    """Return the parts of a route's path that vary, with their regular expressions."""
+    known = {**_PARTS, **route.parts}
+    return {
+        name: known.get(name) or (_DIGITS if name.endswith("_id") else _NAME)
+        for name in re.findall(r"{(\w+)}", route.path)
     }
-    return {name: known[name] for name in re.findall(r"{(\w+)}", path)}
 
 
-def path_pattern(path: str) -> str:
-    """Return the regular expression of a route's path."""
-    parts = path_parts(path)
+def path_pattern(route: Route, path: str) -> str:
+    """Return the regular expression of one of a route's paths."""
+    parts = path_parts(route)
     return re.sub(r"{(\w+)}", lambda part: f"(?P<{part[1]}>{parts[part[1]]})", path.replace(".", r"\."))

@@ -132,7 +132,7 @@ class DataOrder(Message):
 
 
 class DataAgentOrders(Message):
-    """GET api/keepers/orders?have=VERSION&node=...: what the nodes of this keeper are to have now."""
+    """GET api/data-agents/orders?have=VERSION&node=...: what the nodes of this keeper are to have now."""
 
     version: str
     wanted: tuple[DataOrder, ...] = ()
@@ -170,7 +170,7 @@ class GpuReading(Message):
 
 
 class DataAgentReport(Message):
-    """POST api/keepers/report: all that a keeper knows, for the nodes that it keeps data for.
+    """POST api/data-agents/report: all that a keeper knows, for the nodes that it keeps data for.
 
     gpus: of those nodes, where their use is measured. addresses: all that the machine has, on any network.
     """

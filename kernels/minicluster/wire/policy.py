@@ -78,11 +78,10 @@ class WhatIfRow(Message):
 
 
 class WhatIfReport(Message):
-    """GET api/policy/shadow: the jobs that were submitted in a period and are over, as each policy would have
-    had them run.
+    """GET api/policy/what-if: how each policy would have run the jobs of a period.
 
-    jobs: how many; left_out: others, which this cluster could not run now, or were too many.
-    really: what was. assumed: in words.
+    jobs: how many. left_out: how many others, which do not fit on this cluster now or are too many.
+    really: what really happened. assumed: the simulator's assumptions, in words.
     """
 
     since: float
@@ -96,9 +95,9 @@ class WhatIfReport(Message):
 
 
 class PolicyReport(Message):
-    """GET api/policy. trouble: why the one before was taken back by itself, "" if it was not.
+    """GET api/policy. trouble: why the service took back the one before, "" if it did not.
 
-    shadow: for admins, what was last worked out by GET api/policy/shadow.
+    shadow: for admins, the last result of GET api/policy/what-if.
     """
 
     in_force: ActivePolicy

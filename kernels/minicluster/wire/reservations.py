@@ -12,7 +12,7 @@ NodeName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class MakeReservation(Message):
-    """POST api/claims. Times are seconds since the epoch.
+    """POST api/reservations. Times are seconds since the epoch.
 
     holder: of a reservation: a user's name, or "group:NAME"; "" for maintenance.
     nodes: of a reservation: (): whichever. slots: how many, None: all of these nodes.
@@ -54,6 +54,6 @@ class Reservation(Message):
 
 
 class ReservationList(Message):
-    """GET api/claims: those in force and to come by their begin, then those that were over lately."""
+    """GET api/reservations: active and future ones by their begin, then those that ended lately."""
 
     claims: tuple[Reservation, ...]

@@ -15,13 +15,12 @@ from tornado.netutil import bind_sockets
 from minicluster.runtime.agent.link import Link, ServiceAway
 from minicluster.runtime.trust import CA_ENV, trust
 from minicluster.wire import DataManifest, TaskReport
-from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.cluster.plan import secrets
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.former_agents import FormerAgents
-from minicluster_hub.http_server import PAGE_ROUTES, make_servers
+from minicluster_hub.http_server import API, PAGES, make_servers
 from minicluster_hub.support.tls import ServiceTls
-from minicluster_hub.web.route import Who
+from minicluster_hub.web.route import Who, routes_in
 
 from ...patience import WITHIN_S, eventually
 from ...service.api.client import PREFIX
@@ -31,8 +30,8 @@ from ...service.two_services import free_port
 SECRET = b"a test's secret of 32 bytes ...."
 VERSION = {"Minicluster-Wire": "1"}
 OF_AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
-USERS_ROUTES = [route for route in (*API_ROUTES, *PAGE_ROUTES) if route.who not in OF_AGENTS]
-AGENTS_ROUTES = [route for route in API_ROUTES if route.who in OF_AGENTS]
+USERS_ROUTES = [route for route in (*routes_in(API), *routes_in(PAGES)) if route.who not in OF_AGENTS]
+AGENTS_ROUTES = [route for route in routes_in(API) if route.who in OF_AGENTS]
 
 
 @pytest.fixture(scope="module")

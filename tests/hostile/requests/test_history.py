@@ -32,7 +32,7 @@ async def test_a_long_story_comes_page_by_page(api):
         api.context.store.note(job.id, "stalled", f"{number} {'x' * 1000}", 1.0)
     told, pages, after = [], [], 0
     while True:
-        answer = await api.ask("GET", f"api/jobs/{job.id}/story", "bob-token", params={"after": after})
+        answer = await api.ask("GET", f"api/jobs/{job.id}/history", "bob-token", params={"after": after})
         page = answer.json()
         pages.append(len(answer.content))
         told += [line["text"].split()[0] for line in page["lines"] if line["kind"] == "stalled"]
@@ -41,9 +41,9 @@ async def test_a_long_story_comes_page_by_page(api):
         after = page["lines"][-1]["id"]
     assert told == [str(number) for number in range(450)]
     assert len(pages) == 3 and max(pages) < 300_000
-    few = await api.ask("GET", f"api/jobs/{job.id}/story", "bob-token", params={"limit": 1})
+    few = await api.ask("GET", f"api/jobs/{job.id}/history", "bob-token", params={"limit": 1})
     assert len(few.json()["lines"]) == 1 and few.json()["more"]
-    many = await api.ask("GET", f"api/jobs/{job.id}/story", "bob-token", params={"limit": 10**6})
+    many = await api.ask("GET", f"api/jobs/{job.id}/history", "bob-token", params={"limit": 10**6})
     assert many.status_code == 422
 
 

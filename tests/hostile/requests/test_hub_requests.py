@@ -8,7 +8,7 @@ import pytest
 
 from minicluster_hub.configure import MOST_BYTES
 from minicluster_hub.launch.visitor import Visitor
-from minicluster_hub.login.tokens import LONGEST_NOTE, MOST_TOKENS
+from minicluster_hub.login.pages import LONGEST_NOTE, MOST_TOKENS
 
 from ...patience import WITHIN_S
 

@@ -19,12 +19,13 @@ from minicluster.wire import (
     TaskReport,
     shortened,
 )
-from minicluster_hub.api.table import API_ROUTES
 from minicluster_hub.control.progress_rates import ProgressRates
+from minicluster_hub.http_server import API
 from minicluster_hub.store.jobs.reports import NOTES_OF_JOB
 from minicluster_hub.support.rates import Rate
+from minicluster_hub.web.route import routes_in
 
-BODIES = {route.body.__name__: route.body for route in API_ROUTES if isinstance(route.body, type)}
+BODIES = {route.body.__name__: route.body for route in routes_in(API) if isinstance(route.body, type)}
 MIB = 1 << 20
 ELSEWHERE = {
     ("JobSpec", "env"): "the reserved names and 32 KB in all are admission's to tell",

@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from minicluster.wire import ArtifactReport, BlobInfo, TaskReport
-from minicluster_hub.api.table import API_ROUTES
-from minicluster_hub.http_server import PAGE_ROUTES
-from minicluster_hub.web.route import Scope, Who, path_parts
+from minicluster_hub.http_server import API, PAGES
+from minicluster_hub.web.route import Scope, Who, path_parts, routes_in
 
 from ...service.api.people.test_access import name, path_of
 
 NUMBERS = ("job_id", "step", "reservation_id")
 WITH_NUMBERS = [
-    route for route in (*API_ROUTES, *PAGE_ROUTES) if any(part in path_parts(route.path) for part in NUMBERS)
+    route
+    for route in (*routes_in(API), *routes_in(PAGES))
+    if any(part in path_parts(route) for part in NUMBERS)
 ]
 QUERIES = {
     "GET api/jobs": ("limit",),
-    "GET api/jobs/{job_id}/story": ("after", "limit"),
+    "GET api/jobs/{job_id}/history": ("after", "limit"),
     "GET api/jobs/{job_id}/log": ("rank", "attempt", "offset", "limit"),
     "GET api/jobs/{job_id}/snapshots/{step}": ("part",),
     "GET api/jobs/{job_id}/files": ("limit",),
@@ -30,7 +31,7 @@ QUERIES = {
     "GET api/usage": ("from", "to"),
     "DELETE api/servers/{owner}/{server}": ("place",),
 }
-BODIES = {route.body.__name__: route.body for route in API_ROUTES if isinstance(route.body, type)}
+BODIES = {route.body.__name__: route.body for route in routes_in(API) if isinstance(route.body, type)}
 LARGE = (2**31, 2**53 + 1, 2**63, 2**64, 10**16, int("1" * 17), int("9" * 30), int("1" * 400))
 
 digits = st.text("0123456789", min_size=1, max_size=60) | st.integers(min_value=0).map(str)
@@ -64,7 +65,7 @@ async def test_an_id_of_any_digits_is_at_most_unknown(api, route, told):
     await check(api, route.method, path, token_of(route))
 
 
-@pytest.mark.parametrize("route", [route for route in API_ROUTES if name(route) in QUERIES], ids=name)
+@pytest.mark.parametrize("route", [route for route in routes_in(API) if name(route) in QUERIES], ids=name)
 @several
 @example("0" * 17 + "9" * 30)
 @example("1" * 30)
@@ -80,7 +81,7 @@ async def test_a_number_of_a_query_has_at_most_16_digits(api, route, told):
 
 
 def test_all_numbers_of_queries_are_tried():
-    told = {name(route) for route in API_ROUTES if any(query.kind == "integer" for query in route.query)}
+    told = {name(route) for route in routes_in(API) if any(query.kind == "integer" for query in route.query)}
     assert told <= set(QUERIES)
 
 

@@ -90,7 +90,7 @@ class Jobs:
         return self._ask("GET", f"api/jobs/{job_id}/log", params=asked).text
 
     def story(self, job_id: int) -> str:
-        lines = self._ask("GET", f"api/jobs/{job_id}/story").json()["lines"]
+        lines = self._ask("GET", f"api/jobs/{job_id}/history").json()["lines"]
         return "\n".join(f"{line['kind']} {line['text']}" for line in lines)
 
     def why(self, job_id: int) -> str:

@@ -27,6 +27,7 @@ from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
@@ -170,10 +171,12 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         store=store,
         reconciler=reconciler,
         status_cache=reconciler.status_cache,
-        quarantine=reconciler.quarantine,
-        accounting=reconciler.accounting,
-        policy_manager=reconciler.policy_manager,
+        accounting=accounting,
         reservations=reconciler.reservations,
+        policy_manager=reconciler.policy_manager,
+        quarantine=reconciler.quarantine,
+        data_set_tracker=reconciler.status_cache.data_set_tracker,
+        server_places=ServerPlaces(store, reconciler, servers, time.time, log),
         logs=JobLogs(folder / "logs"),
         blobs=BlobFiles(folder / "blobs"),
         hub_auth=hub_auth,
@@ -193,7 +196,6 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
             log,
         ),
         notice_sender=post(store, log),
-        server_limits=servers,
     )
 
 

@@ -15,7 +15,7 @@ from minicluster.datasets.push import Push
 
 from ...patience import WITHIN_S
 
-PIECES = "api/keepers/pieces/{sha256}"
+PIECES = "api/data-agents/pieces/{sha256}"
 
 
 def make_folder(root, sizes, seed=0):

@@ -96,11 +96,11 @@ async def test_it_answers_held_polls_before_it_ends(hub, tmp_path):
         await answers(port)
         secret = (tmp_path / "service" / "keeper_token").read_bytes().hex()
         key = f"keeper {NodeTokens(secret).issue(['node-1'])}"
-        url = f"http://127.0.0.1:{port}{PREFIX}api/keepers/orders"
+        url = f"http://127.0.0.1:{port}{PREFIX}api/data-agents/orders"
         async with httpx.AsyncClient(headers={"Authorization": key}, timeout=WITHIN_S) as client:
             orders = (await client.get(url)).json()
             answer, poll = await asyncio.open_connection("127.0.0.1", port)
-            path = f"{PREFIX}api/keepers/orders"
+            path = f"{PREFIX}api/data-agents/orders"
             poll.write(POLL.format(path=path, version=orders["version"], key=key).encode())
             await poll.drain()
             await client.get(url)  # Answered, so the poll that came before it is held.

@@ -10,6 +10,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from minicluster_hub.leader_proxy import LeaderRouter
+from minicluster_hub.web.route import OnFollower
 
 PREFIX = "/services/minicluster/"
 SIZE = 40_000_000
@@ -56,6 +57,12 @@ class Silent(RequestHandler):
         await asyncio.Event().wait()
 
 
+class Report(Echo):
+    """A handler of what agents ask."""
+
+    on_follower = OnFollower.REFER
+
+
 class AlwaysLeading:
     """What a door knows of the duty; a stand-in, since here nobody competes."""
 
@@ -73,9 +80,8 @@ class Pair:
             Application([(PREFIX + path, kind) for path, kind in routes], go_on=self.go_on, came=self.came)
         )
         self.leader_election = AlwaysLeading(f"http://127.0.0.1:{self.leading[1]}{PREFIX}")
-        self.standing_by = self._serve(
-            LeaderRouter(Application([(PREFIX + "api/jobs", Echo)]), self.leader_election, PREFIX)
-        )
+        inside = Application([(PREFIX + "api/jobs", Echo), (PREFIX + "api/tasks/report", Report)])
+        self.standing_by = self._serve(LeaderRouter(inside, self.leader_election))
         url = f"http://127.0.0.1:{self.standing_by[1]}{PREFIX}"
         self.http = httpx.AsyncClient(base_url=url, timeout=20)
 

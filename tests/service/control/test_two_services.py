@@ -71,7 +71,7 @@ def asked(service, method, path, name):
     with httpx.stream(method, service.url + path, headers=headers, content=body, timeout=WITHIN_S) as answer:
         kind = answer.headers.get("Content-Type", "").partition(";")[0]
         # Each page has a token of its own in it.
-        changes = kind in ("text/event-stream", "text/html") or path in ("metrics", "api/policy/shadow")
+        changes = kind in ("text/event-stream", "text/html") or path in ("metrics", "api/policy/what-if")
         text = b"" if changes else re.sub(rb"[0-9]+[.][0-9]+", b"a time", answer.read())
         return answer.status_code, kind, answer.headers.get("Location", "").partition("?")[0], text
 
@@ -84,7 +84,7 @@ def routes(service, job):
         for method, told in operations.items():
             # What has a body is asked with one that is no message: it changes nothing.
             harmless = method in ("get", "head") or "application/json" in str(told.get("requestBody"))
-            if harmless and not path.startswith(("/api/tasks", "/api/keepers")):
+            if harmless and not path.startswith(("/api/tasks", "/api/data-agents", "/api/keepers")):
                 yield method.upper(), re.sub(r"{(\w+)}", lambda part: filled.get(part[1], "x"), path)[1:]
     yield from (("GET", page) for page in ("", "jobs", f"jobs/{job}", "queue", "nodes", "there-is-no-such"))
 

@@ -9,7 +9,7 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
-from minicluster_hub.api.messages import Health
+from minicluster_hub.api.ops import Health
 from minicluster_hub.cluster.doctor import probe, specs
 from minicluster_hub.cluster.doctor.report import Door
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from tornado.httputil import HTTPHeaders
 
-from minicluster_hub.login.hash_pool import FairWorkers, WorkersBusy
 from minicluster_hub.login.origin import OriginFinder, block_of, client_address
+from minicluster_hub.login.password_check import FairWorkers, WorkersBusy
 from minicluster_hub.login.throttle import LoginThrottle, TooManyTries
 
 

@@ -9,9 +9,9 @@ import pytest
 from jupyterhub import orm
 
 from minicluster_hub.login import sessions
-from minicluster_hub.login.accounts_file import Entry
+from minicluster_hub.login.accounts_file import Account
 
-OLD = Entry(salt="00", hash="old", n=2, r=8, p=1)
+OLD = Account(salt="00", hash="old", n=2, r=8, p=1)
 NEW = replace(OLD, hash="new")
 SERVER_CLIENT = "jupyterhub-user-ada"
 

@@ -16,8 +16,8 @@ from minicluster_hub.storage.retention import DAY_S
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.web.files import RangeReply
-from minicluster_hub.web.route import Query, Route, Scope, Who
+from minicluster_hub.web.files import FileReply
+from minicluster_hub.web.route import BYTES, Query, Scope, route
 
 _PAGE = 1000
 _PART = re.compile(r"[0-9]{1,4}")
@@ -30,11 +30,21 @@ _WAITS = "The job service's disk is full: the job's files wait on the nodes unti
 class ArtifactsHandler(UserHandler):
     """What a job left in its output folder, page by page."""
 
+    @route(
+        "api/jobs/{job_id}/files",
+        "What a job left in its output folder, page by page",
+        scope=Scope.READ,
+        answer=ArtifactList,
+        query=(
+            Query("after", "string", "only files after this one, named by its PART/PATH"),
+            Query("limit", "integer", "at most so many, by task and path", default=_PAGE, low=1, high=_PAGE),
+        ),
+    )
     def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
         days, ended_at = self.context.limits.artifacts_keep_days, record.ended_at
         keep_until = ended_at + days * DAY_S if days and ended_at else None
-        after, limit = self._after(), self.query_int("limit", _PAGE, low=1, high=_PAGE)
+        after, limit = self._after(), self.query_int("limit")
         found = self.context.store.artifacts.listed(record.id, limit + 1, after or (-1, ""))
         more = len(found) > limit
         left = () if after else self._left(record.id, more=more)
@@ -57,18 +67,27 @@ class ArtifactsHandler(UserHandler):
         return (*left, _CUT) if cut else left
 
 
-class ArtifactHandler(UserHandler, RangeReply):
+class ArtifactHandler(UserHandler, FileReply):
     """One file. It may be anything, a pickle too, so not even admins get it."""
 
+    @route(
+        "api/jobs/{job_id}/files/{file}",
+        "One of these files, or a range of it",
+        scope=Scope.READ,
+        answer=BYTES,
+        query=(Query("part", "integer", "of which task; the first that has it if not given", high=9_999),),
+        parts={"file": ".+"},
+    )
     async def get(self, job_id: str, file: str) -> None:
         record = self.job_record(job_id, admins=False)
-        part = self.query_int("part", 0, high=9_999) if self.get_query_argument("part", "") else None
+        part = self.query_int("part") if self.get_query_argument("part", "") else None
         found = self.context.store.artifacts.find(record.id, file, part)
         path = found and self.context.blobs.output_of(record.id).path(found.sha256)
         if found is None or path is None or not path.is_file():
             message = f"job {record.id} has no file {file!r}"
             raise ApiError(404, "unknown_file", message, f"api/jobs/{record.id}/files lists those it has")
-        await self.send_download(path, found.sha256, found.size_bytes, found.path.rpartition("/")[2])
+        self.offer_as(found.path.rpartition("/")[2])
+        await self.send_file(path)
 
 
 class TaskArtifactsHandler(TaskHandler):
@@ -77,6 +96,7 @@ class TaskArtifactsHandler(TaskHandler):
     def carried_bytes(self, message: BaseModel) -> int:
         return most_of(message.contents) if isinstance(message, SmallFiles) else 0
 
+    @route("api/tasks/files", "Store small files, each by its SHA-256", body=SmallFiles, status=204)
     async def post(self) -> None:
         contents, job = self.parse(SmallFiles).contents, self.job()
         try:
@@ -125,6 +145,10 @@ class TaskArtifactHandler(JobFileUpload):
             _annotate(self, _WAITS)
         super().refuse(error)
 
+    @route("api/tasks/files/{sha256}", "Store a file of the output folder", body=BYTES, answer=BlobInfo)
+    async def put(self, sha256: str) -> None:
+        await self.receive(sha256)
+
     def enter(self, info: BlobInfo) -> None:
         super().enter(info)
         _annotate(self, "")
@@ -133,47 +157,3 @@ class TaskArtifactHandler(JobFileUpload):
 def _annotate(handler: TaskHandler, note: str) -> None:
     """Say beside the job, as long as it is so, why it does not end."""
     handler.context.status_cache.annotate(handler.run_order().job_id, note, "files")
-
-
-_BYTES = "application/octet-stream"
-ROUTES = (
-    Route(
-        "GET",
-        "api/jobs/{job_id}/files",
-        ArtifactsHandler,
-        "What a job left in its output folder, page by page",
-        scope=Scope.READ,
-        answer=ArtifactList,
-        query=(
-            Query("after", "string", "only files after this one, named by its PART/PATH"),
-            Query("limit", "integer", f"at most so many, by task and path; {_PAGE} if not given"),
-        ),
-    ),
-    Route(
-        "GET",
-        "api/jobs/{job_id}/files/{file}",
-        ArtifactHandler,
-        "One of these files, or a range of it",
-        scope=Scope.READ,
-        answer=_BYTES,
-        query=(Query("part", "integer", "of which task; the first one that has it if not given"),),
-    ),
-    Route(
-        "POST",
-        "api/tasks/files",
-        TaskArtifactsHandler,
-        "Store small files of the output folder, each by its SHA-256",
-        who=Who.TASK,
-        body=SmallFiles,
-        status=204,
-    ),
-    Route(
-        "PUT",
-        "api/tasks/files/{sha256}",
-        TaskArtifactHandler,
-        "Store a file of the output folder",
-        who=Who.TASK,
-        body=_BYTES,
-        answer=BlobInfo,
-    ),
-)

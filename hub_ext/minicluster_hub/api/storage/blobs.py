@@ -13,16 +13,16 @@ from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobWriter
 from minicluster_hub.storage.quotas import OverQuota, UploadReservation
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, api_error, too_large
 from minicluster_hub.web.files import FileReply
-from minicluster_hub.web.route import Route, Scope
+from minicluster_hub.web.route import BYTES, Route, Scope, route
 
 _SMALL_RESULT_BYTES = 1 << 20
 
 
-class Upload(ServiceHandler):
+class Upload(JobServiceHandler):
     """Mixin: the body of a PUT goes to disk as it comes, if its owner may keep so much.
 
     Room is kept for it from before it comes until it has its row, or is lost.
@@ -126,7 +126,7 @@ class Upload(ServiceHandler):
             self._discard()
             self.refuse(api_error(error, 503))
 
-    async def put(self, sha256: str) -> None:
+    async def receive(self, sha256: str) -> None:
         """Keep the body and answer. Raises ApiError (422) if it is damaged."""
         writer, room = self._writer, self._room
         if writer is None or room is None:
@@ -199,6 +199,11 @@ class UserBlobHandler(UserUpload):
     def enter(self, info: BlobInfo) -> None:
         self.context.store.blobs.add(self.owner, info.sha256, info.size_bytes, self.context.clock())
 
+    @route("api/blobs/{sha256}", "Store a payload", scope=Scope.SUBMIT, body=BYTES, answer=BlobInfo)
+    async def put(self, sha256: str) -> None:
+        await self.receive(sha256)
+
+    @route("api/blobs/{sha256}", "Is a payload there?", scope=Scope.SUBMIT)
     def head(self, sha256: str) -> None:
         store, now = self.context.store, self.context.clock()
         # Who is told that it is here sends it no more, and names it in a moment.
@@ -211,6 +216,13 @@ class UserBlobHandler(UserUpload):
 class MissingBlobsHandler(UserHandler):
     """Says which blobs a notebook has to send; the others stay until it names them in a moment."""
 
+    @route(
+        "api/missing-blobs",
+        "Which parts of a payload are to be sent",
+        scope=Scope.SUBMIT,
+        body=MissingBlobs,
+        answer=MissingBlobs,
+    )
     def post(self) -> None:
         blobs = self.parse(MissingBlobs).sha256
         lacks = self.context.store.blobs.renew_all(self.user.name, blobs, self.context.clock())
@@ -225,11 +237,15 @@ class TaskBlobHandler(TaskUpload, FileReply):
     def body_limit_bytes(self) -> int:
         return self.context.limits.result_bytes
 
+    @route("api/tasks/blobs/{sha256}", "Store a result", body=BYTES, answer=BlobInfo)
+    async def put(self, sha256: str) -> None:
+        await self.receive(sha256)
+
+    @route("api/tasks/blobs/{sha256}", "The payload of the task's job", answer=BYTES)
     async def get(self, sha256: str) -> None:
         run = self.run_order()
         if sha256 not in (run.payload_sha256, run.bundle_sha256, *run.parts):
             raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
-        self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(self.context.blobs.path(sha256))
 
     @property
@@ -253,27 +269,3 @@ class JobFileUpload(TaskUpload):
     def enter(self, info: BlobInfo) -> None:
         job = self.job()
         self.context.store.storage.add(job.owner, job.id, self.kind, [info])
-
-
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "PUT",
-        "api/blobs/{sha256}",
-        UserBlobHandler,
-        "Store a payload",
-        scope=Scope.SUBMIT,
-        body="application/octet-stream",
-        answer=BlobInfo,
-    ),
-    Route("HEAD", "api/blobs/{sha256}", UserBlobHandler, "Is a payload there?", scope=Scope.SUBMIT),
-    Route(
-        "POST",
-        "api/missing-blobs",
-        MissingBlobsHandler,
-        "Which parts of a payload are to be sent",
-        scope=Scope.SUBMIT,
-        body=MissingBlobs,
-        answer=MissingBlobs,
-    ),
-)
-"""What users ask of blobs."""

@@ -17,20 +17,17 @@ from minicluster.wire import (
     StorageKind,
 )
 from minicluster_hub.api.storage.blobs import UserUpload
-from minicluster_hub.datasets.manager import DataSetRefused
 from minicluster_hub.datasets.node_tracker import DATA
 from minicluster_hub.jobs.records import DataSetRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import ServiceHandler
+from minicluster_hub.web.base import JobServiceHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
-from minicluster_hub.web.route import Query, Route, Scope, Who
+from minicluster_hub.web.route import BYTES, OWNER, OnFollower, Query, Scope, Who, route
 
-
-def refused(error: DataSetRefused) -> ApiError:
-    return ApiError(error.status, error.code, error.message, error.hint)
+_NAME = {"data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"}
 
 
 class _DataHandler(UserHandler):
@@ -38,7 +35,7 @@ class _DataHandler(UserHandler):
 
     def message(self, record: DataSetRecord) -> DataSet:
         use = DataUse(name=record.name, owner=record.owner, manifest_sha256=record.manifest_sha256)
-        status_cache = self.context.status_cache
+        nodes = (node.name for node in self.context.status_cache.node_views())
         return DataSet(
             name=record.name,
             owner=record.owner,
@@ -47,15 +44,20 @@ class _DataHandler(UserHandler):
             size_bytes=record.size_bytes,
             shared=record.shared,
             created_at=record.created_at,
-            nodes=status_cache.data_set_tracker.nodes_with(
-                use, (node.name for node in status_cache.node_views())
-            ),
+            nodes=self.context.data_set_tracker.nodes_with(use, nodes),
         )
 
 
 class DataSetsHandler(_DataHandler):
     """The list."""
 
+    @route(
+        "api/data",
+        "Data sets: the user's own, and those that others share",
+        scope=Scope.READ,
+        answer=DataSetList,
+        query=(OWNER,),
+    )
     def get(self) -> None:
         records = self.context.store.datasets.visible(self.owner_asked())
         self.reply(DataSetList(sets=tuple(self.message(record) for record in records)))
@@ -64,15 +66,27 @@ class DataSetsHandler(_DataHandler):
 class DataSetHandler(_DataHandler):
     """A data set of the user's own; admins also remove others'."""
 
+    @route(
+        "api/data/sets/{data_name}",
+        "Make a data set of pieces that are here, or a new version of one",
+        scope=Scope.SUBMIT,
+        body=KeepDataSet,
+        answer=DataSet,
+        parts=_NAME,
+    )
     async def put(self, data_name: str) -> None:
-        ask = self.parse(KeepDataSet)
-        files = self.context.data_sets
-        try:
-            record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
-        except DataSetRefused as error:
-            raise refused(error) from error
+        ask, files = self.parse(KeepDataSet), self.context.data_sets
+        record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
         self.reply(self.message(record))
 
+    @route(
+        "api/data/sets/{data_name}",
+        "Remove a data set; jobs that named it keep what they need",
+        scope=Scope.SUBMIT,
+        status=204,
+        query=(Query("owner", "string", "whose it is (admins)"),),
+        parts=_NAME,
+    )
     def delete(self, data_name: str) -> None:
         owner = self.get_query_argument("owner", self.user.name)
         if owner != self.user.name:
@@ -90,6 +104,13 @@ class MissingHandler(UserHandler):
     def body_limit_bytes(self) -> int:
         return self.context.limits.report_bytes
 
+    @route(
+        "api/data/missing",
+        "Which pieces a push has to send",
+        scope=Scope.SUBMIT,
+        body=MissingPieces,
+        answer=MissingPieces,
+    )
     async def post(self) -> None:
         ask = self.parse(MissingPieces)
         missing = await self.context.data_sets.missing(self.user.name, ask.pieces)
@@ -100,6 +121,16 @@ class PieceHandler(UserUpload):
     """Pieces. Whoever sends the bytes has them; a hash alone opens nothing."""
 
     kind = StorageKind.DATA
+
+    @route(
+        "api/data/pieces/{sha256}",
+        "Store a piece, or a manifest",
+        scope=Scope.SUBMIT,
+        body=BYTES,
+        answer=BlobInfo,
+    )
+    async def put(self, sha256: str) -> None:
+        await self.receive(sha256)
 
     def known_bytes(self, sha256: str) -> int | None:
         piece = BlobInfo(sha256=sha256, size_bytes=0)
@@ -124,9 +155,11 @@ class PieceHandler(UserUpload):
         return "the piece"
 
 
-class DataAgentHandler(ServiceHandler):
+class DataAgentHandler(JobServiceHandler):
     """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
 
+    who = Who.DATA_AGENT
+    on_follower = OnFollower.REFER
     nodes: frozenset[str]
 
     @property
@@ -135,7 +168,7 @@ class DataAgentHandler(ServiceHandler):
 
     async def identify(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        self.nodes = self.context.status_cache.data_set_tracker.tokens.nodes(token.strip())
+        self.nodes = self.context.data_set_tracker.tokens.nodes(token.strip())
         if scheme.lower() != "keeper" or not self.nodes:
             raise ApiError(401, "not_authenticated", "want the header `Authorization: keeper <the token>`")
         self.check_nodes({node.name for node in self.context.status_cache.node_views()}, self.nodes)
@@ -150,10 +183,17 @@ class DataAgentHandler(ServiceHandler):
 class DataAgentReportHandler(DataAgentHandler):
     """Takes what a keeper says; the same again does no harm."""
 
+    @route(
+        "api/data-agents/report",
+        "What a data set agent has",
+        body=DataAgentReport,
+        status=204,
+        formerly="api/keepers/report",
+    )
     def post(self) -> None:
         report = self.parse(DataAgentReport)
         self.check_nodes(self.nodes, report.nodes)
-        if self.context.status_cache.data_set_tracker.hear(report):
+        if self.context.data_set_tracker.hear(report):
             self.context.reconciler.wake()
         self.set_status(204)
 
@@ -161,23 +201,34 @@ class DataAgentReportHandler(DataAgentHandler):
 class DataAgentOrdersHandler(DataAgentHandler, HeldHandler):
     """Answers when a keeper's nodes are to have something else, or after a while."""
 
+    @route(
+        "api/data-agents/orders",
+        "What a data set agent's nodes are to have, held while `have` is the newest",
+        answer=DataAgentOrders,
+        query=(
+            Query("have", "string", "the version that the agent has"),
+            Query("node", "string", "a node that it keeps data for; can be repeated"),
+        ),
+        formerly="api/keepers/orders",
+    )
     async def get(self) -> None:
-        data_set_tracker, nodes = (
-            self.context.status_cache.data_set_tracker,
-            frozenset(self.get_query_arguments("node")),
-        )
+        tracker, nodes = self.context.data_set_tracker, frozenset(self.get_query_arguments("node"))
         self.check_nodes(self.nodes, nodes)
-        self.reply(await self.held(lambda: data_set_tracker.orders(nodes), data_set_tracker.notifier, DATA))
+        self.reply(await self.held(lambda: tracker.orders(nodes), tracker.notifier, DATA))
 
 
 class DataAgentPieceHandler(DataAgentHandler, FileReply):
     """A piece, or a manifest, of what the nodes are to have."""
 
+    @route(
+        "api/data-agents/pieces/{sha256}",
+        "A piece, or a manifest",
+        answer=BYTES,
+        query=(Query("doubted", "string", "anything: it came damaged, so the one here is checked, too"),),
+        formerly="api/keepers/pieces/{sha256}",
+    )
     async def get(self, sha256: str) -> None:
-        sets, wanted = (
-            self.context.data_sets,
-            self.context.status_cache.data_set_tracker.manifests(self.nodes),
-        )
+        sets, wanted = self.context.data_sets, self.context.data_set_tracker.manifests(self.nodes)
         if not self.context.store.datasets.holds(wanted, sha256):
             raise ApiError(403, "not_your_piece", f"no node of this token is to have the piece {sha256}")
         path = sets.files.path(sha256)
@@ -185,87 +236,4 @@ class DataAgentPieceHandler(DataAgentHandler, FileReply):
         if not path.is_file() or (doubted and await asyncio.to_thread(sets.damaged, sha256)):
             message = f"the job service has lost the piece {sha256}"
             raise ApiError(404, "unknown_piece", message, "Push the data set again.")
-        self.set_header("Content-Type", "application/octet-stream")
         await self.send_file(path)
-
-
-_BYTES = "application/octet-stream"
-_READ, _SUBMIT = Scope.READ, Scope.SUBMIT
-
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "GET",
-        "api/data",
-        DataSetsHandler,
-        "Data sets: the user's own, and those that others share",
-        scope=_READ,
-        answer=DataSetList,
-        query=(Query("owner", "string", "`all` (admins): everyone's"),),
-    ),
-    Route(
-        "POST",
-        "api/data/missing",
-        MissingHandler,
-        "Which pieces a push has to send",
-        scope=_SUBMIT,
-        body=MissingPieces,
-        answer=MissingPieces,
-    ),
-    Route(
-        "PUT",
-        "api/data/pieces/{sha256}",
-        PieceHandler,
-        "Store a piece, or a manifest",
-        scope=_SUBMIT,
-        body=_BYTES,
-        answer=BlobInfo,
-    ),
-    Route(
-        "PUT",
-        "api/data/sets/{data_name}",
-        DataSetHandler,
-        "Make a data set of pieces that are here, or a new version of one",
-        scope=_SUBMIT,
-        body=KeepDataSet,
-        answer=DataSet,
-    ),
-    Route(
-        "DELETE",
-        "api/data/sets/{data_name}",
-        DataSetHandler,
-        "Remove a data set; jobs that named it keep what they need",
-        scope=_SUBMIT,
-        status=204,
-        query=(Query("owner", "string", "whose it is (admins)"),),
-    ),
-    Route(
-        "POST",
-        "api/keepers/report",
-        DataAgentReportHandler,
-        "What a keeper has",
-        who=Who.DATA_AGENT,
-        body=DataAgentReport,
-        status=204,
-    ),
-    Route(
-        "GET",
-        "api/keepers/orders",
-        DataAgentOrdersHandler,
-        "What a keeper's nodes are to have, held while `have` is the newest",
-        who=Who.DATA_AGENT,
-        answer=DataAgentOrders,
-        query=(
-            Query("have", "string", "the version that the keeper has"),
-            Query("node", "string", "a node that it keeps data for; can be repeated"),
-        ),
-    ),
-    Route(
-        "GET",
-        "api/keepers/pieces/{sha256}",
-        DataAgentPieceHandler,
-        "A piece, or a manifest",
-        who=Who.DATA_AGENT,
-        answer=_BYTES,
-        query=(Query("doubted", "string", "anything: it came damaged, so look whether it is here, too"),),
-    ),
-)

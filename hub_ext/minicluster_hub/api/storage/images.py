@@ -13,7 +13,7 @@ from minicluster.wire import (
     PublishImage,
     StorageKind,
 )
-from minicluster_hub.api.servers import PlacesHandler
+from minicluster_hub.api.servers import SpawnerHandler
 from minicluster_hub.images.catalogue import ImageOwn
 from minicluster_hub.images.publishing import Left, PublishingBusy
 from minicluster_hub.jobs.records import JobRecord
@@ -22,7 +22,7 @@ from minicluster_hub.storage.quotas import cost
 from minicluster_hub.store import ImageNameTaken
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError, too_many
-from minicluster_hub.web.route import Route, Scope, Who
+from minicluster_hub.web.route import Scope, route
 
 _MOST_OF_OWNER = 100
 """Lists show all of them."""
@@ -33,10 +33,24 @@ _MOST_RECIPES_BYTES = 8 << 20
 class ImagesHandler(UserHandler):
     """The list, and its new entries."""
 
+    @route(
+        "api/images",
+        "Images that jobs may name; admins see all of them",
+        scope=Scope.READ,
+        answer=ImageList,
+    )
     async def get(self) -> None:
         admin = self.user.has(Scope.ADMIN)
         self.reply(await self.context.catalogue.listed(self.user.name, everything=admin))
 
+    @route(
+        "api/images",
+        "Publish what a job left; again: how far that is",
+        scope=Scope.SUBMIT,
+        body=PublishImage,
+        answer=Publication,
+        status=202,
+    )
     def post(self) -> None:
         ask = self.parse(PublishImage)
         if not self.context.catalogue.can_publish:
@@ -86,6 +100,12 @@ class ImagesHandler(UserHandler):
 class ImageHandler(UserHandler):
     """One image, with all of its packages: lists have the first ones."""
 
+    @route(
+        "api/images/{digest}",
+        "One image with all of its packages; lists have the first ones",
+        scope=Scope.READ,
+        answer=Image,
+    )
     async def get(self, digest: str) -> None:
         admin = self.user.has(Scope.ADMIN)
         image = await self.context.catalogue.whole(digest, self.user.name, everything=admin)
@@ -95,13 +115,11 @@ class ImageHandler(UserHandler):
 
 
 class ImageStateHandler(UserHandler):
-    """Base: an admin's word about an image."""
+    """Base: an admin's decision about an image."""
 
-    state: ImageState
-
-    def post(self, digest: str) -> None:
+    def decide(self, digest: str, state: ImageState) -> None:
         try:
-            image = self.context.catalogue.change(digest, self.state, self.user.name)
+            image = self.context.catalogue.change(digest, state, self.user.name)
         except ImageOwn as own:
             raise ApiError(409, "image_own", str(own), own.hint) from own
         if image is None:
@@ -112,16 +130,21 @@ class ImageStateHandler(UserHandler):
 
 
 class AllowHandler(ImageStateHandler):
-    state = ImageState.ALLOWED
+    @route("api/images/{digest}/allow", "Let jobs and servers run an image", scope=Scope.ADMIN, answer=Image)
+    def post(self, digest: str) -> None:
+        self.decide(digest, ImageState.ALLOWED)
 
 
 class RetireHandler(ImageStateHandler):
-    state = ImageState.RETIRED
+    @route("api/images/{digest}/retire", "Start nothing more in an image", scope=Scope.ADMIN, answer=Image)
+    def post(self, digest: str) -> None:
+        self.decide(digest, ImageState.RETIRED)
 
 
-class ServerImagesHandler(PlacesHandler):
+class ServerImagesHandler(SpawnerHandler):
     """What notebook servers may run: for the spawner, whose form lists it."""
 
+    @route("api/servers/images", "Images that notebook servers may run", scope=Scope.PLACE, answer=ImageList)
     async def get(self) -> None:
         self.reply(await self.context.catalogue.listed(""))
 
@@ -129,58 +152,3 @@ class ServerImagesHandler(PlacesHandler):
 def _unknown(digest: str) -> ApiError:
     message = f"there is no image {digest} in the catalogue"
     return ApiError(404, "unknown_image", message, "GET api/images lists them")
-
-
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "GET",
-        "api/images",
-        ImagesHandler,
-        "Images that jobs may name; admins see all of them",
-        scope=Scope.READ,
-        answer=ImageList,
-    ),
-    Route(
-        "POST",
-        "api/images",
-        ImagesHandler,
-        "Publish what a job left; again: how far that is",
-        scope=Scope.SUBMIT,
-        body=PublishImage,
-        answer=Publication,
-        status=202,
-    ),
-    Route(
-        "GET",
-        "api/images/{digest}",
-        ImageHandler,
-        "One image with all of its packages; lists have the first ones",
-        scope=Scope.READ,
-        answer=Image,
-    ),
-    Route(
-        "POST",
-        "api/images/{digest}/allow",
-        AllowHandler,
-        "Let jobs and servers run an image",
-        scope=Scope.ADMIN,
-        answer=Image,
-    ),
-    Route(
-        "POST",
-        "api/images/{digest}/retire",
-        RetireHandler,
-        "Start nothing more in an image",
-        scope=Scope.ADMIN,
-        answer=Image,
-    ),
-    Route(
-        "GET",
-        "api/servers/images",
-        ServerImagesHandler,
-        "Images that notebook servers may run",
-        who=Who.SPAWNER,
-        scope=Scope.PLACE,
-        answer=ImageList,
-    ),
-)

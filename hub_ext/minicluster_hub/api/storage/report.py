@@ -9,7 +9,7 @@ from minicluster.wire import OwnerStorage, StorageKind, StorageReport, StorageUs
 from minicluster_hub.storage.retention import JobRemoval
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
-from minicluster_hub.web.route import Query, Route, Scope
+from minicluster_hub.web.route import OWNER, Scope, route
 
 _MOST_THINGS = 100
 
@@ -17,6 +17,13 @@ _MOST_THINGS = 100
 class StorageHandler(UserHandler):
     """The user's own; for admins, everyone's and the disk's."""
 
+    @route(
+        "api/storage",
+        "What one keeps on the service's disk, how much one may, and what is largest",
+        scope=Scope.READ,
+        answer=StorageReport,
+        query=(OWNER,),
+    )
     async def get(self) -> None:
         owner, store, storage = self.owner_asked(), self.context.store, self.context.storage
         if owner is None:
@@ -43,6 +50,12 @@ class StorageHandler(UserHandler):
 class JobStorageHandler(UserHandler):
     """What one job keeps."""
 
+    @route(
+        "api/jobs/{job_id}/storage",
+        "Remove the cell, result, snapshots, files and output of a job that is over; its history stays",
+        scope=Scope.SUBMIT,
+        status=204,
+    )
     async def delete(self, job_id: str) -> None:
         record, context = self.job_record(job_id), self.context
         if not record.state.terminal:
@@ -55,24 +68,3 @@ class JobStorageHandler(UserHandler):
             context.status_cache.changes.notify(record.id)
         self.set_status(204)
         self.finish()
-
-
-ROUTES: tuple[Route, ...] = (
-    Route(
-        "GET",
-        "api/storage",
-        StorageHandler,
-        "What one keeps on the service's disk, how much one may, and what is largest",
-        scope=Scope.READ,
-        answer=StorageReport,
-        query=(Query("owner", "string", "`all` (admins): everyone's"),),
-    ),
-    Route(
-        "DELETE",
-        "api/jobs/{job_id}/storage",
-        JobStorageHandler,
-        "Remove the cell, result, snapshots, files and output of a job that is over; its story stays",
-        scope=Scope.SUBMIT,
-        status=204,
-    ),
-)

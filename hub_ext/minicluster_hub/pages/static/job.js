@@ -1,4 +1,4 @@
-// One job, live: its state, its ranks' output, its story.
+// One job, live: its state, its ranks' output, its history.
 
 import { address, ask, element, jobId, listen, tellOf } from "./service.js";
 import { showFiles } from "./job_files.js";
@@ -8,7 +8,7 @@ import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
 
 const TAIL_CHARACTERS = 200_000;
-const STORY_LINES = 200;
+const HISTORY_LINES = 200;
 const byId = (id) => document.getElementById(id);
 const log = byId("log");
 const tails = new Map();
@@ -36,7 +36,7 @@ function showJob(job) {
   byId("reason").hidden = !byId("reason").textContent;
   showError(job.error);
   showWhy(job);
-  tellOf("story", loadStory());
+  tellOf("history", loadHistory());
   tellOf("files", showFiles());
   tellOf("snapshots", showSnapshots());
 }
@@ -50,15 +50,15 @@ function showError(error) {
   }
 }
 
-async function loadStory() {
-  const story = await ask(`api/jobs/${jobId}/story`, { query: { after: lastLine, limit: STORY_LINES } });
-  for (const line of story.lines.filter((line) => line.id > lastLine)) {
+async function loadHistory() {
+  const history = await ask(`api/jobs/${jobId}/history`, { query: { after: lastLine, limit: HISTORY_LINES } });
+  for (const line of history.lines.filter((line) => line.id > lastLine)) {
     lastLine = line.id;
     const time = element("td", { className: "mc-number text-body-secondary" }, clockTime(line.at));
-    byId("story").append(element("tr", {}, time, element("td", {}, line.kind), element("td", {}, line.text)));
+    byId("history").append(element("tr", {}, time, element("td", {}, line.kind), element("td", {}, line.text)));
   }
-  if (story.more) {
-    await loadStory();
+  if (history.more) {
+    await loadHistory();
   }
 }
 

@@ -1,8 +1,8 @@
-// Why a running job does not get on: asked of its ranks when the button is pressed.
+// Why a running job is stuck: asked of its ranks when the button is pressed.
 
 import { ask, element, jobId, tell } from "./service.js";
 
-const SIGHTS = {
+const STATES = {
   stopped: "stopped by a signal",
   kernel: "held inside the kernel",
   silent: "runs, but does not answer",
@@ -40,7 +40,7 @@ function show(why) {
 }
 
 function row(stack) {
-  const place = lines(stack.frames) || SIGHTS[stack.sight] || "not in the cell yet";
+  const place = lines(stack.frames) || STATES[stack.sight] || "not in the cell yet";
   const quiet = stack.sight === "seen" ? `${Math.round(stack.quiet_s)} s` : "";
   const cells = [stack.rank, place, quiet].map((text) => element("td", {}, String(text)));
   return element("tr", {}, ...cells);

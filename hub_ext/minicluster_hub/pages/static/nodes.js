@@ -1,6 +1,6 @@
 // The nodes and who holds their slots, live.
 
-import { drain, loadClaims } from "./claims.js";
+import { drain, loadReservations } from "./reservations.js";
 import { ask, dayTime, element, listen, tell, url, user } from "./service.js";
 
 const place = document.getElementById("nodes");
@@ -73,13 +73,13 @@ function show(list) {
 
 function changed(list) {
   show(list);
-  loadClaims();
+  loadReservations();
 }
 
 async function load() {
   try {
     show(await ask("api/nodes"));
-    await loadClaims();
+    await loadReservations();
     tell("nodes", null);
   } catch (error) {
     tell("nodes", error);

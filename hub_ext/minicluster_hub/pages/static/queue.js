@@ -1,8 +1,8 @@
-// The rule that orders jobs, and who waits for what; admins put another rule in force.
+// The policy that orders jobs, and who waits for what; admins activate another policy.
 
 import { ask, dayTime, element, listen, tell } from "./service.js";
 import { jobLink } from "./job_parts.js";
-import { queueChanged } from "./queue_me.js";
+import { queueChanged } from "./my_queue.js";
 
 const card = document.getElementById("policy");
 const isAdmin = Boolean(card.dataset.admin);
@@ -15,7 +15,7 @@ function showPolicy(told) {
   report = told;
   const { choice, by, since } = told.in_force;
   const known = told.policies.find((one) => one.name === choice.policy);
-  document.getElementById("in-force").textContent = `${choice.policy}, ${choice.placement}`;
+  document.getElementById("active-policy").textContent = `${choice.policy}, ${choice.placement}`;
   document.getElementById("chosen").textContent = by ? `by ${by}, ${dayTime(since)}` : "by the cluster's settings";
   document.getElementById("summary").textContent = known?.summary ?? "This lab's own policy.";
   const trouble = document.getElementById("trouble");

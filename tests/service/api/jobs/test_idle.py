@@ -86,7 +86,7 @@ async def tell(lab, placed, idle_s, held_bytes=0):
     body = {"nodes": [placed.node], "sets": [], "gpus": readings}
     data_set_tracker._clock = lab.clock
     headers = {"Authorization": f"keeper {data_set_tracker.tokens.issue([placed.node])}"}
-    answer = await lab.client(**headers).post("api/keepers/report", json=body)
+    answer = await lab.client(**headers).post("api/data-agents/report", json=body)
     assert answer.status_code == 204, answer.text
 
 

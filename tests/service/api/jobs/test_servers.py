@@ -6,14 +6,14 @@ import time
 import pytest
 
 from minicluster.wire import Job, ServerList, ServerPlace
-from minicluster_hub.api.table import API_ROUTES
+from minicluster_hub.http_server import API
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.web.route import Who
+from minicluster_hub.web.route import Who, routes_in
 
 from ....patience import WITHIN_S
 
 SPAWNER = "spawner-token"
-ROUTES = [route for route in API_ROUTES if route.who is Who.SPAWNER]
+ROUTES = [route for route in routes_in(API) if route.who is Who.SPAWNER]
 
 
 @pytest.fixture

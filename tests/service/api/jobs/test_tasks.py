@@ -73,11 +73,11 @@ async def test_notes_of_an_agent_are_in_the_jobs_story_once(api):
     job, (agent,), (run,) = await api.running()
     for _ in range(2):
         await agent.report(attempt=run.attempt, notes=("rank 0 hung at its exit and was killed",))
-    story = (await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]
+    story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     assert [line["text"] for line in story if line["kind"] == "note"] == [
         "rank 0 hung at its exit and was killed"
     ]
-    later = await api.ask("GET", f"api/jobs/{job.id}/story", params={"after": story[-2]["id"]})
+    later = await api.ask("GET", f"api/jobs/{job.id}/history", params={"after": story[-2]["id"]})
     assert later.json()["lines"] == story[-1:]
 
 

@@ -27,7 +27,7 @@ async def answer_looks(agent, run, *stacks, quiet=()):
 
 
 async def story(api, job, kind):
-    lines = (await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]
+    lines = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     return [line["text"] for line in lines if line["kind"] == kind]
 
 

@@ -5,12 +5,12 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from minicluster_hub.api.table import API_ROUTES
-from minicluster_hub.web.route import Scope, Who
+from minicluster_hub.http_server import API
+from minicluster_hub.web.route import Scope, Who, routes_in
 
-USER_ROUTES = [route for route in API_ROUTES if route.who is Who.USER and route.scope]
+USER_ROUTES = [route for route in routes_in(API) if route.who is Who.USER and route.scope]
 JOB_ROUTES = [route for route in USER_ROUTES if "{job_id}" in route.path]
-TASK_ROUTES = [route for route in API_ROUTES if route.who is Who.TASK]
+TASK_ROUTES = [route for route in routes_in(API) if route.who is Who.TASK]
 VERSION = {"Minicluster-Wire": "1"}
 
 
@@ -24,6 +24,9 @@ def path_of(route, job_id=1):
         "step": 10,
         "digest": f"sha256:{'a' * 64}",
         "file": "a/b",
+        "path": "service.js",
+        "slash": "",
+        "other": "no-such-page",
         "data_name": "set",
         "owner": "ada",
         "server": "-",

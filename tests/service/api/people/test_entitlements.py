@@ -122,7 +122,7 @@ async def test_a_notebook_servers_gpus_are_within_the_quota_too(start_api, quota
 
 
 async def shadow(api):
-    answer = await api.ask("GET", "api/policy/shadow", "root-token")
+    answer = await api.ask("GET", "api/policy/what-if", "root-token")
     assert answer.status_code == 200, answer.text
     return WhatIfReport.model_validate_json(answer.content)
 
@@ -152,5 +152,5 @@ async def test_two_who_ask_at_once_share_the_work(api):
 
 
 async def test_only_admins_see_what_everybodys_jobs_would_have_done(api):
-    answer = await api.ask("GET", "api/policy/shadow", "ada-token")
+    answer = await api.ask("GET", "api/policy/what-if", "ada-token")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "scope_missing")

@@ -15,7 +15,7 @@ from .test_entitlements import reason
 
 async def make(api, token="root-token", **claim):
     told = {"kind": "reservation", "holder": "bob", "ends_at": time.time() + 3600, **claim}
-    return await api.ask("POST", "api/claims", token, json=told)
+    return await api.ask("POST", "api/reservations", token, json=told)
 
 
 async def post(api, path, token="root-token", **body):
@@ -37,7 +37,7 @@ def job_payload(api, job):
 
 
 async def claims(api, token="ada-token"):
-    return (await api.ask("GET", "api/claims", token)).json()["claims"]
+    return (await api.ask("GET", "api/reservations", token)).json()["claims"]
 
 
 async def test_what_is_reserved_is_for_its_holders_and_others_are_told(api):
@@ -48,7 +48,7 @@ async def test_what_is_reserved_is_for_its_holders_and_others_are_told(api):
     assert await api.agents(mine.id), "it goes before what came before it"
     (claim,) = await claims(api)
     assert claim["told"].startswith("2 slots are reserved for bob until ") and claim["by"] == "root"
-    answer = await api.ask("DELETE", f"api/claims/{claim['id']}", "root-token")
+    answer = await api.ask("DELETE", f"api/reservations/{claim['id']}", "root-token")
     assert answer.status_code == 204
     await api.ask("POST", f"api/jobs/{mine.id}/stop", "bob-token")
     assert await api.agents(job.id)
@@ -234,8 +234,8 @@ async def test_only_admins_change_something(api):
         await make(api, token="ada-token"),
         await post(api, "api/nodes/node-1/drain", "ada-token"),
         await post(api, "api/nodes/node-1/undrain", "ada-token"),
-        await api.ask("DELETE", "api/claims/1", "ada-token"),
+        await api.ask("DELETE", "api/reservations/1", "ada-token"),
     ):
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "scope_missing")
-    assert (await api.ask("DELETE", "api/claims/1", "root-token")).status_code == 404
+    assert (await api.ask("DELETE", "api/reservations/1", "root-token")).status_code == 404
     assert (await post(api, "api/nodes/node-9/drain")).json()["error"]["code"] == "no_such_node"

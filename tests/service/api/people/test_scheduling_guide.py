@@ -74,5 +74,5 @@ async def test_hours_are_told_as_json_and_as_a_table(api, tmp_path):
 async def test_an_admin_reserves_announces_maintenance_and_drains(api, tmp_path):
     code, printed = await run(api, by_word("drain"), tmp_path)
     assert code == 0, printed
-    claims = (await api.ask("GET", "api/claims")).json()["claims"]
+    claims = (await api.ask("GET", "api/reservations")).json()["claims"]
     assert [claim["kind"] for claim in claims] == ["drain", "reservation", "maintenance"]

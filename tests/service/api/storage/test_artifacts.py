@@ -111,12 +111,13 @@ async def test_a_download_is_resumed(api):
     }.items():
         answer = await get(api, job, "big", headers={"Range": header})
         assert (answer.status_code, answer.content) == (206, part)
-    for header in ("bytes=9-5", "bytes=-", "bytes=1-2,5-6", "lines=1-2"):
+    for header in ("bytes=-", "bytes=1-2,5-6", "lines=1-2"):
         assert (await get(api, job, "big", headers={"Range": header})).content == data
     changed = await get(api, job, "big", headers={"Range": "bytes=5-9", "If-Range": '"another"'})
     assert (changed.status_code, changed.content) == (200, data)
-    beyond = await get(api, job, "big", headers={"Range": f"bytes={len(data)}-"})
-    assert (beyond.status_code, beyond.json()["error"]["code"]) == (416, "range")
+    for none in (f"bytes={len(data)}-", "bytes=9-5"):
+        beyond = await get(api, job, "big", headers={"Range": none})
+        assert (beyond.status_code, beyond.json()["error"]["code"]) == (416, "range")
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a//b", "a/", ".", "", "x" * 1025, "a\0b"])

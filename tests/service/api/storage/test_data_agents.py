@@ -102,11 +102,11 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     token = api.context.status_cache.data_set_tracker.tokens.issue(["node-1"])
     headers = {"Authorization": f"keeper {token}"}
     body = {"nodes": ["node-1"], "sets": [report]}
-    await api.client(**headers).post("api/keepers/report", json=body)
+    await api.client(**headers).post("api/data-agents/report", json=body)
     await told(api, job, "fetching pets: node-1 42 %")
     for wrong in ("keeper x", f"token {token}", "task x"):
         assert (
-            await api.client(Authorization=wrong).get("api/keepers/orders", params={"node": "node-1"})
+            await api.client(Authorization=wrong).get("api/data-agents/orders", params={"node": "node-1"})
         ).status_code == 401
 
 

@@ -67,10 +67,10 @@ async def test_what_an_ended_job_keeps_goes_at_once_and_its_story_stays(api):
     assert (await snapshots.listed(api, job)) == ()
     for path in ("result", "log", "cell"):
         assert (await api.ask("GET", f"api/jobs/{job.id}/{path}")).status_code == 410
-    story = (await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]
+    story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     assert "were removed by ada" in story[-1]["text"]
     assert (await remove(api, job)).status_code == 204  # again is no harm
-    assert len((await api.ask("GET", f"api/jobs/{job.id}/story")).json()["lines"]) == len(story)
+    assert len((await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]) == len(story)
 
 
 async def test_what_another_job_names_stays_and_what_another_user_brought_too(api):

@@ -9,7 +9,7 @@ const UNITS = [
   ["s", 1],
 ];
 const USAGE_MS = 60_000;
-const button = document.getElementById("ask-shadow");
+const button = document.getElementById("ask-what-if");
 
 function duration(seconds) {
   const [unit, length] = UNITS.find(([, length]) => seconds >= 2 * length) ?? UNITS.at(-1);
@@ -41,27 +41,27 @@ function policyRow(name, figures, trouble = "") {
   return element("tr", { "data-policy": name }, element("th", { scope: "row" }, name), ...told);
 }
 
-function showShadow(told) {
-  const table = document.getElementById("shadow-rows");
+function showWhatIf(told) {
+  const table = document.getElementById("what-if-rows");
   const more = told.left_out ? `, and ${told.left_out} that do not fit now or are older` : "";
   const jobs = told.jobs === 1 ? "1 job" : `${told.jobs} jobs`;
   const words = `Over ${jobs} of the last 7 days, without those that are not over yet${more}. Placement: ${told.placement}.`;
-  document.getElementById("shadow-told").textContent = told.jobs ? words : "No job of the last 7 days is over yet.";
+  document.getElementById("what-if-told").textContent = told.jobs ? words : "No job of the last 7 days is over yet.";
   const rows = told.policies.map((one) => policyRow(one.policy, one.figures, one.trouble));
-  table.tBodies[0].replaceChildren(...(told.really ? [policyRow("what really was", told.really), ...rows] : rows));
+  table.tBodies[0].replaceChildren(...(told.really ? [policyRow("what really happened", told.really), ...rows] : rows));
   table.hidden = !told.jobs;
-  document.getElementById("shadow-assumed").textContent = told.jobs ? `Assumed: ${told.assumed.join("; ")}.` : "";
+  document.getElementById("what-if-assumed").textContent = told.jobs ? `Assumed: ${told.assumed.join("; ")}.` : "";
 }
 
-async function askShadow() {
+async function askWhatIf() {
   button.disabled = true;
-  document.getElementById("shadow-told").textContent = "Working it out, for some seconds …";
+  document.getElementById("what-if-told").textContent = "Computing: this takes some seconds …";
   try {
-    showShadow(await ask("api/policy/shadow"));
-    tell("shadow", null);
+    showWhatIf(await ask("api/policy/what-if"));
+    tell("what-if", null);
   } catch (error) {
-    document.getElementById("shadow-told").textContent = "";
-    tell("shadow", error);
+    document.getElementById("what-if-told").textContent = "";
+    tell("what-if", error);
   }
   button.disabled = false;
 }
@@ -85,6 +85,6 @@ async function showUsage() {
 }
 
 document.getElementById("usage-file").href = address("api/usage.csv");
-button?.addEventListener("click", askShadow);
+button?.addEventListener("click", askWhatIf);
 showUsage();
 setInterval(showUsage, USAGE_MS);
