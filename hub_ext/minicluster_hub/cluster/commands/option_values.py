@@ -1,4 +1,4 @@
-"""Values of options as people write them, read and checked: a wrong one says what is wanted."""
+"""Values of options as people write them, parsed and checked; the error says what is wanted."""
 
 from __future__ import annotations
 
@@ -62,22 +62,21 @@ def size(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """Return a size with which hub and job service start."""
-    found = size(text)
-    if found < _LEAST_MEMORY_BYTES:
+    """Return a size with which hub and job service can start."""
+    if size(text) < _LEAST_MEMORY_BYTES:
         raise argparse.ArgumentTypeError(f"{text}: hub and job service need 500m at least, each")
-    return found
+    return size(text)
 
 
 def url_of(path: str) -> str:
-    """Return the database's URL, which a file holds."""
+    """Return the database's URL, read from a file."""
     if url := text_of(path).strip():
         return url
     raise argparse.ArgumentTypeError(f"{path} is empty: want the database's URL in it")
 
 
 def service_option(text: str) -> str:
-    """Return an option of the job service that holds no password of the database."""
+    """Return an option of the job service. Refuse a database's URL with a password."""
     name, _, value = text.partition("=")
     if name.endswith(("db-url", "db_url")):
         without_password(value)
@@ -85,7 +84,7 @@ def service_option(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return a database's URL that has no password."""
+    """Return a database's URL. Refuse one with a password."""
     from minicluster_hub.support.database_url import has_password
 
     if has_password(url):
@@ -97,7 +96,7 @@ def without_password(url: str) -> str:
 
 
 def text_of(path: str) -> str:
-    """Return what a file holds; - is stdin."""
+    """Return the text of a file; - is stdin."""
     try:
         return Path("/dev/stdin" if path == "-" else path).read_text()
     except OSError as error:

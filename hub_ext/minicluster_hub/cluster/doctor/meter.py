@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from minicluster_hub.cluster.doctor.report import Peer
+from minicluster_hub.cluster.doctor.messages import Peer
 
 TRANSFER_S, _WARM_UP_S = 0.4, 0.1
 _RING_REACH = 3
@@ -26,7 +26,7 @@ class Unmeasured(Exception):
     """A peer that did not answer the meter, in words."""
 
 
-class Meter:
+class LinkMeter:
     """One probe's end of all measurements. It listens on all addresses: its peers come from the network."""
 
     def __init__(self, token: str, port: int) -> None:

@@ -19,19 +19,22 @@ class Choices:
     """One field per option of `up`. Nothing in it is secret: it is kept as a Docker config.
 
     domain: the hub's name, below which each user's server has a name of its own; "": all share one address.
-    tls: a certificate of our own making, the lab's, or plain HTTP. upstream: the registry that the cache
-    fetches from; "": the one that the notebook image comes from; "none": no cache.
-    config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
-    URL. shared_data: a folder that all managers have at the same path; the platform then runs on any of
-    them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
-    tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
-    networks that they may not. tenants_dns: the name servers that they ask; empty: what each node tells.
-    dedicated_managers: they run no jobs and no notebook servers.
+    tls: a certificate of our own making, the lab's, or plain HTTP.
+    upstream: the registry that the cache fetches from; "": the notebook image's; "none": no cache.
+    server_gpus: the most GPUs of one notebook server.
     server_mounts: folders and volumes that notebook servers may mount beside their homes.
-    platform_memory_bytes: what the hub may take of its machine's memory, and so the job service.
+    shared_homes: SERVER:/PATH[,OPTION...] of homes on NFS.
+    config: text of jupyterhub_config.py, "" for the built-in one.
+    has_db_url: a secret holds the database's URL.
+    shared_data: a folder that all managers have at the same path; the platform then runs on any of them.
+    data_cache_bytes: the most that a node's cache of data sets holds; 0: as much as its disk has.
+    dedicated_managers: managers run no jobs and no notebook servers.
+    platform_memory_bytes: the most memory of the hub, and of the job service, each.
     disk_reserve_bytes: what jobs and servers leave free of each node's disk; 0: a share of it.
-    policies: the texts of the lab's own, by their names.
-    tls_mark, db_mark: which of several that were given in the course of time.
+    tenants_reach: ADDRESS:PORT on the machines' network that users' containers may reach.
+    tenants_deny: networks that they may not. tenants_dns: name servers that they ask; empty: each node's.
+    policies: the texts of the lab's own scheduling policies, by their names.
+    tls_mark, db_mark: which of the certificates and URLs that were given over time is the present one.
     """
 
     port: int = 443
@@ -62,29 +65,36 @@ class Choices:
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:
         """Return these choices with what was given now (None: not given) in their place."""
+        names = {field.name for field in dataclasses.fields(self)}
         changed = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in given.items()
-            if value is not None and name in _names()
+            if value is not None and name in names
         }
         return dataclasses.replace(self, **changed)
 
-    def document(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Choices:
-        """Read a document of this or another version: what is unknown is left out."""
+        """Read a document of this or another version; unknown fields are left out."""
         return cls().with_given(document)
 
     def url(self, address: str) -> str:
         """Return what a browser types: the domain, the first name, or the manager's address."""
         return self._url_of(self.domain or next(iter(self.names), address))
 
-    @property
-    def service_url(self) -> str:
-        """Where browsers find the job service; "" where it shares the hub's address."""
-        return self._url_of(f"{SERVICE_LABEL}.{self.domain}") if self.domain else ""
+    def login_environment(self) -> dict[str, str]:
+        """Return where the job service sends browsers for a login, and the address to which they come back.
+
+        Empty if it shares the hub's name.
+        """
+        if not self.domain:
+            return {}
+        service_url = self._url_of(f"{SERVICE_LABEL}.{self.domain}")
+        return {
+            "JUPYTERHUB_HOST": self.url(""),
+            "JUPYTERHUB_OAUTH_CALLBACK_URL": f"{service_url}{SERVICE_PREFIX}oauth_callback",
+            "JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED": str(int(self.tls != TLS_NONE)),
+        }
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -95,7 +105,3 @@ class Choices:
         scheme, usual = ("http", 80) if self.tls == TLS_NONE else ("https", 443)
         host = f"[{host}]" if ":" in host else host
         return f"{scheme}://{host}" + ("" if self.port == usual else f":{self.port}")
-
-
-def _names() -> set[str]:
-    return {field.name for field in dataclasses.fields(Choices)}
