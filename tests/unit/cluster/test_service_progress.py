@@ -7,13 +7,13 @@ from typing import Any
 
 from minicluster_hub.cluster.commands import status
 from minicluster_hub.cluster.commands.service_progress import (
-    SPEC_LABEL,
     ServiceProgress,
     progress_of,
     stuck_message,
 )
 from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.plan.record import ClusterRecord
+from minicluster_hub.engines.swarm.names import SPEC_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 

@@ -31,7 +31,7 @@ class CertificateUnusable(ClusterError):
 
 @dataclass(frozen=True)
 class Certificates:
-    """ca_pem: the authority that clients trust. cert_pem: what a server shows, with it. key_pem: the private key."""
+    """ca_pem: the authority that clients trust. cert_pem: what a server shows. key_pem: its private key."""
 
     ca_pem: str
     cert_pem: str
