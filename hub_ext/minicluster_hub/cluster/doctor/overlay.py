@@ -14,7 +14,7 @@ _PATIENCE_S, _PAUSE_S, _CONNECT_S = 6.0, 0.3, 1.0
 
 
 async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
-    """Tell every other node's container who we are, and hear who it is, until all are met or time is over."""
+    """Exchange node ids with every other node's container, until all have answered or time is over."""
     server = await asyncio.start_server(_hello(task.token, node_id), "0.0.0.0", task.port)  # noqa: S104
     wanted = {peer.id for peer in task.peers} - {node_id}
     reached: set[str] = set()
@@ -31,7 +31,7 @@ async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
             await asyncio.sleep(_PAUSE_S)
     found = await asyncio.gather(*(_opens(target) for target in task.closed))
     opened = tuple(target.what for target, opens in zip(task.closed, found, strict=True) if opens)
-    del server  # It goes on answering: the loop holds it until this process ends.
+    del server  # It goes on answering: the event loop keeps it until this process ends.
     return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), open=opened, error=error)
 
 
