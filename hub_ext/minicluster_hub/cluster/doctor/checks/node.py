@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from minicluster_hub.cluster.daemon import version_numbers
 from minicluster_hub.cluster.doctor.findings import Finding, failed, ok, warning
-from minicluster_hub.cluster.eviction.rules import reserve_bytes
 
 if TYPE_CHECKING:
     from minicluster_hub.cluster.doctor.facts import ClusterFacts
@@ -72,6 +70,8 @@ def _toolkit_version() -> str:
 
 def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
     """Docker's data folder needs room for another image beside the one in use, and for users."""
+    from minicluster_hub.cluster.eviction.rules import reserve_bytes  # The probe does without.
+
     chosen = facts.record.choices.disk_reserve_bytes if facts.record else 0
     for node, report in facts.reporting:
         free, total = report.state.disk_free_bytes, report.state.disk_total_bytes
@@ -117,6 +117,8 @@ def check_gpus(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _check_gpu_node(node: SwarmNode, state: NodeState) -> Iterator[Finding]:
+    from minicluster_hub.cluster.daemon import version_numbers  # The probe does without.
+
     advertised = f"tells the Swarm of {len(node.gpus)} GPUs, and"
     if not state.driver_gpus:
         remedy = "Install the driver, or take them out of its daemon.json."
