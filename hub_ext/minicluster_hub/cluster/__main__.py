@@ -8,19 +8,19 @@ from importlib import import_module
 
 from minicluster_hub.cluster.commands.options import parse
 
+_WITHOUT_CLUSTER = {
+    "run": "cluster.entry",
+    "simulate": "simulator.command",
+    "policy": "cluster.commands.policy",
+}
+"""They need no Docker here: a service starts, or a job service is asked over the network."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments ask for; return the exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words[:1] == ["run"]:
-        # A service starts: nothing that only commands need is imported.
-        return import_module("minicluster_hub.cluster.entry").run(words[1:])
-    if words[:1] == ["simulate"]:
-        # Needs no cluster, not even Docker.
-        return import_module("minicluster_hub.simulator.command").run(words[1:])
-    if words[:1] == ["policy"]:
-        # Speaks to the job service, wherever that is.
-        return import_module("minicluster_hub.cluster.commands.policy").run(words[1:])
+    if words and words[0] in _WITHOUT_CLUSTER:
+        return import_module(f"minicluster_hub.{_WITHOUT_CLUSTER[words[0]]}").run(words[1:])
     given = parse(words)
     from minicluster_hub.cluster.commands.dispatch import do
 

@@ -1,4 +1,4 @@
-"""The Docker API for a command: one call after the other, its errors by what to do about them."""
+"""The Docker API for a command: one call after the other, its errors as DockerError."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from minicluster_hub.engines.swarm.docker import DockerAway, DockerMissing, Dock
 SOCKET = "/var/run/docker.sock"
 LEAST_VERSION = (23, 0, 2)
 """Older ones reject a service that asks for a generic resource and a network (moby/moby#44378)."""
+LEAST_VERSION_TEXT = ".".join(map(str, LEAST_VERSION))
 
 _TIMEOUT_S, _RETRY_S, _PAUSE_S = 60, 10.0, 0.3
 _CONTAINER_ID = re.compile(r"/containers/([0-9a-f]{64})/")
@@ -36,28 +37,30 @@ class Daemon:
         try:
             return cls(docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_TIMEOUT_S))
         except docker.errors.DockerException as error:
+            reason = str(error).rpartition(": ")[2].strip("() ") or type(error).__name__
             raise EngineUnusable(
-                f"The Docker Engine does not answer ({_short(error)}). Start the container with"
+                f"The Docker Engine does not answer ({reason}). Start the container with"
                 f" -v {SOCKET}:{SOCKET}, on a machine whose engine runs."
             ) from error
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of docker-py's APIClient. Raises DockerError.
 
-        It is repeated while the Swarm elects a leader: whoever creates takes DockerConflict for success.
+        While the Swarm elects a leader, the call is repeated. So DockerConflict can mean that an object was
+        created by the call before.
         """
         deadline = time.monotonic() + _RETRY_S
         while True:
             try:
                 return getattr(self._client, method)(*args, **kwargs)
             except Exception as error:
-                told = translated(error)
-                if not isinstance(told, DockerAway) or time.monotonic() > deadline:
-                    raise told from error
+                translation = translated(error)
+                if not isinstance(translation, DockerAway) or time.monotonic() > deadline:
+                    raise translation from error
             time.sleep(_PAUSE_S)
 
     def once(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call without repeating: an answer of "no" is of use too."""
+        """Call without repeating. Raises DockerError."""
         try:
             return getattr(self._client, method)(*args, **kwargs)
         except Exception as error:
@@ -78,21 +81,24 @@ class Daemon:
     def run_in(self, container_id: str, command: list[str]) -> tuple[int, str]:
         """Run a command in a running container; return its exit code and what it printed."""
         made = self.call("exec_create", container_id, command)
-        said = self.call("exec_start", made["Id"])
+        output = self.call("exec_start", made["Id"])
         code = self.call("exec_inspect", made["Id"])["ExitCode"]
-        return int(code or 0), said.decode(errors="replace").strip()
+        return int(code or 0), output.decode(errors="replace").strip()
 
 
 def check_engine(daemon: Daemon) -> str:
     """Return the engine's version. Raises EngineUnusable for one that is too old."""
     version = str(daemon.call("version")["Version"])
-    if version_numbers(version) < LEAST_VERSION:
-        least = ".".join(map(str, LEAST_VERSION))
+    if is_too_old(version):
         raise EngineUnusable(
-            f"This machine has Docker Engine {version}; Minicluster needs {least} or newer, since older ones"
-            " refuse GPUs together with a network. Install a newer engine."
+            f"This machine has Docker Engine {version}; Minicluster needs {LEAST_VERSION_TEXT} or newer,"
+            " since older ones refuse GPUs together with a network. Install a newer engine."
         )
     return version
+
+
+def is_too_old(version: str) -> bool:
+    return version_numbers(version) < LEAST_VERSION
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -102,7 +108,9 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 def own_container(daemon: Daemon) -> Mapping[str, Any] | None:
     """Return what the engine knows of the container that this program runs in; None outside one."""
-    found = _CONTAINER_ID.search(_text("/proc/self/mountinfo"))
+    found = None
+    with suppress(OSError):
+        found = _CONTAINER_ID.search(Path("/proc/self/mountinfo").read_text())
     name = found.group(1) if found else os.uname().nodename
     try:
         return daemon.call("inspect_container", name)
@@ -125,14 +133,3 @@ def socket_on_host(own: Mapping[str, Any] | None) -> tuple[str, int]:
             f"{here} is not there ({error.strerror}). Start the container with -v {SOCKET}:{SOCKET}: the"
             " cluster's Docker proxy needs the engine's socket, and its group."
         ) from error
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def _short(error: Exception) -> str:
-    return str(error).rpartition(": ")[2].strip("() ") or type(error).__name__

@@ -1,4 +1,4 @@
-"""What keeps a command from doing its work, each told in a sentence or two with what to do."""
+"""What keeps a command from doing its work; each message says in a sentence or two what to do."""
 
 
 class ClusterError(Exception):
@@ -10,11 +10,11 @@ class EngineUnusable(ClusterError):
 
 
 class SwarmUnusable(ClusterError):
-    """This machine's Swarm is not one that a cluster can be made in from here."""
+    """No cluster can be made or changed from here in this machine's Swarm."""
 
 
 class ImageUnusable(ClusterError):
-    """An image is not there, or cannot be brought where it is needed."""
+    """An image is missing, or cannot be brought where it is needed."""
 
 
 class ServiceStuck(ClusterError):
@@ -22,7 +22,7 @@ class ServiceStuck(ClusterError):
 
 
 class ClusterMissing(ClusterError):
-    """There is no cluster here that a command could work on."""
+    """There is no cluster here."""
 
 
 class OptionUnusable(ClusterError):

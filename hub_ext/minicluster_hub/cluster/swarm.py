@@ -1,12 +1,13 @@
-"""The Swarm under the cluster: made if there is none, and only used from its first manager."""
+"""The Swarm under the cluster: made if there is none, used from the manager that has the cluster's data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minicluster_hub.cluster.daemon import LEAST_VERSION, Daemon, version_numbers
-from minicluster_hub.cluster.errors import ImageUnusable, SwarmUnusable
+from minicluster_hub.cluster.containers import HUB_PROGRAM, run_once
+from minicluster_hub.cluster.daemon import LEAST_VERSION_TEXT, Daemon, is_too_old
+from minicluster_hub.cluster.errors import SwarmUnusable
 from minicluster_hub.engines.swarm.docker import DockerError, DockerRefused
 from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 
@@ -17,6 +18,11 @@ _STATES = {
     "error": "The Swarm of this machine is broken ({error}). See the engine's log; leave it with"
     " `docker swarm leave --force` only if no other machine is in it.",
 }
+
+
+def is_manager(daemon: Daemon) -> bool:
+    """Whether this machine manages a Swarm."""
+    return bool(daemon.call("info")["Swarm"].get("ControlAvailable"))
 
 
 def ensure(daemon: Daemon, advertise: str | None, helper_image: str) -> bool:
@@ -59,22 +65,10 @@ def _init(daemon: Daemon, advertise: str | None, helper_image: str) -> None:
 def _default_route_address(daemon: Daemon, helper_image: str) -> str:
     """Return the address that the machine itself uses to reach the outside; "" if it has no way there."""
     try:
-        return run_on_host(daemon, helper_image, ["run", "address"])
-    except (DockerError, ImageUnusable):
+        code, output = run_once(daemon, helper_image, [*HUB_PROGRAM, "address"], network="host")
+    except DockerError:
         return ""
-
-
-def run_on_host(daemon: Daemon, image: str, args: list[str]) -> str:
-    """Run a command of the hub image in this machine's own network; return what it printed."""
-    container = daemon.call(
-        "create_container", image, args, host_config=daemon.call("create_host_config", network_mode="host")
-    )["Id"]
-    try:
-        daemon.call("start", container)
-        daemon.call("wait", container, timeout=30)
-        return daemon.call("logs", container, stdout=True, stderr=False).decode().strip()
-    finally:
-        daemon.call("remove_container", container, force=True)
+    return "" if code else output
 
 
 def this_node(daemon: Daemon) -> SwarmNode:
@@ -88,13 +82,12 @@ def nodes(daemon: Daemon) -> tuple[SwarmNode, ...]:
 
 
 def managers(daemon: Daemon) -> list[SwarmNode]:
-    """Return the managers, in an order that stays."""
-    ids = {node["ID"] for node in daemon.call("nodes") if node["Spec"]["Role"] == "manager"}
-    return sorted((node for node in nodes(daemon) if node.id in ids), key=lambda node: node.id)
+    """Return the managers, always in the same order."""
+    return sorted((node for node in nodes(daemon) if node.manager), key=lambda node: node.id)
 
 
 def check_home(daemon: Daemon, manager_id: str, shared_data: str = "") -> None:
-    """See that the command runs on a manager that has the cluster's data. Raises SwarmUnusable."""
+    """Raise SwarmUnusable unless the command runs on a manager that has the cluster's data."""
     here = this_node(daemon)
     if here.id == manager_id or shared_data:
         return
@@ -109,13 +102,12 @@ def check_home(daemon: Daemon, manager_id: str, shared_data: str = "") -> None:
     )
 
 
-def too_old(found: tuple[SwarmNode, ...]) -> list[str]:
+def too_old(found: Sequence[SwarmNode]) -> list[str]:
     """Return a sentence for each node whose engine is too old for GPUs."""
-    least = ".".join(map(str, LEAST_VERSION))
     return [
-        f"{node.name} has Docker Engine {node.engine_version}; install {least} or newer there."
+        f"{node.name} has Docker Engine {node.engine_version}; install {LEAST_VERSION_TEXT} or newer there."
         for node in found
-        if version_numbers(node.engine_version) < LEAST_VERSION
+        if is_too_old(node.engine_version)
     ]
 
 

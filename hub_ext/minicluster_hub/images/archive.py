@@ -1,7 +1,7 @@
 """A layer's archive, read so strictly that an engine cannot understand it in another way.
 
-Engines unpack it with a reader of their own, so what two readers could take for different things is
-refused: only such headers are taken as publishing writes. One entry is in memory at a time.
+Engines unpack it with a reader of their own. So whatever two readers could understand differently is refused:
+only headers as publishing writes them are accepted. One entry is in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
 
 
 class ArchiveRefused(Exception):
-    """An archive that is not read to its end; the message goes on from "the layer's archive"."""
+    """An archive is not accepted; the message continues "the layer's archive"."""
 
 
 def entries(read: Read) -> Iterator[tarfile.TarInfo]:
@@ -44,7 +44,7 @@ def entries(read: Read) -> Iterator[tarfile.TarInfo]:
 
 
 def _entry(block: bytes, read: Read) -> tarfile.TarInfo:
-    """Return what a header tells, together with the records before it."""
+    """Return the entry of a header and of the records before it."""
     entry, records = _header(block), dict[str, str]()
     if entry.type == tarfile.XHDTYPE:
         records = _records(_data(read, entry.size))
@@ -57,14 +57,14 @@ def _entry(block: bytes, read: Read) -> tarfile.TarInfo:
     if entry.type not in _PLAIN:
         raise ArchiveRefused(f"holds {shown}, which is no file, folder or link")
     if entry.size and not entry.isreg():
-        raise ArchiveRefused(f"tells a size of {shown}, which is no file")
+        raise ArchiveRefused(f"gives a size for {shown}, which is no file")
     if entry.isdir():
         entry.name = entry.name.removesuffix("/")
     return entry
 
 
 def _header(block: bytes) -> tarfile.TarInfo:
-    """Return what a block tells, if all readers agree on it."""
+    """Return the entry of a header block, if all readers agree on it."""
     strange = block[_MAGIC] != tarfile.POSIX_MAGIC or any(block[_UNUSED])
     if strange or not all(_OCTAL.fullmatch(block[field]) for field in _NUMBERS):
         raise ArchiveRefused("has a header of another kind than publishing writes")
@@ -77,11 +77,11 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    """Return the PAX records of one entry: those alone that publishing writes."""
+    """Return the PAX records of one entry; only those that publishing writes are accepted."""
     found: dict[str, str] = {}
     while data:
-        told = _LENGTH.match(data)
-        length = int(told[0]) if told else 0
+        prefix = _LENGTH.match(data)
+        length = int(prefix[0]) if prefix else 0
         record, data = data[:length], data[length:]
         name, _, value = record.partition(b" ")[2].removesuffix(b"\n").partition(b"=")
         if not (record.endswith(b"\n") and len(record) == length and value and b"\0" not in value):
@@ -97,14 +97,14 @@ def _records(data: bytes) -> dict[str, str]:
     return found
 
 
-def _size(told: str) -> int:
-    if not (told.isascii() and told.isdigit() and len(told) < 20):
-        raise ArchiveRefused(f"tells {told[:40]!r} as the size of a file")
-    return int(told)
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ArchiveRefused(f"gives {text[:40]!r} as the size of a file")
+    return int(text)
 
 
 def _data(read: Read, size: int) -> bytes:
-    """Return what an extended header holds."""
+    """Return the content of an extended header."""
     if size > _MOST_RECORDS_BYTES:
         raise ArchiveRefused(f"has an extended header of {size:,} bytes: more than {_MOST_RECORDS_BYTES:,}")
     return _exactly(read, _padded(size))[:size]

@@ -1,4 +1,4 @@
-"""Which images run here: names become digests when a job is taken, and stay what they were then."""
+"""Which images run here. A name becomes a digest when a job is accepted, and that job keeps it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from minicluster.wire import Image, ImageList, ImageState, Publishing
 from minicluster_hub.engines.base import Engine, EngineError
-from minicluster_hub.images.references import Reference
+from minicluster_hub.images.references import ImageReference
 from minicluster_hub.images.registry import Registries, RegistryError
 from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store import Store, StoreUnavailable
@@ -19,21 +19,20 @@ AGAIN_S = 30.0
 
 
 class ImageNotAllowed(Exception):
-    """A job asks for an image that this cluster does not run. `offered`: the names of its own."""
+    """A job asks for an image that this cluster does not run. offered: the names of its own."""
 
     def __init__(self, image: str, offered: Sequence[str] = (), why: str = "") -> None:
         super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
-        listed = (
-            f", or give one of: {', '.join(offered)}, or another of %distribute images" if offered else ""
-        )
+        names = ", ".join(offered)
+        listed = f", or give one of: {names}, or another of %distribute images" if offered else ""
         self.hint = (
-            f"Leave --image out for the cluster's own{listed}. If you named none, your notebook server is of "
-            "before an upgrade of the cluster: stop it at the hub and start it again; your files stay."
+            f"Leave --image out for the cluster's own{listed}. If you named none, your notebook server is "
+            "older than the cluster's last upgrade: stop it at the hub and start it again; your files stay."
         )
 
 
 class ImageOwn(Exception):
-    """The cluster's own image is offered by its settings, not by an admin's word."""
+    """The cluster's own images are offered by its settings, and admins do not change that."""
 
     def __init__(self, image: ImageRecord) -> None:
         super().__init__(f"the image {image.name} is one of the cluster's own")
@@ -41,7 +40,10 @@ class ImageOwn(Exception):
 
 
 class Catalogue:
-    """What an engine's settings and users' publications offer. `publishing`: "ask", "allow" or "off"."""
+    """The images of the engine's settings, and those that users published.
+
+    publishing: "ask" an admin before others may run one, "allow" it at once, or "off".
+    """
 
     def __init__(
         self,
@@ -63,51 +65,51 @@ class Catalogue:
     def can_publish(self) -> bool:
         return self.publishing != "off" and bool(self._own_images()) and self.registries.writable
 
-    # --- asked by handlers ----------------------------------------------------------------------
+    # --- for requests ---------------------------------------------------------------------------
 
-    def resolve(self, told: str | None) -> str | None:
-        """Return the reference by digest of what a job names; None is the engine's own.
+    def resolve(self, named: str | None) -> str | None:
+        """Return the reference by digest of the image that a job names; None: the engine's own.
 
         Raises ImageNotAllowed.
         """
         own = self._own_images()
         if not own:
-            if told is None:
+            if named is None:
                 return None
-            raise ImageNotAllowed(told, why="this cluster runs cells in its own environment")
-        meant = told or own[0]
-        # Not of all images: each job asks, and users make those many and long.
-        called = self._store.images.called(_words(meant))
-        found = [image for image in called if _is_called(image, meant)]
-        for image in found:
-            if image.state is ImageState.ALLOWED:
-                return told if told in own and Reference.of(told).digest else image.reference
-        if told is None and not found:
+            raise ImageNotAllowed(named, why="this cluster runs cells in its own environment")
+        meant = named or own[0]
+        # Every job asks this, and there may be many images with long recipes: not all are read.
+        reference = ImageReference.of(meant)
+        candidates = self._store.images.called({meant, reference.name, reference.digest})
+        found = [image for image in candidates if _is_called(image, meant)]
+        if allowed := next((image for image in found if image.state is ImageState.ALLOWED), None):
+            return meant if named in own and reference.digest else allowed.reference
+        if named is None and not found:
             return None
         offered = [image.name for image in self._store.images.own() if image.state is ImageState.ALLOWED]
         raise ImageNotAllowed(meant, offered, _why(found))
 
     async def listed(self, owner: str, *, everything: bool = False) -> ImageList:
-        """Return what a user may run, and what they published; everything: for admins."""
-        # In a thread: the database goes through the recipes.
+        """Return the images that a user may run, and those that they published; everything: for admins."""
+        # In a thread, since the database reads the recipes.
         found = await asyncio.to_thread(self._store.images.listed, None if everything else owner)
         nodes = self.nodes()
         images = tuple(message(one, nodes.get(one.image.digest, ())) for one in found)
         return ImageList(images=images, publishing=self.publishing if self.can_publish else "off")
 
     async def whole(self, digest: str, owner: str, *, everything: bool = False) -> Image | None:
-        """Return an image with all of its packages; None: there is none that `listed` has."""
+        """Return an image with all of its packages; None if `listed` would not have it."""
         record = await asyncio.to_thread(self._store.images.find, digest)
         if record is None or not (everything or record.state is ImageState.ALLOWED or record.owner == owner):
             return None
         return message(ListedImage.of(record, None), self.nodes().get(digest, ()))
 
     def nodes(self) -> dict[str, list[str]]:
-        """Return the nodes that have each image, by digest: where it has run a job, or is seen to run."""
+        """Return the nodes that have each image, by digest: it has run a job there, or runs now."""
         found = {digest: set(nodes) for digest, nodes in self._store.images.nodes().items()}
         images = self._engine.task_images
         for reference, nodes in images.on_nodes().items() if images else ():
-            found.setdefault(Reference.of(reference).digest, set()).update(nodes)
+            found.setdefault(ImageReference.of(reference).digest, set()).update(nodes)
         return {digest: sorted(nodes) for digest, nodes in found.items()}
 
     # --- published ones ---------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class Catalogue:
     # --- the cluster's own ----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Enter the engine's own images and learn what they are; returns when all is known."""
+        """Enter the engine's own images with size and device; return when these are known for all."""
         while True:
             try:
                 missing = await self._enter_own()
@@ -158,8 +160,8 @@ class Catalogue:
         images = self._engine.task_images
         offered = [(text, images) for text in images.own()] if images else []
         for text, source in offered:
-            reference = Reference.of(text)
-            digest = reference.digest or _kept(known, reference)
+            reference = ImageReference.of(text)
+            digest = reference.digest or _first_digest(known, reference)
             try:
                 digest = digest or await source.digest(text)
             except EngineError as error:
@@ -176,12 +178,12 @@ class Catalogue:
             if record.size_bytes or record.state is ImageState.RETIRED:
                 continue
             try:
-                base = await self.registries.look(Reference.of(record.reference))
+                reference = ImageReference.of(record.reference)
+                if registry := self.registries.of(reference):
+                    found = await registry.manifest(reference.path, reference.digest)
+                    self._store.images.describe(record.digest, found.size_bytes, found.device)
             except RegistryError as error:
                 missing.append(f"{record.name}: {error}")
-                continue
-            if base is not None:
-                self._store.images.describe(record.digest, base.size_bytes, base.device)
         return missing
 
 
@@ -205,35 +207,28 @@ def message(listed: ListedImage, nodes: Iterable[str] = ()) -> Image:
     )
 
 
-def _words(told: str) -> set[str]:
-    """Return the names and digests of the images that people may mean by this."""
-    reference = Reference.of(told)
-    return {told, reference.name, reference.digest}
-
-
-def _is_called(image: ImageRecord, told: str) -> bool:
-    """Tell whether people may mean an image by this: its name, its digest, or a reference to it."""
-    if told in (image.name, image.digest):
+def _is_called(image: ImageRecord, text: str) -> bool:
+    """Whether people may mean an image by this: its name, its digest, or a reference to it."""
+    if text in (image.name, image.digest):
         return True
-    reference = Reference.of(told)
+    reference = ImageReference.of(text)
     if reference.digest:
         return reference.digest == image.digest
-    return image.owner == "" and image.name == reference.name and _repository(image) == reference.repository
+    return _is_own(image, reference)
 
 
-def _kept(known: Iterable[ImageRecord], reference: Reference) -> str:
-    """Return the digest that a tag had when it was first offered: what it is moved to is another image."""
-    for image in known:
-        if not image.owner and (image.name, _repository(image)) == (reference.name, reference.repository):
-            return image.digest
-    return ""
+def _first_digest(known: Iterable[ImageRecord], reference: ImageReference) -> str:
+    """Return the digest that a tag had when it was first offered: what it gets later is another image."""
+    return next((image.digest for image in known if _is_own(image, reference)), "")
 
 
-def _repository(image: ImageRecord) -> str:
-    return Reference.of(image.reference).repository
+def _is_own(image: ImageRecord, reference: ImageReference) -> bool:
+    """Whether an image is the cluster's own of this name."""
+    repository = ImageReference.of(image.reference).repository
+    return not image.owner and (image.name, repository) == (reference.name, reference.repository)
 
 
-def _own(reference: Reference, digest: str, now: float) -> ImageRecord:
+def _own(reference: ImageReference, digest: str, now: float) -> ImageRecord:
     return ImageRecord(
         digest=digest,
         name=reference.name,

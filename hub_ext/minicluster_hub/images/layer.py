@@ -1,4 +1,4 @@
-"""What a published layer may hold: it was made by a user's own code, and others will run in it."""
+"""What a published layer may hold: a user's own code made it, and others will run in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import tarfile
 import zlib
-from collections.abc import Callable, Set
+from collections.abc import Set
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
@@ -22,11 +22,11 @@ _MOST_LINKS = 10_000
 
 
 class LayerRefused(Exception):
-    """A layer that does not become an image; the message is one sentence."""
+    """A layer cannot become an image; the message is one sentence."""
 
 
-class _Counted:
-    """The unpacked bytes on their way, hashed, and no more than so many."""
+class _LimitedReader:
+    """Reads unpacked bytes up to a limit, and hashes them."""
 
     def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
         self._file = file
@@ -47,17 +47,17 @@ def check_layer(path: Path, recipe: Recipe, limit_bytes: int) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if (found, path.stat().st_size) != (recipe.layer_sha256, recipe.layer_bytes):
-        raise LayerRefused("the layer is not the one that its recipe tells of")
+        raise LayerRefused("the layer is not the one that its recipe describes")
     try:
         with gzip.open(path) as unpacked:
-            counted = _Counted(cast(BinaryIO, unpacked), limit_bytes)
+            counted = _LimitedReader(cast(BinaryIO, unpacked), limit_bytes)
             _check_entries(counted.read)
     except ArchiveRefused as refused:
         raise LayerRefused(f"the layer's archive {refused}") from refused
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise LayerRefused(f"the layer is no archive that can be read ({error})") from error
     if counted.sha256.hexdigest() != recipe.diff_sha256:
-        raise LayerRefused("the layer unpacked is not what its recipe tells of")
+        raise LayerRefused("the unpacked layer is not the one that its recipe describes")
 
 
 def _check_entries(read: Read) -> None:
@@ -72,21 +72,24 @@ def _check_entries(read: Read) -> None:
 
 
 def _why_not(entry: tarfile.TarInfo, links: Set[str]) -> str:
-    """Return why an entry may not be in a layer, or nothing. links: the names of those before it."""
-    checks: tuple[tuple[bool, Callable[[], str]], ...] = (
-        (not _inside(entry), lambda: f"is not below {LAYER_ROOT}"),
-        (f"/{_WHITEOUT}" in entry.name, lambda: "would remove a file of the base"),
-        (bool(entry.mode & _SPECIAL_BITS), lambda: f"has the mode {entry.mode:o}"),
-        (_above(entry) and entry.mode != _FOLDER_MODE, lambda: f"has the mode {entry.mode:o}"),
-        ((entry.uid, entry.gid) != (0, 0), lambda: "does not belong to root"),
-        (entry.issym() and not _leads_down(entry), lambda: f"leads to {entry.linkname[:200]!r}"),
-        (bool(links) and _through(entry, links), lambda: "lies below a link, or comes after one of its name"),
-    )
-    return next((why() for bad, why in checks if bad), "")
+    """Return why an entry may not be in a layer; "" if it may. links: the names of the links before it."""
+    if not _inside(entry):
+        return f"is not below {LAYER_ROOT}"
+    if f"/{_WHITEOUT}" in entry.name:
+        return "would remove a file of the base"
+    if entry.mode & _SPECIAL_BITS or (_above(entry) and entry.mode != _FOLDER_MODE):
+        return f"has the mode {entry.mode:o}"
+    if (entry.uid, entry.gid) != (0, 0):
+        return "does not belong to root"
+    if entry.issym() and not _leads_down(entry):
+        return f"leads to {entry.linkname[:200]!r}"
+    if links and _through(entry, links):
+        return "lies below a link, or comes after one of its name"
+    return ""
 
 
 def _inside(entry: tarfile.TarInfo) -> bool:
-    """Tell whether an entry is the environment's, or a folder on the way there."""
+    """Whether an entry is in the environment, or a folder that leads to it."""
     try:
         return _above(entry) or relative_path(entry.name).startswith(f"{LAYER_ROOT}/")
     except ValueError:
@@ -98,14 +101,14 @@ def _above(entry: tarfile.TarInfo) -> bool:
 
 
 def _leads_down(entry: tarfile.TarInfo) -> bool:
-    """Tell whether a link leads to its own folder or below.
+    """Whether a link leads to its own folder or below.
 
-    So chains of links never lead out of the environment, not even by those of layers underneath.
+    So chains of links never lead out of the environment, not even with links of the layers underneath.
     """
     target = PurePosixPath(entry.linkname)
     return not target.is_absolute() and ".." not in target.parts
 
 
 def _through(entry: tarfile.TarInfo, links: Set[str]) -> bool:
-    """Tell whether an entry's place is one of these links, or below one."""
+    """Whether an entry's path is one of these links, or below one."""
     return any(path in links for path in accumulate(entry.name.split("/"), "{}/{}".format))

@@ -1,6 +1,7 @@
 """Publications under way: a job's layer is checked, pushed, and entered in the catalogue.
 
-They are kept in memory alone: asked for again after a restart, a push goes on with what the registry has.
+They are kept in memory alone. After a restart they are asked for again, and a push goes on with what the
+registry has.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from minicluster.wire import RECIPE_FILE, ImageState, Publication, PublishImage,
 from minicluster.wire.bounds import RECIPE_BYTES, RECIPE_PACKAGES
 from minicluster_hub.images.catalogue import Catalogue, message
 from minicluster_hub.images.layer import LayerRefused, check_layer
-from minicluster_hub.images.pushing import Child, Pushed, push
-from minicluster_hub.images.references import Reference
+from minicluster_hub.images.pushing import DerivedImage, push
+from minicluster_hub.images.references import ImageReference
 from minicluster_hub.images.registry import RegistryError
 from minicluster_hub.jobs.records import ImageRecord, JobRecord
 from minicluster_hub.store import ImageNameTaken
 from minicluster_hub.store.storage.images import ListedImage
 
-_MOST_KEPT = 100
-_MOST_UNDER_WAY = 50
-_MOST_OF_OWNER = 5
+_MAX_SHOWN = 100
+_MAX_UNDER_WAY = 50
+_MAX_OF_OWNER = 5
 _AT_ONCE = 4
 """Pushes of different owners. A registry that does not answer holds up these, and nothing else."""
 _THREADS = 2
@@ -40,8 +41,8 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What a publishing job left."""
+class PublishingFiles:
+    """The files of a publishing job."""
 
     layer: Path
     recipe: Path
@@ -52,13 +53,13 @@ class PublishingBusy(Exception):
 
 
 class RecipeTooLong(Exception):
-    """An image of more packages than one takes; the message is one sentence."""
+    """An image has more packages than allowed; the message is one sentence."""
 
 
 class Publications:
     """At most one push for each job and name, and one of an owner at a time.
 
-    Layers are checked by threads of their own: the service's other requests need the event loop's.
+    Layers are checked in threads of their own: the service's other requests need those of the event loop.
     """
 
     def __init__(self, catalogue: Catalogue, limit_bytes: int) -> None:
@@ -71,8 +72,8 @@ class Publications:
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishing")
 
-    def ask(self, job: JobRecord, ask: PublishImage, left: Left) -> Publication:
-        """Begin to publish what a job left, or say how far that is. One that failed is told once.
+    def ask(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> Publication:
+        """Begin to publish a job's files, or return the progress. A failure is returned once, then forgotten.
 
         Raises PublishingBusy.
         """
@@ -80,15 +81,15 @@ class Publications:
         if key not in self._shown:
             self._make_room(job.owner)
             self._of_owner[job.owner] += 1
-            self._tell(job, ask, doing="waiting for its turn")
-            self._work[key] = asyncio.create_task(self._publish(job, ask, left))
+            self._show(job, ask, doing="waiting for its turn")
+            self._work[key] = asyncio.create_task(self._publish(job, ask, files))
         shown = self._shown[key]
         if shown.problem:
             del self._shown[key]
         return shown
 
     def knows(self, job: JobRecord, ask: PublishImage) -> bool:
-        """Tell whether this was asked for before."""
+        """Whether this was asked for before."""
         return (job.id, ask.name) in self._shown
 
     async def close(self) -> None:
@@ -99,12 +100,12 @@ class Publications:
 
     def _make_room(self, owner: str) -> None:
         """Forget the oldest that are over. Raises PublishingBusy."""
-        if self._of_owner[owner] >= _MOST_OF_OWNER:
-            raise PublishingBusy(f"{_MOST_OF_OWNER} of your images are being published already")
-        if len(self._work) >= _MOST_UNDER_WAY:
-            raise PublishingBusy(f"{_MOST_UNDER_WAY} images are being published already")
+        if self._of_owner[owner] >= _MAX_OF_OWNER:
+            raise PublishingBusy(f"{_MAX_OF_OWNER} of your images are being published already")
+        if len(self._work) >= _MAX_UNDER_WAY:
+            raise PublishingBusy(f"{_MAX_UNDER_WAY} images are being published already")
         over = [key for key in self._shown if key not in self._work]
-        for key in over[: max(0, len(self._shown) - _MOST_KEPT + 1)]:
+        for key in over[: max(0, len(self._shown) - _MAX_SHOWN + 1)]:
             del self._shown[key]
 
     @asynccontextmanager
@@ -113,7 +114,7 @@ class Publications:
         async with self._turns.setdefault(owner, asyncio.Lock()), self._at_once:
             yield
 
-    def _leave(self, job: JobRecord, ask: PublishImage) -> None:
+    def _forget_work(self, job: JobRecord, ask: PublishImage) -> None:
         self._work.pop((job.id, ask.name), None)
         self._of_owner[job.owner] -= 1
         if not self._of_owner[job.owner]:
@@ -123,58 +124,57 @@ class Publications:
     async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
-    def _tell(self, job: JobRecord, ask: PublishImage, **more: object) -> None:
-        told = {"job_id": job.id, "name": ask.name, **more}
-        self._shown[job.id, ask.name] = Publication.model_validate(told)
+    def _show(self, job: JobRecord, ask: PublishImage, **more: object) -> None:
+        shown = {"job_id": job.id, "name": ask.name, **more}
+        self._shown[job.id, ask.name] = Publication.model_validate(shown)
 
-    async def _publish(self, job: JobRecord, ask: PublishImage, left: Left) -> None:
+    async def _publish(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> None:
         try:
             async with self._turn(job.owner):
-                self._tell(job, ask, doing="checking the layer")
-                image = await self._make(job, ask, left)
-            self._tell(job, ask, doing="done", image=message(ListedImage.of(image)))
+                self._show(job, ask, doing="checking the layer")
+                image = await self._make(job, ask, files)
+            self._show(job, ask, doing="done", image=message(ListedImage.of(image)))
         except (LayerRefused, RecipeTooLong, RegistryError, ImageNameTaken) as error:
-            self._tell(job, ask, problem=str(error), hint=_HINTS[type(error)])
+            self._show(job, ask, problem=str(error), hint=_HINTS[type(error)])
         except Exception:
-            self._tell(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
+            self._show(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
             raise
         finally:
-            self._leave(job, ask)
+            self._forget_work(job, ask)
 
-    async def _make(self, job: JobRecord, ask: PublishImage, left: Left) -> ImageRecord:
-        recipe = await self._in_thread(_recipe, left.recipe)
-        await self._in_thread(check_layer, left.layer, recipe, self._limit_bytes)
-        child = Child(
-            base=Reference.of(job.spec.image or ""),
-            layer=left.layer,
+    async def _make(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> ImageRecord:
+        recipe = await self._in_thread(_recipe, files.recipe)
+        await self._in_thread(check_layer, files.layer, recipe, self._limit_bytes)
+        owner = re.sub(r"[^a-z0-9]+", "-", job.owner.lower()).strip("-") or "user"
+        image = DerivedImage(
+            base=ImageReference.of(job.spec.image or ""),
+            layer=files.layer,
             recipe=recipe,
-            repository=f"minicluster/published/{_safe(job.owner)}/{ask.name}",
+            repository=f"minicluster/published/{owner}/{ask.name}",
             tag=recipe.layer_sha256[:12],
         )
 
-        def told(doing: str, sent: int, total: int) -> None:
-            self._tell(job, ask, doing=doing, sent_bytes=sent, total_bytes=total)
+        def show(doing: str, sent: int, total: int) -> None:
+            self._show(job, ask, doing=doing, sent_bytes=sent, total_bytes=total)
 
-        pushed = await push(child, self._catalogue.registries, told)
-        return self._catalogue.publish(self._record(job, ask, child, pushed))
-
-    def _record(self, job: JobRecord, ask: PublishImage, child: Child, pushed: Pushed) -> ImageRecord:
+        registries = self._catalogue.registries
+        pushed = await push(image, registries, show)
         now = self._catalogue.now()
-        allowed = self._catalogue.publishing == "allow"
-        return ImageRecord(
+        record = ImageRecord(
             digest=pushed.digest,
             name=ask.name,
-            reference=f"{self._catalogue.registries.name}/{child.repository}@{pushed.digest}",
+            reference=f"{registries.name}/{image.repository}@{pushed.digest}",
             owner=job.owner,
             description=ask.description,
             device=pushed.device,
             size_bytes=pushed.size_bytes,
-            base_digest=child.base.digest,
-            recipe=child.recipe,
-            state=ImageState.ALLOWED if allowed else ImageState.PENDING,
+            base_digest=image.base.digest,
+            recipe=recipe,
+            state=ImageState.ALLOWED if self._catalogue.publishing == "allow" else ImageState.PENDING,
             created_at=now,
             changed_at=now,
         )
+        return self._catalogue.publish(record)
 
 
 _HINTS: dict[type[Exception], str] = {
@@ -201,9 +201,3 @@ def _recipe(path: Path) -> Recipe:
             f"{len(recipe.packages):,} packages are more than the {RECIPE_PACKAGES:,} of an image"
         )
     return recipe
-
-
-def _safe(owner: str) -> str:
-    """Return a user's name as a part of a repository's."""
-    plain = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")
-    return plain or "user"

@@ -1,6 +1,6 @@
 """An image out of another one and a layer, by the registry's API alone: no engine, no build.
 
-Whoever does it with the same base, layer and recipe gets the same digest: nothing of the push is in it.
+The same base, layer and recipe give the same digest: nothing about the push itself is in the image.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from minicluster.wire import Recipe
-from minicluster_hub.images.references import Reference
+from minicluster_hub.images.references import ImageReference
 from minicluster_hub.images.registry import (
     DOCKER,
     OCI,
@@ -23,21 +22,21 @@ from minicluster_hub.images.registry import (
     Registries,
     Registry,
     RegistryError,
-    Told,
+    ShowProgress,
     digest_of,
 )
 
 RECIPE_LABEL, BASE_LABEL = "org.minicluster.recipe", "org.minicluster.base"
 _BASES = "minicluster/bases"
-"""Where layers of bases from elsewhere come to once, for all that is made of them."""
+"""Holds the layers of bases from elsewhere once, for all images that are made of them."""
 _LAYER_TYPES = {f"{DOCKER}.manifest.v2+json": "application/vnd.docker.image.rootfs.diff.tar.gzip"}
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
-    """What is to be made. repository, tag: of the registry that takes it."""
+class DerivedImage:
+    """What is to be made. repository, tag: in the registry that takes it."""
 
-    base: Reference
+    base: ImageReference
     layer: Path
     recipe: Recipe
     repository: str
@@ -45,46 +44,55 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedImage:
     digest: str
     size_bytes: int
     device: str
 
 
-async def push(child: Child, registries: Registries, told: Told) -> Pushed:
+async def push(image: DerivedImage, registries: Registries, show: ShowProgress) -> PushedImage:
     """Make the image in the registry. What is there already is not sent again. Raises RegistryError."""
-    source, target = registries.holding(child.base), registries.own
+    source, target = registries.of(image.base), registries.own
     if source is None:
-        raise RegistryError(f"the base {child.base.repository} is in no registry of this cluster")
-    base = await source.manifest(child.base.path, child.base.digest, child.recipe.machine)
-    config = json.dumps(_config(base, child), sort_keys=True, separators=(",", ":")).encode()
-    manifest = _manifest(base, child.recipe, config)
-    total = sum(int(layer["size"]) for layer in manifest["layers"])
+        raise RegistryError(f"the base {image.base.repository} is in no registry of this cluster")
+    base = await source.manifest(image.base.path, image.base.digest, image.recipe.machine)
+    config = _serialized(_config(base, image))
+    manifest = _manifest(base, image.recipe, config)
+    *base_layers, layer = manifest["layers"]
+    total = sum(int(one["size"]) for one in manifest["layers"])
     done = 0
-    for layer in manifest["layers"][:-1]:
-        tell = partial(_tell, told, "bringing the base's layers", done, total)
-        tell(0)
-        await _have(layer, child, source, target, tell)
-        done += int(layer["size"])
-    tell = partial(_tell, told, "sending the layer", done, total)
-    await _send(target, child.repository, manifest["layers"][-1], _counted(_pieces(child.layer), tell))
-    await _send(target, child.repository, manifest["config"], _one(config))
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-    digest = await target.put_manifest(child.repository, child.tag, text, base.media_type)
-    told("done", total, total)
-    return Pushed(digest, total, base.device)
+
+    def shown(doing: str) -> Callable[[int], None]:
+        before = done
+        return lambda sent: show(doing, before + sent, total)
+
+    for one in base_layers:
+        progress = shown("bringing the base's layers")
+        progress(0)
+        await _have(one, image, source, target, progress)
+        done += int(one["size"])
+    pieces = _counted(_pieces(image.layer), shown("sending the layer"))
+    await _send(target, image.repository, layer, pieces)
+    await _send(target, image.repository, manifest["config"], _one(config))
+    digest = await target.put_manifest(image.repository, image.tag, _serialized(manifest), base.media_type)
+    show("done", total, total)
+    return PushedImage(digest, total, base.device)
 
 
-def _config(base: Manifest, child: Child) -> dict[str, Any]:
+def _serialized(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _config(base: Manifest, image: DerivedImage) -> dict[str, Any]:
     """Return the base's config with one more layer. Its date is the base's: a push has none."""
     config: dict[str, Any] = copy.deepcopy(dict(base.config))
-    config["rootfs"]["diff_ids"].append(f"sha256:{child.recipe.diff_sha256}")
-    step = {"created_by": "%distribute publish", "comment": ", ".join(map(str, child.recipe.packages))}
+    config["rootfs"]["diff_ids"].append(f"sha256:{image.recipe.diff_sha256}")
+    step = {"created_by": "%distribute publish", "comment": ", ".join(map(str, image.recipe.packages))}
     if "created" in config:
         step["created"] = config["created"]
     config.setdefault("history", []).append(step)
     labels = dict(config.setdefault("config", {}).get("Labels") or {})
-    labels |= {RECIPE_LABEL: child.recipe.model_dump_json(), BASE_LABEL: child.base.digest}
+    labels |= {RECIPE_LABEL: image.recipe.model_dump_json(), BASE_LABEL: image.base.digest}
     config["config"]["Labels"] = labels
     return config
 
@@ -95,29 +103,33 @@ def _manifest(base: Manifest, recipe: Recipe, config: bytes) -> dict[str, Any]:
     kind = _LAYER_TYPES.get(base.media_type, f"{OCI}.layer.v1.tar+gzip")
     layer = {"mediaType": kind, "digest": f"sha256:{recipe.layer_sha256}", "size": recipe.layer_bytes}
     document["layers"].append(layer)
-    # They speak of the base, which the child is not.
-    document.pop("annotations", None)
+    document.pop("annotations", None)  # They describe the base, which this image is not.
     return document
 
 
 async def _have(
-    layer: dict[str, Any], child: Child, source: Registry, target: Registry, tell: Callable[[int], None]
+    layer: dict[str, Any],
+    image: DerivedImage,
+    source: Registry,
+    target: Registry,
+    progress: Callable[[int], None],
 ) -> None:
-    """Have one of the base's layers in the child's repository."""
-    digest = str(layer["digest"])
+    """Bring one of the base's layers into the image's repository, if it is not there."""
+    digest, size_bytes = str(layer["digest"]), int(layer["size"])
 
     async def bring(repository: str) -> None:
         if not await target.has_blob(repository, digest):
-            async with source.blob(child.base.path, digest) as pieces:
-                await target.upload(repository, digest, int(layer["size"]), _counted(pieces, tell))
+            async with source.blob(image.base.path, digest) as pieces:
+                await target.upload(repository, digest, size_bytes, _counted(pieces, progress))
 
-    if await target.has_blob(child.repository, digest):
+    if await target.has_blob(image.repository, digest):
         return
+    origin = image.base.path
     if source is not target:
-        await bring(_BASES)
-    origin = child.base.path if source is target else _BASES
-    if not await target.mount(child.repository, digest, origin):
-        await bring(child.repository)
+        origin = _BASES
+        await bring(origin)
+    if not await target.mount(image.repository, digest, origin):
+        await bring(image.repository)
 
 
 async def _send(
@@ -127,17 +139,13 @@ async def _send(
         await target.upload(repository, str(what["digest"]), int(what["size"]), pieces)
 
 
-def _tell(told: Told, doing: str, done: int, total: int, sent: int) -> None:
-    told(doing, done + sent, total)
-
-
-async def _counted(pieces: AsyncIterator[bytes], tell: Callable[[int], None]) -> AsyncIterator[bytes]:
-    """Pass bytes on, and tell how many there were."""
+async def _counted(pieces: AsyncIterator[bytes], progress: Callable[[int], None]) -> AsyncIterator[bytes]:
+    """Pass bytes on, and report how many there were."""
     sent = 0
     async for piece in pieces:
         yield piece
         sent += len(piece)
-        tell(sent)
+        progress(sent)
 
 
 async def _pieces(path: Path) -> AsyncIterator[bytes]:

@@ -7,8 +7,8 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """tag, digest: "" for what is not there. A digest always wins over a tag."""
+class ImageReference:
+    """tag, digest: "" for each that is missing. A digest always wins over a tag."""
 
     repository: str
     tag: str = ""
@@ -33,7 +33,7 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """What people call it: the last part, with the tag where the digest does not stand for it."""
+        """What people call it: the last part, with the tag if there is no digest."""
         last = self.repository.rpartition("/")[2]
         return f"{last}:{self.tag}" if self.tag and not self.digest else last
 

@@ -1,16 +1,19 @@
-"""The registry as its HTTP API has it (OCI distribution): manifests, blobs, uploads."""
+"""A registry by its HTTP API (OCI distribution): manifests, blobs, uploads.
+
+Why no library does this: docs/dependencies.md.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
-from minicluster_hub.images.references import Reference
+from minicluster_hub.images.references import ImageReference
 
 if TYPE_CHECKING:
     import httpx
@@ -19,11 +22,13 @@ OCI = "application/vnd.oci.image"
 DOCKER = "application/vnd.docker.distribution"
 _INDEXES = (f"{OCI}.index.v1+json", f"{DOCKER}.manifest.list.v2+json")
 _ACCEPT = ", ".join((f"{OCI}.manifest.v1+json", f"{DOCKER}.manifest.v2+json", *_INDEXES))
-_LABEL = "org.minicluster.torch"
+_TORCH_LABEL = "org.minicluster.torch"
 """Of our notebook images: the torch that they were built with; "cpu" is the CPU build."""
 _TIMEOUT_S = 60.0
-_MOST_MANIFEST_BYTES = 4 << 20
+_MAX_MANIFEST_BYTES = 4 << 20
 PIECE_BYTES = 1 << 20
+ShowProgress = Callable[[str, int, int], None]
+"""Is called with what is being done, the bytes sent, and the bytes to send in all."""
 
 
 class RegistryError(Exception):
@@ -43,20 +48,20 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes as they are sent."""
+        """Of all layers, compressed."""
         return sum(int(layer["size"]) for layer in self.document["layers"])
 
     @property
     def device(self) -> str:
-        """ "cpu", "cuda", or "" where the image does not say."""
-        told = (self.config.get("config", {}).get("Labels") or {}).get(_LABEL)
-        if told in (None, "base"):
+        """ "cpu", "cuda", or "" if the image does not say."""
+        torch = (self.config.get("config", {}).get("Labels") or {}).get(_TORCH_LABEL)
+        if torch in (None, "base"):
             return ""
-        return "cpu" if told == "cpu" or "+cpu" in told else "cuda"
+        return "cpu" if torch == "cpu" or "+cpu" in torch else "cuda"
 
 
 class Registry:
-    """One registry. login: name and password; tls: a file with the authority to trust, "" the system's."""
+    """One registry. login: name and password. ca_file: the authority to trust; "": the system's."""
 
     def __init__(self, url: str, login: tuple[str, str] | None = None, ca_file: str = "") -> None:
         # Imported here: a service that publishes nothing need not hold it in memory.
@@ -77,13 +82,15 @@ class Registry:
         await self._http.aclose()
 
     async def manifest(self, repository: str, digest: str, machine: str = "") -> Manifest:
-        """Return an image's manifest; of an index the one for a machine ("" takes the first)."""
+        """Return an image's manifest; of an index the one for a machine ("": the first one)."""
         document = await self._document(repository, digest)
         try:
             if document.get("mediaType") in _INDEXES or "manifests" in document:
-                chosen = _of_machine(document["manifests"], machine)
+                chosen = _for_machine(document["manifests"], machine)
                 document = await self._document(repository, str(chosen["digest"]))
-            config = await self._json_blob(repository, str(document["config"]["digest"]))
+            config_digest = str(document["config"]["digest"])
+            answer = await self._ask("GET", f"{repository}/blobs/{config_digest}", follow_redirects=True)
+            config = _checked(answer.content, config_digest, f"the config of {repository}")
             found = Manifest(document, config)
             _ = found.size_bytes, found.device, config["rootfs"]["diff_ids"]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -95,7 +102,7 @@ class Registry:
         return answer.status_code == 200
 
     async def mount(self, repository: str, digest: str, origin: str) -> bool:
-        """Have a blob of another repository here too; False: it is not there, or not to be had so."""
+        """Make a blob of another repository one of this, too; return whether that was possible."""
         query = {"mount": digest, "from": origin}
         answer = await self._ask("POST", f"{repository}/blobs/uploads/", params=query)
         return answer.status_code == 201
@@ -103,61 +110,57 @@ class Registry:
     async def upload(
         self, repository: str, digest: str, size_bytes: int, pieces: AsyncIterator[bytes]
     ) -> None:
-        """Send a blob in one go."""
+        """Send a blob in one request."""
         begun = await self._ask("POST", f"{repository}/blobs/uploads/")
         place = self._http.build_request("PUT", urljoin(f"{self.url}/", begun.headers["Location"])).url
+        url = str(place.copy_merge_params({"digest": digest}))
         headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
-        await self._ask(
-            "PUT", str(place.copy_merge_params({"digest": digest})), content=pieces, headers=headers
-        )
+        await self._ask("PUT", url, content=pieces, headers=headers)
 
     @asynccontextmanager
     async def blob(self, repository: str, digest: str) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a blob's bytes."""
         url = f"{self.url}/v2/{repository}/blobs/{digest}"
-        try:
+        with self._errors():
             async with self._http.stream("GET", url, follow_redirects=True) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
                     raise _refused(answer)
                 yield answer.aiter_raw(PIECE_BYTES)
-        except self._http_error as error:
-            raise self._away(error) from error
 
     async def put_manifest(self, repository: str, tag: str, text: bytes, media_type: str) -> str:
-        """Keep a manifest and return its digest."""
+        """Store a manifest and return its digest."""
         headers = {"Content-Type": media_type}
         await self._ask("PUT", f"{repository}/manifests/{tag}", content=text, headers=headers)
         return digest_of(text)
 
     async def _document(self, repository: str, digest: str) -> dict[str, Any]:
-        path = f"{repository}/manifests/{digest}"
-        answer = await self._ask("GET", path, headers={"Accept": _ACCEPT})
+        headers = {"Accept": _ACCEPT}
+        answer = await self._ask("GET", f"{repository}/manifests/{digest}", headers=headers)
         return _checked(answer.content, digest, f"the manifest of {repository}")
-
-    async def _json_blob(self, repository: str, digest: str) -> dict[str, Any]:
-        answer = await self._ask("GET", f"{repository}/blobs/{digest}", follow_redirects=True)
-        return _checked(answer.content, digest, f"the config of {repository}")
 
     async def _ask(
         self, method: str, path: str, passing: tuple[int, ...] = (), **more: Any
     ) -> httpx.Response:
         url = path if path.startswith("http") else f"{self.url}/v2/{path}"
-        try:
+        with self._errors():
             answer = await self._http.request(method, url, **more)
-        except self._http_error as error:
-            raise self._away(error) from error
         if answer.status_code >= 300 and answer.status_code not in passing:
             raise _refused(answer)
         return answer
 
-    def _away(self, error: Exception) -> RegistryError:
-        return RegistryError(f"the registry at {self.url} does not answer ({type(error).__name__}: {error})")
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._http_error as error:
+            why = f"{type(error).__name__}: {error}"
+            raise RegistryError(f"the registry at {self.url} does not answer ({why})") from error
 
 
 @dataclass(frozen=True)
 class Registries:
-    """The cluster's registry and its cache, by the host that nodes reach each under.
+    """The cluster's registry and its cache, by the host under which nodes reach each.
 
     name: the host of the one that takes new images, "" if none does.
     """
@@ -173,13 +176,9 @@ class Registries:
     def own(self) -> Registry:
         return self.by_host[self.name]
 
-    def holding(self, reference: Reference) -> Registry | None:
+    def of(self, reference: ImageReference) -> Registry | None:
+        """Return the registry that has an image; None if it is not one of these."""
         return self.by_host.get(reference.host)
-
-    async def look(self, reference: Reference) -> Manifest | None:
-        """Return what a registry says of an image; None where we know no such registry."""
-        registry = self.holding(reference)
-        return await registry.manifest(reference.path, reference.digest) if registry else None
 
     async def close(self) -> None:
         for registry in self.by_host.values():
@@ -190,19 +189,19 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _of_machine(manifests: list[dict[str, Any]], machine: str) -> dict[str, Any]:
+def _for_machine(manifests: list[dict[str, Any]], machine: str) -> dict[str, Any]:
     wanted = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
-    there = {str(one.get("platform", {}).get("architecture")): one for one in reversed(manifests)}
     if not wanted:
         return manifests[0]
+    there = {str(one.get("platform", {}).get("architecture")): one for one in reversed(manifests)}
     if wanted not in there:
         raise RegistryError(f"the base image is not there for {machine}, only for {', '.join(sorted(there))}")
     return there[wanted]
 
 
 def _checked(data: bytes, digest: str, what: str) -> dict[str, Any]:
-    """Return a document whose bytes are those that its digest promises."""
-    if digest_of(data) != digest or len(data) > _MOST_MANIFEST_BYTES:
+    """Return a document if its bytes are those that its digest promises."""
+    if digest_of(data) != digest or len(data) > _MAX_MANIFEST_BYTES:
         raise RegistryError(f"{what} came damaged: it is not {digest}")
     try:
         found = json.loads(data)
@@ -215,12 +214,8 @@ def _checked(data: bytes, digest: str, what: str) -> dict[str, Any]:
 
 def _refused(answer: httpx.Response) -> RegistryError:
     try:
-        said = "; ".join(f"{one['code']}: {one['message']}" for one in answer.json()["errors"])
+        why = "; ".join(f"{one['code']}: {one['message']}" for one in answer.json()["errors"])
     except (ValueError, KeyError, TypeError):
-        said = answer.reason_phrase
+        why = answer.reason_phrase
     what = f"{answer.request.method} {answer.request.url.path}"
-    return RegistryError(f"the registry refused {what} with {answer.status_code} ({said})")
-
-
-Told = Callable[[str, int, int], None]
-"""Hears what is being done, and how many bytes of how many are there."""
+    return RegistryError(f"the registry refused {what} with {answer.status_code} ({why})")

@@ -12,7 +12,7 @@ from minicluster_hub.images.registry import Registries, Registry
 
 
 class RegistryBroken(ValueError):
-    """The settings lead to no registry; the message is one sentence for who starts the service."""
+    """The settings lead to no registry; the message is one sentence for whoever starts the service."""
 
 
 class RegistrySettings(LoggingConfigurable):
@@ -58,9 +58,9 @@ class RegistrySettings(LoggingConfigurable):
 
 
 def pip_environment(index_url: str) -> dict[str, str]:
-    """Return what has pip ask a mirror; one without TLS it trusts only by name."""
+    """Return the variables by which pip uses a mirror; it trusts one without TLS only by name."""
     if not index_url:
         return {}
-    told = urlsplit(index_url)
-    trust = {"PIP_TRUSTED_HOST": told.netloc.rpartition("@")[2]} if told.scheme == "http" else {}
+    url = urlsplit(index_url)
+    trust = {"PIP_TRUSTED_HOST": url.netloc.rpartition("@")[2]} if url.scheme == "http" else {}
     return {"PIP_INDEX_URL": index_url, **trust}

@@ -18,7 +18,7 @@ from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application, RequestHandler
 
-from minicluster_hub.cluster.docker_proxy.settings import FOLDER_ENV, SOCKET_ENV, TOLD_ENV
+from minicluster_hub.cluster.docker_proxy.settings import FOLDER_ENV, RULES_ENV, SOCKET_ENV
 from minicluster_hub.engines.swarm.docker import Docker
 
 from ...patience import until
@@ -97,7 +97,7 @@ class Proxy:
         environment = {
             SOCKET_ENV: str(self.engine.socket),
             FOLDER_ENV: str(self.folder),
-            TOLD_ENV: json.dumps(self.told),
+            RULES_ENV: json.dumps(self.told),
         }
         command = [sys.executable, "-P", "-m", "minicluster_hub.cluster", "run", "docker-proxy"]
         self.process = subprocess.Popen(command, env={**os.environ, **environment})

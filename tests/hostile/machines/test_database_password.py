@@ -100,7 +100,7 @@ def test_the_containers_job_service_is_given_the_secrets_file(tmp_path, monkeypa
     (tmp_path / "db_url").write_text(URLS[0])
     became: list[list[str]] = []
     monkeypatch.setattr(entry, "SECRETS", Path(tmp_path))
-    monkeypatch.setattr(entry, "_become", became.append)
+    monkeypatch.setattr(entry, "_become", lambda *command: became.append(list(command)))
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "")
     entry._service([])
     assert f"--db-url-file={tmp_path / 'db_url'}" in became[0]

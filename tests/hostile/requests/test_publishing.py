@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from minicluster.wire import LAYER_FILE, RECIPE_FILE, ImageState, Pin, PublishImage
 from minicluster.wire.bounds import LISTED_PACKAGES, RECIPE_BYTES
-from minicluster_hub.images.publishing import Left, PublishingBusy
+from minicluster_hub.images.publishing import PublishingBusy, PublishingFiles
 from minicluster_hub.images.registry import Registries, Registry
 from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store.storage import images as store_images
@@ -94,7 +94,7 @@ async def bobs(lab, tmp_path):
         os.mkfifo(pipes[-1])
         theirs = replace(job, owner=f"user-{number}", id=10_000 + number)
         wish = PublishImage(name="x", job_id=theirs.id)
-        return api.context.publications.ask(theirs, wish, Left(pipes[-1], recipe))
+        return api.context.publications.ask(theirs, wish, PublishingFiles(pipes[-1], recipe))
 
     yield publish
     await api.context.publications.close()

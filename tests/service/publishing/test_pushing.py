@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from minicluster.wire import LAYER_FILE, LAYER_ROOT, Recipe
-from minicluster_hub.images.pushing import BASE_LABEL, RECIPE_LABEL, Child, push
-from minicluster_hub.images.references import Reference
+from minicluster_hub.images.pushing import BASE_LABEL, RECIPE_LABEL, DerivedImage, push
+from minicluster_hub.images.references import ImageReference
 from minicluster_hub.images.registry import DOCKER, OCI, Registries, Registry, RegistryError, digest_of
 
 from ...conftest import Needs
@@ -36,9 +36,9 @@ def added(folder: Path) -> tuple[Path, Recipe]:
     return path, recipe
 
 
-def child(host: str, digest: str, folder: Path, repository: str) -> Child:
+def child(host: str, digest: str, folder: Path, repository: str) -> DerivedImage:
     path, recipe = added(folder)
-    return Child(Reference.of(f"{host}/{BASE}@{digest}"), path, recipe, repository, "v1")
+    return DerivedImage(ImageReference.of(f"{host}/{BASE}@{digest}"), path, recipe, repository, "v1")
 
 
 def silent(doing: str, sent: int, total: int) -> None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from minicluster_hub.cluster.doctor.checks.node import NodeState
 from minicluster_hub.cluster.doctor.command import examine
 from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, SwarmFacts
-from minicluster_hub.cluster.doctor.findings import Finding
-from minicluster_hub.cluster.doctor.report import Answer, Door, Gpus, Link, OverlayReport, Report
-from minicluster_hub.cluster.doctor.table import as_json, as_table
+from minicluster_hub.cluster.doctor.findings import Finding, as_json, as_table
+from minicluster_hub.cluster.doctor.messages import NodeReport, OverlayReport, PeerLink, Target, TargetAnswer
+from minicluster_hub.cluster.plan.choices import Choices
+from minicluster_hub.cluster.plan.record import ClusterRecord
 
 from ..engines.swarm_nodes import node
 
 GB = 10**9
 
 
-def link(peer: int, mbit: float = 940.0, **changes: object) -> Link:
-    made = Link(
+def link(peer: int, mbit: float = 940.0, **changes: object) -> PeerLink:
+    made = PeerLink(
         peer=f"id{peer}",
         interface="eth0",
         speed_mbit=1000,
@@ -30,15 +33,12 @@ def link(peer: int, mbit: float = 940.0, **changes: object) -> Link:
     return made.model_copy(update=changes)
 
 
-def report(number: int, *links: Link, **changes: object) -> Report:
-    made = Report(
-        node_id=f"id{number}",
-        links=links,
-        disk_free_bytes=100 * GB,
-        disk_total_bytes=500 * GB,
-        shm_bytes=1 << 30,
-    )
-    return made.model_copy(update=changes)
+def report(
+    number: int, *links: PeerLink, answers: tuple[TargetAnswer, ...] = (), **changes: Any
+) -> NodeReport:
+    """changes: of the node's state."""
+    state = {"disk_free_bytes": 100 * GB, "disk_total_bytes": 500 * GB, "shm_bytes": 1 << 30, **changes}
+    return NodeReport(node_id=f"id{number}", links=links, answers=answers, state=NodeState(**state))
 
 
 def healthy() -> ClusterFacts:
@@ -55,15 +55,14 @@ def healthy() -> ClusterFacts:
             for one in (1, 2, 3)
         },
         overlay_tried=True,
-        shm_bytes=1 << 30,
     )
 
 
-def away(what: str, target: str, words: str) -> Answer:
-    return Answer(door=Door(what=what, target=target), ok=False, words=words)
+def away(what: str, target: str, words: str) -> TargetAnswer:
+    return TargetAnswer(target=Target(what=what, target=target), ok=False, words=words)
 
 
-def with_report(facts: ClusterFacts, changed: Report) -> ClusterFacts:
+def with_report(facts: ClusterFacts, changed: NodeReport) -> ClusterFacts:
     return replace(facts, reports={**facts.reports, changed.node_id: changed})
 
 
@@ -138,7 +137,7 @@ def test_engines_before_23_0_2_fail(version: str, good: bool) -> None:
 
 
 def test_where_users_share_the_hubs_address_it_says_what_that_means() -> None:
-    finding = only(replace(healthy(), one_origin=True))
+    finding = only(replace(healthy(), record=ClusterRecord(Choices(), "id1")))
     assert finding.level == "warning" and "can act as whoever opens it" in finding.what
     assert "up --domain" in finding.remedy
 
@@ -220,7 +219,7 @@ def test_of_a_silent_node_the_others_say_nothing() -> None:
         (away("service", "http://10.0.0.1:8082/x", "no answer"), "Open port 8082/tcp of 10.0.0.1"),
     ],
 )
-def test_a_door_that_does_not_answer_says_where_to_look(answer: Answer, words: str) -> None:
+def test_a_door_that_does_not_answer_says_where_to_look(answer: TargetAnswer, words: str) -> None:
     finding = only(with_report(healthy(), report(2, answers=(answer,))))
     assert finding.node == "node2" and words in finding.remedy and answer.words in finding.what
 
@@ -245,7 +244,8 @@ def test_a_disk_below_twice_its_reserve_is_told_with_what_happens_there() -> Non
     assert near.level == "warning" and "will be below the reserve of 10.0 GB" in near.what
     below = only(with_report(healthy(), report(2, disk_free_bytes=9 * GB)))
     assert below.level == "FAILED" and "are ended: it is below the reserve of 10.0 GB" in below.what
-    chosen = replace(with_report(healthy(), report(2, disk_free_bytes=90 * GB)), disk_reserve_bytes=50 * GB)
+    record = ClusterRecord(Choices(domain="lab.org", disk_reserve_bytes=50 * GB), "id1")
+    chosen = replace(with_report(healthy(), report(2, disk_free_bytes=90 * GB)), record=record)
     assert [finding.node for finding in troubles(chosen)] == ["node2"]
 
 
@@ -257,19 +257,19 @@ def test_shared_memory_is_as_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("advertised", "gpus", "words"),
+    ("advertised", "state", "words"),
     [
-        (0, Gpus(of_driver=2), ["Swarm does not know"]),
-        (2, Gpus(), ["no NVIDIA driver"]),
-        (2, Gpus(of_driver=1, in_container=1, toolkit="1.19.0"), ["driver knows 1"]),
-        (1, Gpus(of_driver=1, in_container=0, toolkit="1.19.0"), ["default runtime"]),
-        (1, Gpus(of_driver=1, in_container=1, toolkit="1.18.2"), ["1.18.2 ignores"]),
-        (1, Gpus(of_driver=1, in_container=1), ["cannot be found out"]),
-        (1, Gpus(of_driver=1, in_container=1, toolkit="1.19.1"), []),
+        (0, {"driver_gpus": 2}, ["Swarm does not know"]),
+        (2, {}, ["no NVIDIA driver"]),
+        (2, {"driver_gpus": 1, "container_gpus": 1, "toolkit": "1.19.0"}, ["driver knows 1"]),
+        (1, {"driver_gpus": 1, "container_gpus": 0, "toolkit": "1.19.0"}, ["default runtime"]),
+        (1, {"driver_gpus": 1, "container_gpus": 1, "toolkit": "1.18.2"}, ["1.18.2 ignores"]),
+        (1, {"driver_gpus": 1, "container_gpus": 1}, ["cannot be found out"]),
+        (1, {"driver_gpus": 1, "container_gpus": 1, "toolkit": "1.19.1"}, []),
     ],
 )
-def test_gpu_nodes(advertised: int, gpus: Gpus, words: list[str]) -> None:
-    facts = with_report(healthy(), report(2, gpus=gpus))
+def test_gpu_nodes(advertised: int, state: dict[str, Any], words: list[str]) -> None:
+    facts = with_report(healthy(), report(2, **state))
     ids = tuple(f"GPU-{number}" for number in range(advertised))
     found = troubles(replace(facts, nodes=(node(1), node(2, gpus=ids), node(3))))
     assert len(found) == len(words)
@@ -294,8 +294,8 @@ def test_the_table_merges_what_is_well_and_ends_with_the_count() -> None:
 
 def test_work_that_fails_again_and_again_is_told_once() -> None:
     facts = healthy()
-    door = Door(what="service", target="https://10.0.0.1:8083/services/minicluster/health")
-    answers = (Answer(door=door, ok=True, set_aside=2),)
+    target = Target(what="service", target="https://10.0.0.1:8083/services/minicluster/health")
+    answers = (TargetAnswer(target=target, ok=True, set_aside=2),)
     for one in list(facts.reports.values()):
         facts = with_report(facts, one.model_copy(update={"answers": answers}))
     finding = only(facts)

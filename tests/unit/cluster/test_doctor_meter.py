@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from minicluster_hub.cluster.doctor.meter import Meter, Unmeasured, partners
-from minicluster_hub.cluster.doctor.report import Peer
+from minicluster_hub.cluster.doctor.messages import Peer
+from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, partners
 
 from ...patience import WITHIN_S
 
@@ -26,9 +26,9 @@ def test_each_pair_is_measured_once_and_nobody_measures_many(size: int) -> None:
 
 
 async def test_the_meter_measures_both_ways_and_clocks() -> None:
-    meters = [Meter("word", 0), Meter("word", 0)]
+    meters = [LinkMeter("word", 0), LinkMeter("word", 0)]
     ports = [await meter.open() for meter in meters]
-    asking = Meter("word", ports[1])
+    asking = LinkMeter("word", ports[1])
     peer = Peer(id="b", name="b", address="127.0.0.1")
     assert abs(await asking.clock_ahead_s(peer)) < 0.05
     for verb in ("send", "receive"):
@@ -41,10 +41,10 @@ async def test_the_meter_measures_both_ways_and_clocks() -> None:
 
 
 async def test_transfers_wait_for_each_other() -> None:
-    meter = Meter("word", 0)
+    meter = LinkMeter("word", 0)
     port = await meter.open()
     peer = Peer(id="b", name="b", address="127.0.0.1")
-    asking = [Meter("word", port) for _ in range(3)]
+    asking = [LinkMeter("word", port) for _ in range(3)]
     rates = await asyncio.gather(*(one.transfer_mbit(peer, "send", 10) for one in asking))
     assert len(rates) == 3
     with pytest.raises(Unmeasured, match="busy"):
@@ -53,7 +53,7 @@ async def test_transfers_wait_for_each_other() -> None:
 
 
 async def test_a_stranger_gets_nothing_from_the_meter() -> None:
-    meter = Meter("word", 0)
+    meter = LinkMeter("word", 0)
     port = await meter.open()
     for line in (b"other clock\n", b"GET / HTTP/1.1\r\n", b"\xff\xfe\n"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -65,14 +65,14 @@ async def test_a_stranger_gets_nothing_from_the_meter() -> None:
 
 async def test_a_peer_that_never_comes_is_told_in_words() -> None:
     with pytest.raises(Unmeasured, match="refused at port 1/tcp"):
-        await Meter("word", 1).wait_for(Peer(id="b", name="b", address="127.0.0.1"), 0.3)
+        await LinkMeter("word", 1).wait_for(Peer(id="b", name="b", address="127.0.0.1"), 0.3)
 
 
 async def test_a_peer_of_another_examination_is_waited_for() -> None:
-    meter = Meter("former", 0)
+    meter = LinkMeter("former", 0)
     port = await meter.open()
     peer = Peer(id="b", name="b", address="127.0.0.1")
     with pytest.raises(Unmeasured, match="another examination"):
-        await Meter("word", port).wait_for(peer, 0.3)
-    await Meter("former", port).wait_for(peer, WITHIN_S)
+        await LinkMeter("word", port).wait_for(peer, 0.3)
+    await LinkMeter("former", port).wait_for(peer, WITHIN_S)
     meter.close()

@@ -22,11 +22,11 @@ from minicluster_hub.cluster.eviction.rules import (
     WINDOW_S,
     Disk,
     Eviction,
-    History,
-    Room,
-    Step,
+    EvictionStep,
+    FreeSpace,
     Tenant,
     Unit,
+    UsageHistory,
     Use,
     choose,
     reserve_bytes,
@@ -46,8 +46,8 @@ def tenant(name: str, **more: Any) -> Tenant:
     return Tenant(id=name, name=name, owner="ada", created_at=0.0, **more)
 
 
-def history(*looks: tuple[float, list[Tenant]]) -> History:
-    found = History()
+def history(*looks: tuple[float, list[Tenant]]) -> UsageHistory:
+    found = UsageHistory()
     for now, tenants in looks:
         found.add(now, tenants)
     return found
@@ -195,20 +195,20 @@ def test_one_at_a_time_and_the_next_one_only_after_room_had_time_to_come_back() 
     one, two = (replace(tenant(name, layer_bytes=2 * GB), created_at=now) for name in ("one", "two"))
     eviction, past = Eviction(), history((now, [one, two]))
 
-    def step(at: float, *there: Tenant) -> tuple[Step, str] | None:
+    def step(at: float, *there: Tenant) -> tuple[EvictionStep, str] | None:
         past.add(now + at, there)
         order = eviction.next(now + at, LOW, there, past)
         return order and (order[0], order[1].tenant.id)
 
-    assert step(0, one, two) == (Step.ASK, "one")
+    assert step(0, one, two) == (EvictionStep.ASK, "one")
     assert step(KILL_AFTER_S - 1, one, two) is None
-    assert step(KILL_AFTER_S, one, two) == (Step.KILL, "one")
+    assert step(KILL_AFTER_S, one, two) == (EvictionStep.KILL, "one")
     dead = replace(one, running=False)
     assert step(KILL_AFTER_S + 3, dead, two) is None
-    assert step(REMOVE_AFTER_S, dead, two) == (Step.REMOVE, "one")
+    assert step(REMOVE_AFTER_S, dead, two) == (EvictionStep.REMOVE, "one")
     assert step(REMOVE_AFTER_S + 3, two) is None
     assert step(REMOVE_AFTER_S + 3 + SETTLE_S - 1, two) is None
-    assert step(REMOVE_AFTER_S + 3 + SETTLE_S, two) == (Step.ASK, "two")
+    assert step(REMOVE_AFTER_S + 3 + SETTLE_S, two) == (EvictionStep.ASK, "two")
 
 
 class Engine:
@@ -270,9 +270,9 @@ def test_nobody_is_ended_while_room_comes_back() -> None:
 
 
 def test_what_a_disk_lost_is_known_for_some_minutes() -> None:
-    room = Room()
+    space = FreeSpace()
     looks = [(1000.0, 9 * GB), (1003.0, 10 * GB), (1006.0, GB), (1006.0 + WINDOW_S, GB)]
-    assert [room.lost(now, free) for now, free in looks] == [0, 0, 9 * GB, 0]
+    assert [space.lost(now, free) for now, free in looks] == [0, 0, 9 * GB, 0]
 
 
 def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> None:
@@ -304,10 +304,10 @@ def test_what_somebody_filled_who_is_gone_is_not_taken_for_something_unseen() ->
         assert eviction.explained is explained
         eviction.next(1016.0, disk, [], past)
         assert not eviction.explained
-    room = Room()
-    assert [room.lost(1000.0, 10 * GB), room.lost(1003.0, GB)] == [0, 9 * GB]
-    room.forget()
-    assert [room.lost(1006.0, GB), room.lost(1009.0, GB // 2)] == [0, GB - GB // 2]
+    space = FreeSpace()
+    assert [space.lost(1000.0, 10 * GB), space.lost(1003.0, GB)] == [0, 9 * GB]
+    space.forget()
+    assert [space.lost(1006.0, GB), space.lost(1009.0, GB // 2)] == [0, GB - GB // 2]
 
 
 def test_nobody_is_ended_for_a_disk_that_was_full_long_ago() -> None:
@@ -316,13 +316,13 @@ def test_nobody_is_ended_for_a_disk_that_was_full_long_ago() -> None:
     assert choose(1010.0, replace(NEED, lost=NEED.reserve // MUCH - 1), found, past) is None
 
 
-def rooms(*folders: str | Path) -> dict[tuple[str, Unit], Room]:
-    return {(str(folder), unit): Room() for folder in folders for unit in Unit}
+def spaces(*folders: str | Path) -> dict[tuple[str, Unit], FreeSpace]:
+    return {(str(folder), unit): FreeSpace() for folder in folders for unit in Unit}
 
 
 def test_the_disk_of_which_least_is_left_counts(tmp_path: Path) -> None:
     told = os.statvfs(tmp_path)
-    disk = fullest(rooms(tmp_path, "/"), 10**18, 1000.0)
+    disk = fullest(spaces(tmp_path, "/"), 10**18, 1000.0)
     assert disk.low and disk.nearly_low and disk.in_need and (disk.reserve, disk.unit) == (10**18, Unit.BYTES)
     assert abs(disk.free - told.f_bavail * told.f_frsize) < 10 * GB
     assert "less than the reserve" in str(disk)
@@ -338,7 +338,7 @@ def test_a_disk_may_run_out_of_inodes_before_it_is_full(
     """A tenth of its bytes is free. The last one is btrfs, which tells of no inodes."""
     told = os.statvfs_result((4096, 4096, 10**8, 10**7, 10**7, inodes, free, free, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: told)
-    disk = fullest(rooms("/"), 0, 1000.0)
+    disk = fullest(spaces("/"), 0, 1000.0)
     assert (disk.unit, disk.low) == (unit, unit is Unit.INODES)
 
 

@@ -92,7 +92,7 @@ class Told(Nodes):
         super().__init__(["https://10.0.0.1:8083/"], Path())
         self.answers = list(answers)
 
-    def _ask(self, url: str) -> tuple[str, ...]:
+    def _request(self, url: str) -> tuple[str, ...]:
         answer = self.answers.pop(0)
         if isinstance(answer, OSError):
             raise answer

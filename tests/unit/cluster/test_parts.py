@@ -18,7 +18,6 @@ from minicluster_hub.cluster.plan.certificates import check_pair, make_ca_and_ce
 from minicluster_hub.cluster.plan.choices import TLS_NONE, TLS_OWN, TLS_SELF_MADE, Choices
 from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
 from minicluster_hub.cluster.registry import image_references
-from minicluster_hub.cluster.registry.published import notebook_of_this_release
 from minicluster_hub.configure import configure
 from minicluster_hub.engines.swarm.docker import DockerMissing
 from minicluster_hub.engines.swarm.shared_homes import volume_options
@@ -99,7 +98,7 @@ def test_a_digest_that_no_registry_has_is_not_believed() -> None:
 # --- secrets ----------------------------------------------------------------------------------
 
 
-def secret(item: str, run: str, group: secrets.Group, made: str, until: str = "inf") -> dict[str, Any]:
+def secret(item: str, run: str, group: secrets.SecretGroup, made: str, until: str = "inf") -> dict[str, Any]:
     prefix = "org.minicluster."
     marks = {"item": item, "group": group.name, "run": run, "for": group.mark, "until": until}
     spec = {
@@ -109,7 +108,7 @@ def secret(item: str, run: str, group: secrets.Group, made: str, until: str = "i
     return {"ID": f"{item}-{run}", "CreatedAt": made, "Spec": spec}
 
 
-PAIR = secrets.Group("pair", ("left", "right"), dict, made_for="a")
+PAIR = secrets.SecretGroup("pair", ("left", "right"), dict, made_for="a")
 
 
 def test_a_group_that_was_cut_off_is_not_used() -> None:
@@ -128,7 +127,7 @@ def test_the_newest_whole_run_counts() -> None:
 
 
 def test_what_was_made_for_something_else_or_expires_soon_is_made_anew() -> None:
-    other = secrets.Group("pair", ("left", "right"), dict, made_for="b")
+    other = secrets.SecretGroup("pair", ("left", "right"), dict, made_for="b")
     assert secrets.whole(PAIR, [secret(item, "1", other, "1") for item in PAIR.items], 0.0) is None
     old = [secret(item, "1", PAIR, "1", until="1000000") for item in PAIR.items]
     assert secrets.whole(PAIR, old, 999_999.0) is None
@@ -247,12 +246,12 @@ def test_engines_that_are_too_old(version: str, old: bool) -> None:
 
 
 def test_the_release_names_its_notebook_image(tmp_path: Path) -> None:
-    assert notebook_of_this_release(tmp_path) == ""
+    assert image_references.notebook_of_this_release(tmp_path) == ""
     (tmp_path / "share" / "minicluster").mkdir(parents=True)
     (tmp_path / "share" / "minicluster" / "published.json").write_text(
         '{"notebook": "lab/notebook@sha256:1"}'
     )
-    assert notebook_of_this_release(tmp_path) == "lab/notebook@sha256:1"
+    assert image_references.notebook_of_this_release(tmp_path) == "lab/notebook@sha256:1"
 
 
 # --- accounts ---------------------------------------------------------------------------------

@@ -11,15 +11,14 @@ import pytest
 from jupyterhub.utils import subdomain_hook_idna
 
 from minicluster_hub.cluster.entry import service_urls
-from minicluster_hub.cluster.plan import plan
+from minicluster_hub.cluster.plan import plan, policy_container
 from minicluster_hub.cluster.plan.choices import TLS_NONE, Choices
-from minicluster_hub.cluster.plan.drafts import Facts, Kept
-from minicluster_hub.cluster.plan.record import Images, Record
-from minicluster_hub.cluster.policy_sandbox import container as policy_container
+from minicluster_hub.cluster.plan.drafts import Facts, SwarmObject
+from minicluster_hub.cluster.plan.record import ClusterRecord, PlatformImages
 from minicluster_hub.policy.policy_files import ENTRY_POINTS
 
 DIGEST = "sha256:" + "1" * 64
-IMAGES = Images(
+IMAGES = PlatformImages(
     hub=f"hub.example/hub@{DIGEST}", registry=f"r@{DIGEST}", notebook=f"127.0.0.1:5101/n@{DIGEST}"
 )
 TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
@@ -37,7 +36,7 @@ SECRETS = (
 
 
 def facts(
-    images: Images = IMAGES,
+    images: PlatformImages = IMAGES,
     upstream: str | None = "https://registry-1.docker.io",
     *,
     own_policies: bool = False,
@@ -50,9 +49,9 @@ def facts(
         images=images,
         upstream=upstream,
         own_policies=own_policies,
-        sealed={name: Kept(f"id-{name}", f"minicluster_{name}_1a2b") for name in SECRETS},
+        secrets={name: SwarmObject(f"id-{name}", f"minicluster_{name}_1a2b") for name in SECRETS},
         configs={
-            name: Kept(f"id-{name}", name)
+            name: SwarmObject(f"id-{name}", name)
             for name in ("registry_config", "cache_config", "hub_config", "policy_ours")
         },
     )
@@ -77,7 +76,7 @@ def test_without_an_upstream_there_is_no_cache() -> None:
 
 
 def test_before_the_notebook_image_is_known_only_what_images_come_through() -> None:
-    assert list(by_role(images=Images(IMAGES.hub, IMAGES.registry))) == ["registry", "cache", "relay"]
+    assert list(by_role(images=PlatformImages(IMAGES.hub, IMAGES.registry))) == ["registry", "cache", "relay"]
 
 
 @pytest.mark.parametrize("role", plan.PLATFORM)
@@ -231,7 +230,7 @@ def test_data_and_platform_stay_on_the_manager_and_the_relay_goes_everywhere() -
 
 
 def test_a_hub_image_that_is_nowhere_else_stays_on_the_manager() -> None:
-    specs = by_role(images=Images(DIGEST, IMAGES.registry, IMAGES.notebook))
+    specs = by_role(images=PlatformImages(DIGEST, IMAGES.registry, IMAGES.notebook))
     assert specs["relay"]["task_template"]["Placement"] == {"Constraints": ["node.id==node-a"]}
     assert specs["images"]["task_template"]["Placement"] == {}
 
@@ -277,7 +276,7 @@ def test_a_choice_changes_its_own_services_alone(choices: Choices, roles: set[st
 
 
 def test_a_new_hub_image_leaves_the_registry_running() -> None:
-    newer = Images(IMAGES.hub.replace("1", "2"), IMAGES.registry, IMAGES.notebook)
+    newer = PlatformImages(IMAGES.hub.replace("1", "2"), IMAGES.registry, IMAGES.notebook)
     after = changed(by_role(), by_role(images=newer))
     assert after == {"relay", "firewall", "eviction", "docker-proxy", "service", "hub", "proxy"}
 
@@ -287,7 +286,7 @@ def test_a_new_secret_changes_who_holds_it() -> None:
     renewed = Facts(
         **{
             **{name: getattr(renewed, name) for name in renewed.__slots__},
-            "sealed": {**renewed.sealed, "tls_cert": Kept("new", "new")},
+            "secrets": {**renewed.secrets, "tls_cert": SwarmObject("new", "new")},
         }
     )
     after = {spec["name"].removeprefix("minicluster_"): spec for spec in plan.services(Choices(), renewed)}
@@ -320,8 +319,8 @@ def test_below_a_domain_a_login_comes_back_to_the_job_services_own_name() -> Non
 
 
 def test_a_record_comes_back_as_it_was_written() -> None:
-    kept = Record(Choices(port=1234, names=("a", "b")), "node-a", IMAGES, former=Images("old"))
-    assert Record.of(kept.text()) == kept
+    kept = ClusterRecord(Choices(port=1234, names=("a", "b")), "node-a", IMAGES, former=PlatformImages("old"))
+    assert ClusterRecord.of(kept.text()) == kept
 
 
 def test_choices_of_a_newer_version_are_read_as_far_as_they_are_known() -> None:
@@ -360,7 +359,7 @@ def test_with_shared_data_the_hub_goes_by_the_address_that_the_browser_used() ->
 
 
 def test_the_publishers_secret_is_brought_to_this_machine_only() -> None:
-    spec = plan.publisher("hub@sha256:1", "node-b", Kept("id", "name"))
+    spec = plan.publisher("hub@sha256:1", "node-b", SwarmObject("id", "name"))
     assert spec["task_template"]["Placement"] == {"Constraints": ["node.id==node-b"]}
     assert [one["File"]["Name"] for one in container(spec)["Secrets"]] == ["registry_publisher"]
     assert "Ports" not in spec["endpoint_spec"] or not spec["endpoint_spec"]["Ports"]

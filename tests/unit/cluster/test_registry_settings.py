@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.images.references import Reference
+from minicluster_hub.images.references import ImageReference
 from minicluster_hub.images.settings import RegistryBroken, RegistrySettings, pip_environment
 
 
 def test_without_an_url_nothing_is_published() -> None:
     registries = RegistrySettings().registries()
     assert not registries.writable
-    assert registries.holding(Reference.of("127.0.0.1:5100/a/b@sha256:1")) is None
+    assert registries.of(ImageReference.of("127.0.0.1:5100/a/b@sha256:1")) is None
 
 
 def test_images_are_found_by_the_door_that_nodes_use() -> None:
     settings = RegistrySettings(url="https://registry:5000", cache_url="https://cache:5000")
     registries = settings.registries()
     assert registries.writable and registries.own.url == "https://registry:5000"
-    cached = registries.holding(Reference.of("127.0.0.1:5101/lab/notebook@sha256:1"))
+    cached = registries.of(ImageReference.of("127.0.0.1:5101/lab/notebook@sha256:1"))
     assert cached is not None and cached.url == "https://cache:5000"
-    assert registries.holding(Reference.of("docker.io/lab/notebook@sha256:1")) is None
+    assert registries.of(ImageReference.of("docker.io/lab/notebook@sha256:1")) is None
 
 
 @pytest.mark.parametrize("name", ["ca_file", "login_file"])
@@ -60,6 +60,6 @@ def test_pip_is_told_its_mirror(url: str, told: dict[str, str]) -> None:
     ],
 )
 def test_a_reference_has_its_parts_and_a_name(text: str, parts: tuple[str, ...], name: str) -> None:
-    found = Reference.of(text)
+    found = ImageReference.of(text)
     assert (found.repository, found.tag, found.digest) == parts
     assert found.name == name

@@ -21,7 +21,7 @@ import pytest
 
 from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
 from minicluster_hub.cluster.registry import config as settings
-from minicluster_hub.cluster.registry.relay import command, doors
+from minicluster_hub.cluster.registry.relay import command, frontends
 from tests.conftest import Needs
 from tests.patience import WITHIN_S, until
 
@@ -86,16 +86,16 @@ def registry(program: None, tmp_path: Path, certificates: Certificates) -> Itera
 
 
 class Relay:
-    """The relay's process, its doors at free ports."""
+    """The relay's process, its ports freely chosen."""
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
-        found = [replace(door, port=free_port()) for door in doors(environ)]
+        found = [replace(one, port=free_port()) for one in frontends(environ)]
         folder.mkdir()
         words, environment = command(found, environ, folder)
-        self.urls = {door.name: f"http://127.0.0.1:{door.port}" for door in found}
+        self.urls = {one.name: f"http://127.0.0.1:{one.port}" for one in found}
         self._process = subprocess.Popen(words, env={**os.environ, **environment})
-        for door in found:
-            until(partial(listens, door.port))
+        for one in found:
+            until(partial(listens, one.port))
 
     @property
     def reading(self) -> str:
@@ -165,7 +165,7 @@ async def publish(client: httpx.AsyncClient, url: str, layer: bytes = LAYER) -> 
     return digest
 
 
-async def test_what_is_published_at_one_door_is_read_at_the_other(
+async def test_what_is_published_at_one_port_is_read_at_the_other(
     relay: Relay, client: httpx.AsyncClient
 ) -> None:
     digest = await publish(client, relay.publishing)
@@ -177,7 +177,7 @@ async def test_what_is_published_at_one_door_is_read_at_the_other(
     assert (part.status_code, part.content) == (206, LAYER[1000:2000])
 
 
-async def test_the_reading_door_refuses_every_other_method(relay: Relay, client: httpx.AsyncClient) -> None:
+async def test_the_reading_port_refuses_every_other_method(relay: Relay, client: httpx.AsyncClient) -> None:
     for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"):
         answer = await client.request(method, f"{relay.reading}/v2/some/image/blobs/uploads/", auth=PUBLISHER)
         assert answer.status_code == 405
@@ -200,7 +200,7 @@ async def test_nothing_gets_in_behind_a_first_request(relay: Relay) -> None:
         writer.close()
 
 
-async def test_the_publishing_door_adds_no_credentials(relay: Relay, client: httpx.AsyncClient) -> None:
+async def test_the_publishing_port_adds_no_credentials(relay: Relay, client: httpx.AsyncClient) -> None:
     answer = await client.get(f"{relay.publishing}/v2/")
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Basic ")
@@ -314,7 +314,7 @@ async def test_a_cache_fetches_from_outside_only_once(
     client: httpx.AsyncClient,
     certificates: Certificates,
 ) -> None:
-    """Proxy mode works together with TLS and passwords; here the outside is our own reading door."""
+    """Proxy mode works together with TLS and passwords; here the outside is our own reading one."""
     digest = await publish(client, relay.publishing)
     cache = Registry(tmp_path / "cache", free_port(), registry.certificates, relay.reading)
     cache.write()

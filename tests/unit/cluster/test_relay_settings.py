@@ -9,33 +9,33 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub.cluster.registry import config as settings
-from minicluster_hub.cluster.registry.relay import RelayError, away, command, doors
+from minicluster_hub.cluster.registry.relay import RelayError, away, command, frontends
 
 
-def test_doors_by_the_environment(environ: dict[str, str]) -> None:
+def test_frontends_by_the_environment(environ: dict[str, str]) -> None:
     environ |= {"MINICLUSTER_RELAY_REGISTRY": "10.0.0.1:5443", "MINICLUSTER_RELAY_CACHE": "10.0.0.1:5444"}
-    assert [(door.port, *door.places) for door in doors(environ)] == [
+    assert [(frontend.port, *frontend.upstreams) for frontend in frontends(environ)] == [
         (5100, "10.0.0.1:5443"),
         (5101, "10.0.0.1:5444"),
         (5102, "10.0.0.1:5443"),
     ]
     environ["MINICLUSTER_NODE_ID"] = "node-b"
     del environ["MINICLUSTER_RELAY_CACHE"]
-    assert [door.port for door in doors(environ)] == [5100]
-    assert doors(environ)[0].only_reads
+    assert [frontend.port for frontend in frontends(environ)] == [5100]
+    assert frontends(environ)[0].only_reads
 
 
 def test_a_registry_on_any_of_several_managers(environ: dict[str, str]) -> None:
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443,10.0.0.2:5443"
     environ["MINICLUSTER_RELAY_PUBLISH_NODE"] = "node-b,node-a"
-    reading, publishing = doors(environ)
-    assert reading.places == publishing.places == ("10.0.0.1:5443", "10.0.0.2:5443")
+    reading, publishing = frontends(environ)
+    assert reading.upstreams == publishing.upstreams == ("10.0.0.1:5443", "10.0.0.2:5443")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("MINICLUSTER_RELAY_REGISTRY", "", "not told where the registry is"),
+        ("MINICLUSTER_RELAY_REGISTRY", "", "does not know where the registry is"),
         ("MINICLUSTER_RELAY_REGISTRY", "somewhere", "has to be HOST:PORT"),
         ("MINICLUSTER_RELAY_READER_FILE", "/nowhere", "lacks that secret"),
     ],
@@ -46,7 +46,7 @@ def test_wrong_settings_are_told(
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
     with pytest.raises(RelayError, match=words):
         told = environ | {name: value}
-        command(doors(told), told, tmp_path)
+        command(frontends(told), told, tmp_path)
 
 
 def test_no_file_and_no_word_of_the_command_holds_the_password(
@@ -55,7 +55,7 @@ def test_no_file_and_no_word_of_the_command_holds_the_password(
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
     folder = tmp_path / "relay"
     folder.mkdir()
-    words, environment = command(doors(environ), environ, folder)
+    words, environment = command(frontends(environ), environ, folder)
     secret = environment["MINICLUSTER_RELAY_AUTHORIZATION"]
     assert base64.b64decode(secret) == b"reader:reader's word"
     written = [file.read_text() for file in folder.iterdir()]
@@ -64,7 +64,7 @@ def test_no_file_and_no_word_of_the_command_holds_the_password(
 
 def test_a_registry_that_is_away_is_told_in_the_line_that_docker_shows(environ: dict[str, str]) -> None:
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
-    line = away(doors(environ)[0]).splitlines()[0]
+    line = away(frontends(environ)[0]).splitlines()[0]
     assert line.startswith("HTTP/1.1 503 ") and "10.0.0.1:5443" in line and "doctor" in line
 
 

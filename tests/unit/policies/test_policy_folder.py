@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,13 @@ def test_up_reads_the_files_and_keeps_them_until_it_is_given_others(tmp_path: Pa
     (tmp_path / "notes.txt").write_text("no policy")
     now = chosen(Choices(), parse(["up", "--policies", str(tmp_path)]))
     assert now.policies == {"ours": TEXT}
-    assert chosen(Choices.of(now.document()), parse(["up"])).policies == {"ours": TEXT}
+    assert chosen(Choices.of(asdict(now)), parse(["up"])).policies == {"ours": TEXT}
     (tmp_path / "ours.py").unlink()
     assert chosen(now, parse(["up", "--policies", str(tmp_path)])).policies == {}
 
 
 def test_a_cluster_of_an_earlier_version_has_no_policies_of_its_own() -> None:
-    before = {name: value for name, value in Choices().document().items() if name != "policies"}
+    before = {name: value for name, value in asdict(Choices()).items() if name != "policies"}
     assert Choices.of(before).policies == {}
 
 

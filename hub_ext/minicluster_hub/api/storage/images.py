@@ -15,7 +15,7 @@ from minicluster.wire import (
 )
 from minicluster_hub.api.servers import SpawnerHandler
 from minicluster_hub.images.catalogue import ImageOwn
-from minicluster_hub.images.publishing import Left, PublishingBusy
+from minicluster_hub.images.publishing import PublishingBusy, PublishingFiles
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.storage.blobs import artifact_file
 from minicluster_hub.storage.quotas import cost
@@ -84,7 +84,7 @@ class ImagesHandler(UserHandler):
         self.context.storage.disk.check(size_bytes)
         self.context.storage.check(owner, StorageKind.IMAGES, cost(size_bytes))
 
-    def _left_by(self, job: JobRecord) -> Left:
+    def _left_by(self, job: JobRecord) -> PublishingFiles:
         """Return what the publishing job left. Raises ApiError (409, 422)."""
         if job.state is not JobState.SUCCEEDED:
             hint = "" if job.state.terminal else "Wait for its end."
@@ -94,7 +94,7 @@ class ImagesHandler(UserHandler):
         if layer is None or recipe is None or job.spec.image is None:
             message = f"job {job.id} left no layer of an image"
             raise ApiError(422, "no_layer", message, "%distribute publish NAME makes one and publishes it.")
-        return Left(layer, recipe)
+        return PublishingFiles(layer, recipe)
 
 
 class ImageHandler(UserHandler):

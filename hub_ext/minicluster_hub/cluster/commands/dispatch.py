@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from minicluster_hub.cluster import swarm
 from minicluster_hub.cluster.commands import accounts, down, status, up
@@ -19,27 +19,16 @@ _ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "rmuser", "publisher")
 
 def do(given: argparse.Namespace) -> int:
     """Do a command; return the exit code."""
-    commands: dict[str, Callable[[Daemon, argparse.Namespace], int]] = {
-        "up": up.up,
-        "upgrade": up.upgrade,
-        "down": down.down,
-        "status": status.status,
-        "doctor": _doctor,
-        "passwd": _passwd,
-        "adduser": _adduser,
-        "rmuser": _rmuser,
-        "publisher": _publisher,
-    }
     try:
         daemon = Daemon.connect()
         if given.command != "doctor":
             check_engine(daemon)
-        if given.command in _ON_A_CLUSTER and not daemon.call("info")["Swarm"].get("ControlAvailable"):
+        if given.command in _ON_A_CLUSTER and not swarm.is_manager(daemon):
             raise ClusterMissing(
-                "There is no cluster here: `up` makes one. Of another machine's cluster this is told on its "
-                "first machine."
+                "There is no cluster here: `up` makes one. For the cluster of another machine, give the"
+                " command on its first machine."
             )
-        return commands[given.command](daemon, given)
+        return _COMMANDS[given.command](daemon, given)
     except ClusterError as error:
         complain(str(error))
     except DockerError as error:
@@ -56,18 +45,18 @@ def _doctor(daemon: Daemon, given: argparse.Namespace) -> int:
 
 
 def _passwd(daemon: Daemon, given: argparse.Namespace) -> int:
-    say(new_password(given.user, accounts.ask(daemon, ["reset", given.user])))
+    say(new_password(given.user, accounts.request(daemon, "reset", given.user)))
     return 0
 
 
 def _adduser(daemon: Daemon, given: argparse.Namespace) -> int:
     more = ["--admin"] if given.admin else []
-    say(new_password(given.user, accounts.ask(daemon, ["add", given.user, *more])))
+    say(new_password(given.user, accounts.request(daemon, "add", given.user, *more)))
     return 0
 
 
 def _rmuser(daemon: Daemon, given: argparse.Namespace) -> int:
-    accounts.ask(daemon, ["remove", given.user])
+    accounts.request(daemon, "remove", given.user)
     say(removed(given.user))
     return 0
 
@@ -77,6 +66,19 @@ def _publisher(daemon: Daemon, given: argparse.Namespace) -> int:
     if known is None:
         raise ClusterMissing("There is no cluster here: make one with `up`.")
     login = publisher.login(daemon, known, swarm.this_node(daemon).id)
-    say(f"registry  {up.PUBLISHING_DOOR}   (on this machine)")
+    say(f"registry  {publisher.ADDRESS}   (on this machine)")
     say(f"user      {login['username']}\npassword  {login['password']}")
     return 0
+
+
+_COMMANDS: Mapping[str, Callable[[Daemon, argparse.Namespace], int]] = {
+    "up": up.up,
+    "upgrade": up.upgrade,
+    "down": down.down,
+    "status": status.status,
+    "doctor": _doctor,
+    "passwd": _passwd,
+    "adduser": _adduser,
+    "rmuser": _rmuser,
+    "publisher": _publisher,
+}

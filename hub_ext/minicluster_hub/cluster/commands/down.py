@@ -10,186 +10,172 @@ from contextlib import suppress
 from typing import Any
 
 from minicluster_hub.cluster import swarm
-from minicluster_hub.cluster.commands import waiting
+from minicluster_hub.cluster.commands.service_progress import cluster_tasks, progress_of
 from minicluster_hub.cluster.commands.steps import Steps
 from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
 from minicluster_hub.cluster.errors import ClusterError, OptionUnusable
 from minicluster_hub.cluster.plan import objects, plan, record
+from minicluster_hub.cluster.plan.drafts import service_name
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing, DockerRefused
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL, label_filter
 from minicluster_hub.launch.messages import say
 
-_LOOK_S, _LIMIT_S = 0.5, 90.0
+_POLL_S, _LIMIT_S = 0.5, 90.0
 _OURS = {"label": f"{CLUSTER_LABEL}={CLUSTER}"}
+_ENDED = ("complete", "failed", "shutdown", "rejected", "orphaned", "remove")
+_ALL_DATA = "accounts, jobs, data sets, images and everybody's home"
 
 
 def down(daemon: Daemon, given: argparse.Namespace) -> int:
     """Remove services, networks, secrets and configs; data, and what was chosen, only if asked for."""
-    state = daemon.call("info")["Swarm"]
-    if not state.get("ControlAvailable"):
+    if not swarm.is_manager(daemon):
         say("This machine manages no Swarm: there is nothing to take down.")
         return 0
     known = record.load(daemon)
     if known is not None:
         swarm.check_home(daemon, known.manager_id, known.choices.shared_data)
-    if given.data:
-        _confirm(given.yes)
+    if given.data and not given.yes:
+        _confirm()
     steps = Steps()
     _remove_services(daemon, steps)
-    _sweep(daemon, known, steps, volumes=given.data)
-    _remove_rest(daemon, steps, everything=given.data)
-    _tell_what_stays(daemon, given)
+    _sweep_nodes(daemon, known, steps, volumes=given.data)
+    with steps.step("networks") as step:
+        step.end(*_counted(_remove_all(daemon, "network", "Id")))
+    with steps.step("secrets, configs") as step:
+        # The record of what was chosen belongs to the data.
+        count = _remove_all(daemon, "secret", "ID")
+        count += _remove_all(daemon, "config", "ID", kept_role=None if given.data else record.ROLE)
+        step.end(*_counted(count))
+    _say_what_is_kept(daemon, data=given.data)
     if given.leave:
         daemon.call("leave_swarm", force=True)
         say("Left the Swarm. On each other machine: docker swarm leave")
     return 0
 
 
-def _confirm(yes: bool) -> None:
-    if yes:
-        return
+def _confirm() -> None:
     if not sys.stdin.isatty():
-        raise OptionUnusable(
-            "down --data removes accounts, jobs, data sets, images and everybody's home. "
-            "If you mean it, add --yes."
-        )
-    say(
-        "This removes accounts, jobs, data sets, images and everybody's home, on all nodes. "
-        "Type: remove all data"
-    )
+        raise OptionUnusable(f"down --data removes {_ALL_DATA}. If you mean it, add --yes.")
+    say(f"This removes {_ALL_DATA}, on all nodes. Type: remove all data")
     if input("> ").strip() != "remove all data":
         raise OptionUnusable("Nothing was removed.")
+
+
+def _counted(count: int, what: str = "") -> tuple[str, str]:
+    """Return the end of a step that removed so many."""
+    return f"{count}{what}", "removed" if count else ""
 
 
 def _remove_services(daemon: Daemon, steps: Steps) -> None:
     """End hub and job service first, so that nothing new is started meanwhile."""
     with steps.step("services") as step:
         found = daemon.call("services", filters=_OURS)
-        first = {plan.service_name(role) for role in ("hub", "service", "proxy")}
+        first = {service_name(role) for role in ("hub", "service", "proxy")}
         for service in sorted(found, key=lambda one: one["Spec"]["Name"] not in first):
             daemon.remove("remove_service", service["ID"])
-        left = _wait_gone(daemon, step.tell)
-        step.end(f"{len(found)} ended", "removed" if found else "")
+        left = _wait_gone(daemon, step.waits_for)
+        step.end(*_counted(len(found), " ended"))
     if left:
         say(
             f"  WARNING: nodes that do not answer still count {left} tasks; they end when the nodes are back."
         )
 
 
-def _wait_gone(daemon: Daemon, tell: Callable[[str], None]) -> int:
+def _wait_gone(daemon: Daemon, show: Callable[[str], None]) -> int:
     """Wait until no task of ours is left on nodes that answer; return how many others there are."""
     deadline = time.monotonic() + _LIMIT_S
+    of_services = {"label": [_OURS["label"], "com.docker.swarm.task"]}
     while True:
-        up = {node.id for node in swarm.nodes(daemon) if node.up}
-        tasks = waiting.look(daemon)
-        here = [task for task in tasks if task.get("NodeID") in up and not _over(task)]
-        if not here and not _containers(daemon):
+        answering = {node.id for node in swarm.nodes(daemon) if node.up}
+        tasks = cluster_tasks(daemon)
+        left = [
+            task
+            for task in tasks
+            if task.get("NodeID") in answering and task["Status"]["State"] not in _ENDED
+        ]
+        if not left and not daemon.call("containers", all=True, filters=of_services):
             return len(tasks)
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"{len(here)} tasks did not end within {_LIMIT_S:.0f} s. Run down again, or doctor."
+                f"{len(left)} tasks did not end within {_LIMIT_S:.0f} s. Run down again, or doctor."
             )
-        tell(f"{len(here)} tasks still end")
-        time.sleep(_LOOK_S)
+        show(f"{len(left)} tasks still end")
+        time.sleep(_POLL_S)
 
 
-def _over(task: Mapping[str, Any]) -> bool:
-    return task["Status"]["State"] in ("complete", "failed", "shutdown", "rejected", "orphaned", "remove")
-
-
-def _containers(daemon: Daemon) -> list[Any]:
-    """Return the services' containers that are still on this machine."""
-    return daemon.call(
-        "containers", all=True, filters={"label": [f"{CLUSTER_LABEL}={CLUSTER}", "com.docker.swarm.task"]}
-    )
-
-
-def _remove_rest(daemon: Daemon, steps: Steps, *, everything: bool) -> None:
-    """Remove networks, secrets and configs; the record of what was chosen belongs to the data."""
-    with steps.step("networks") as step:
-        count = _remove_all(daemon, "networks", "remove_network", "Id")
-        step.end(f"{count}", "removed" if count else "")
-    with steps.step("secrets, configs") as step:
-        count = _remove_all(daemon, "secrets", "remove_secret", "ID")
-        kept = None if everything else record.ROLE
-        count += _remove_all(daemon, "configs", "remove_config", "ID", kept)
-        step.end(f"{count}", "removed" if count else "")
-
-
-def _remove_all(daemon: Daemon, listing: str, removal: str, key: str, kept_role: str | None = None) -> int:
-    found = daemon.call(listing, filters=_OURS)
+def _remove_all(daemon: Daemon, kind: str, key: str, kept_role: str | None = None) -> int:
+    found = daemon.call(f"{kind}s", filters=_OURS)
     if kept_role is not None:
         found = [one for one in found if one["Spec"]["Labels"].get(ROLE_LABEL) != kept_role]
     deadline = time.monotonic() + _LIMIT_S
     for one in found:
         while True:
             try:
-                daemon.once(removal, one[key])
-                break
-            except DockerMissing:
+                with suppress(DockerMissing):
+                    daemon.once(f"remove_{kind}", one[key])
                 break
             except (DockerRefused, DockerConflict) as error:  # a container that is just ending still uses it
                 if time.monotonic() > deadline:
-                    raise ClusterError(f"{listing}: {error.message}. Run down again.") from error
-            time.sleep(_LOOK_S)
+                    raise ClusterError(f"{kind}s: {error.message}. Run down again.") from error
+            time.sleep(_POLL_S)
     return len(found)
 
 
-def _sweep(daemon: Daemon, known: record.Record | None, steps: Steps, *, volumes: bool) -> None:
-    """Have each node remove the rules of its firewall, and its volumes of ours.
+def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Steps, *, volumes: bool) -> None:
+    """Have each node remove the rules of its firewall and, if asked for, its volumes of ours.
 
-    The API of one engine reaches only its own: the node's engine is asked by a task of the hub image there.
-    It is the one service beside the Docker proxy that has the engine's socket, and soon gone.
+    The API of an engine reaches that machine alone, so a task of the hub image on each node asks its engine.
+    Beside the Docker proxy it is the one service that has the engine's socket, and it ends at once.
     """
     if known is None or not known.images.hub:
         say("  WARNING: no record of a hub image: only this machine is cleared up.")
-        _remove_volumes(daemon, volumes=volumes)
+        _remove_volumes(daemon, everything=volumes)
         return
-    path = socket_on_host(own_container(daemon))[0]
+    path, _ = socket_on_host(own_container(daemon))
     spec = plan.sweep(known.images.hub, known.manager_id, path, volumes=volumes)
     with steps.step("volumes, firewall" if volumes else "firewall") as step:
         objects.ensure_service(daemon, spec)
         try:
-            missed = _wait_swept(daemon, spec, step.tell)
+            missed = _wait_swept(daemon, spec, step.waits_for)
         finally:
             daemon.remove("remove_service", spec["name"])
-            _wait_gone(daemon, step.tell)
-        _remove_volumes(daemon, volumes=volumes)
+            _wait_gone(daemon, step.waits_for)
+        _remove_volumes(daemon, everything=volumes)
         step.end("of all nodes that answer", "removed")
     for name in missed:
-        listing = f"docker volume ls -q -f label={CLUSTER_LABEL}={CLUSTER}"
+        listing = f"docker volume ls -q -f label={_OURS['label']}"
         more = f", and its volumes. There: {listing} | xargs docker volume rm" if volumes else ""
         say(f"  WARNING: {name} kept the rules of its firewall until its next start{more}")
 
 
-def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], tell: Callable[[str], None]) -> list[str]:
-    """Return the names of nodes that did not say in time that they are done."""
+def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], show: Callable[[str], None]) -> list[str]:
+    """Return the names of the nodes that were not done in time."""
     deadline = time.monotonic() + _LIMIT_S
     while True:
         nodes = swarm.nodes(daemon)
-        now = waiting.standing(spec, waiting.look(daemon), nodes)
-        missed = [node.name for node in nodes if node.id not in now.reached]
+        now = progress_of(spec, cluster_tasks(daemon), nodes)
         if now.done >= now.total or time.monotonic() > deadline:
-            return missed
-        tell(f"{now.done} of {now.total} nodes")
-        time.sleep(_LOOK_S)
+            return [node.name for node in nodes if node.id not in now.reached]
+        show(f"{now.done} of {now.total} nodes")
+        time.sleep(_POLL_S)
 
 
-def _remove_volumes(daemon: Daemon, *, volumes: bool) -> None:
+def _volumes(daemon: Daemon, filters: Mapping[str, Any]) -> list[str]:
+    """Return the names of this machine's volumes."""
+    return [one["Name"] for one in (daemon.call("volumes", filters=filters) or {}).get("Volumes") or ()]
+
+
+def _remove_volumes(daemon: Daemon, *, everything: bool) -> None:
     """Remove this machine's volumes: all, or only those in which nothing is kept."""
-    wanted = _OURS if volumes else label_filter(plan.SOCKETS_ROLE)
-    for volume in (daemon.call("volumes", filters=wanted) or {}).get("Volumes") or ():
+    for name in _volumes(daemon, _OURS if everything else label_filter(plan.SOCKETS_ROLE)):
         with suppress(DockerError):
-            daemon.once("remove_volume", volume["Name"])
+            daemon.once("remove_volume", name)
 
 
-def _tell_what_stays(daemon: Daemon, given: argparse.Namespace) -> None:
-    if given.data:
+def _say_what_is_kept(daemon: Daemon, *, data: bool) -> None:
+    if data:
         say("Ended. Nothing of the cluster is left but its images.")
         return
-    kept = [one["Name"] for one in (daemon.call("volumes", filters=_OURS) or {}).get("Volumes") or ()]
-    say(
-        f"Ended. Kept on this machine: {', '.join(sorted(kept)) or 'no data'}; on each node its users' homes "
-        "and its cache of data sets."
-    )
+    kept = ", ".join(sorted(_volumes(daemon, _OURS))) or "no data"
+    say(f"Ended. Kept on this machine: {kept}; on each node its users' homes and its cache of data sets.")
     say("A plain `up` goes on with them, as it was. `down --data` removes them on all nodes.")

@@ -1,6 +1,6 @@
-"""`minicluster policy`: what orders the jobs, since when and by whom; with a name, another policy.
+"""`minicluster policy`: the active policy, since when and by whom; with a name, another one.
 
-It speaks to the job service's REST interface, so that it works on any machine, with an administrator's token.
+It uses the job service's REST API, so that it works on any machine, with an administrator's token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATH = "/services/minicluster/api/policy"
 
 
 class PolicyRefused(Exception):
-    """The service, or the way to it, says no."""
+    """The service refuses, or cannot be reached; the message says why."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -32,25 +32,29 @@ def run(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     try:
         hub = _Hub(given.url, None if given.ca is None else _trusting(given.ca))
-        report = hub.ask(None if given.policy is None else _choice(given, hub))
+        report = hub.request()
+        if given.policy is not None:
+            placement = given.placement or report.in_force.choice.placement
+            choice = PolicyChoice(policy=given.policy, placement=placement, options=dict(given.options))
+            report = hub.request(choice)
     except (PolicyRefused, OSError, ValueError) as error:
         sys.stderr.write(f"minicluster: {error}\n")
         return 1
-    sys.stdout.write("".join(f"{line}\n" for line in _told(report)))
+    sys.stdout.write("".join(f"{line}\n" for line in _lines(report)))
     return 0
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="minicluster policy",
-        description="Show the policy in force and all there is; with a name, change it.",
+        description="Show the active policy and all there are; with a name, activate another.",
         epilog="An administrator's token has to be in MINICLUSTER_TOKEN: the hub's page Token makes one.",
     )
     add = parser.add_argument
-    add("policy", nargs="?", metavar="NAME", help="the policy to put in force; without: show")
+    add("policy", nargs="?", metavar="NAME", help="the policy to activate; without: show")
     add("--url", required=True, help="the hub's, as in a browser, like https://lab.example.org")
     add("--ca", type=Path, metavar="FILE", help="the hub's certificate, where it made its own (PEM)")
-    add("--placement", help="another placement than the one in force")
+    add("--placement", help="another placement than the active one")
     add(
         "--option",
         dest="options",
@@ -83,12 +87,6 @@ def _option(text: str) -> tuple[str, OptionValue]:
     return name, read if isinstance(read, bool | int | float) else value
 
 
-def _choice(given: argparse.Namespace, hub: _Hub) -> PolicyChoice:
-    """Return what is wanted. Raises PolicyRefused."""
-    placement = given.placement or hub.ask().in_force.choice.placement
-    return PolicyChoice(policy=given.policy, placement=placement, options=dict(given.options))
-
-
 def _trusting(path: Path) -> ssl.SSLContext:
     """Trust these certificates only, an authority's or the hub's own. Raises PolicyRefused."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -102,13 +100,13 @@ def _trusting(path: Path) -> ssl.SSLContext:
 
 @dataclass(frozen=True)
 class _Hub:
-    """Where to ask. tls: what its certificate is held against, None: the authorities that all know."""
+    """The hub's address. tls: the certificates to trust; None: the system's authorities."""
 
     url: str
     tls: ssl.SSLContext | None
 
-    def ask(self, choice: PolicyChoice | None = None) -> PolicyReport:
-        """Return what is in force, after a change if there is one. Raises PolicyRefused."""
+    def request(self, choice: PolicyChoice | None = None) -> PolicyReport:
+        """Return the active policy, after a change if there is one. Raises PolicyRefused."""
         token = os.environ.get("MINICLUSTER_TOKEN", "")
         request = urllib.request.Request(  # noqa: S310 - an administrator's own URL
             f"{self.url.rstrip('/')}{_PATH}",
@@ -134,23 +132,22 @@ class _Hub:
 
 def _refusal(body: bytes, status: int) -> str:
     try:
-        told = json.loads(body)["error"]
-        return ". ".join(part for part in (told["message"], told.get("hint")) if part)
+        error = json.loads(body)["error"]
+        return ". ".join(part for part in (error["message"], error.get("hint")) if part)
     except (ValueError, KeyError, TypeError):
         return f"the hub answers with status {status}; is it the URL that browsers use?"
 
 
-def _told(report: PolicyReport) -> Iterator[str]:
+def _lines(report: PolicyReport) -> Iterator[str]:
     choice = report.in_force.choice
     options = " ".join(f"{name}={value}" for name, value in choice.options.items())
     yield f"policy     {choice.policy} {options}".rstrip()
     yield f"placement  {choice.placement}"
-    since = datetime.fromtimestamp(report.in_force.since).astimezone()
-    yield (
-        f"since      {since:%Y-%m-%d %H:%M}, by {report.in_force.by}"
-        if report.in_force.by
-        else ("since      the cluster's settings say so")
-    )
+    if report.in_force.by:
+        since = datetime.fromtimestamp(report.in_force.since).astimezone()
+        yield f"since      {since:%Y-%m-%d %H:%M}, by {report.in_force.by}"
+    else:
+        yield "since      the cluster's settings say so"
     if report.trouble:
         yield f"trouble    {report.trouble}"
     yield f"policies   {', '.join(policy.name for policy in report.policies)}"

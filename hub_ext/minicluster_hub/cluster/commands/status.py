@@ -8,57 +8,59 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minicluster_hub.cluster import swarm
-from minicluster_hub.cluster.commands import waiting
+from minicluster_hub.cluster.commands.service_progress import ServiceProgress, cluster_tasks, progress_of
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import SwarmUnusable
 from minicluster_hub.cluster.plan import objects, plan, record
-from minicluster_hub.cluster.plan.record import Record
+from minicluster_hub.cluster.plan.record import ClusterRecord
 from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL
-from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
+from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.launch.messages import say
 
 
 def status(daemon: Daemon, given: argparse.Namespace) -> int:
     """Print nodes, services and counts; return 1 if there is no cluster or a service is not up."""
-    if not daemon.call("info")["Swarm"].get("ControlAvailable"):
+    if not swarm.is_manager(daemon):
         raise SwarmUnusable("This machine manages no Swarm. Make a cluster with `up`, or ask on its manager.")
     known = record.load(daemon)
     if known is None:
         say("There is no cluster here: make one with `up`.")
         return 1
-    if not objects.platform(daemon):
+    services = {_role(one): one["Spec"] for one in objects.platform(daemon)}
+    if not services:
         say("The cluster is down; its data is kept. `up` starts it again.")
         return 1
-    nodes = nodes_of(daemon.call("nodes"))
-    tasks = waiting.look(daemon)
-    services = [one for one in objects.platform(daemon) if _role(one) in plan.PLATFORM]
-    services.sort(key=lambda one: plan.PLATFORM.index(_role(one)))
-    standings = {_role(one): waiting.standing(_as_spec(one), tasks, nodes) for one in services}
-    standings[DATA_ROLE] = data_agents(tasks, nodes)
-    say("\n".join(report(known, nodes, standings, counts(tasks))))
-    return int(any(not now.done for role, now in standings.items() if role not in plan.LATE))
+    nodes, tasks = swarm.nodes(daemon), cluster_tasks(daemon)
+    progress = {
+        role: progress_of(_as_planned(services[role]), tasks, nodes)
+        for role in plan.PLATFORM
+        if role in services
+    }
+    progress[DATA_ROLE] = data_agents(tasks, nodes)
+    running = Counter(map(_role_if_running, tasks))
+    say("\n".join(report(known, nodes, progress, running)))
+    return int(any(not now.done for role, now in progress.items() if role not in plan.LATE))
 
 
 def report(
-    known: Record,
+    known: ClusterRecord,
     nodes: Sequence[SwarmNode],
-    standings: Mapping[str, waiting.Standing],
+    progress: Mapping[str, ServiceProgress],
     running: Mapping[str, int],
 ) -> list[str]:
-    """Return the lines to print."""
-    homes = _homes(known, standings)
-    address = next((node.address for node in nodes if node.id in homes), "?")
-    has_image = standings["images"].reached if "images" in standings else frozenset[str]()
+    """Return the lines to print. progress: by service. running: counts of tasks, by role."""
+    entries = _entry_nodes(known, progress)
+    address = next((node.address for node in nodes if node.id in entries), "?")
+    has_image = progress["images"].reached if "images" in progress else frozenset[str]()
+    names = {node.id: node.name for node in nodes} if known.choices.shared_data else {}
     lines = [
         f"URL       {known.choices.url(address)}",
         "",
         "node                 state     address          GPUs  engine   image",
-    ]
-    lines += [_node_line(node, node.id in has_image, node.id in homes) for node in nodes]
-    lines += ["", "service      up      "]
-    names = {node.id: node.name for node in nodes} if known.choices.shared_data else {}
-    lines += [_service_line(role, now, names) for role, now in standings.items()]
-    lines += [
+        *(_node_line(node, node.id in has_image, node.id in entries) for node in nodes),
+        "",
+        "service      up      ",
+        *(_service_line(role, now, names) for role, now in progress.items()),
         "",
         f"notebook servers {running.get('server', 0)}, tasks of jobs {running.get('task', 0)}",
         f"hub image       {known.images.hub}",
@@ -72,57 +74,51 @@ def report(
             "The hub image is only on the manager: other nodes have no relay and get no image. Publish it"
             " (images/publish) and run upgrade --hub-image NAME."
         )
-    return [*lines, *swarm.too_old(tuple(nodes))]
+    return [*lines, *swarm.too_old(nodes)]
 
 
-def _homes(known: Record, standings: Mapping[str, waiting.Standing]) -> frozenset[str]:
-    """Return where browsers come in: the node with the data or, where managers share it, with the proxy."""
+def _entry_nodes(known: ClusterRecord, progress: Mapping[str, ServiceProgress]) -> frozenset[str]:
+    """Return where browsers come in: the node with the data or, if managers share it, with the proxy."""
     if not known.choices.shared_data:
         return frozenset({known.manager_id})
-    return standings["proxy"].reached if "proxy" in standings else frozenset()
+    return progress["proxy"].reached if "proxy" in progress else frozenset()
 
 
-def data_agents(tasks: Sequence[Mapping[str, Any]], nodes: Sequence[SwarmNode]) -> waiting.Standing:
-    """Return on how many nodes the agents of data sets run, which the job service makes."""
+def data_agents(tasks: Sequence[Mapping[str, Any]], nodes: Sequence[SwarmNode]) -> ServiceProgress:
+    """Return on how many nodes the data set agents run, which the job service makes."""
     usable = frozenset(node.id for node in nodes if node.usable)
-    there = frozenset(str(task.get("NodeID")) for task in tasks if _runs_as(task) == DATA_ROLE)
-    return waiting.Standing(there & usable, len(usable))
+    there = frozenset(str(task.get("NodeID")) for task in tasks if _role_if_running(task) == DATA_ROLE)
+    return ServiceProgress(there & usable, len(usable))
 
 
-def counts(tasks: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return how many tasks run, by role."""
-    return Counter(map(_runs_as, tasks))
-
-
-def _runs_as(task: Mapping[str, Any]) -> str:
-    """Return the role of a task that runs, "" of others."""
+def _role_if_running(task: Mapping[str, Any]) -> str:
+    """Return the role of a task that runs, "" for others."""
     if task["Status"]["State"] != "running":
         return ""
     return str((task["Spec"].get("ContainerSpec", {}).get("Labels") or {}).get(ROLE_LABEL, ""))
 
 
-def _node_line(node: SwarmNode, has_image: bool, home: bool) -> str:
+def _node_line(node: SwarmNode, has_image: bool, is_entry: bool) -> str:
     state = "down" if not node.up else ("ready" if node.availability == "active" else node.availability)
-    name = node.name + (" *" if home else "")
+    name = node.name + (" *" if is_entry else "")
     image = "there" if has_image else "missing"
     return f"{name:<20} {state:<9} {node.address:<16} {len(node.gpus):>4}  {node.engine_version:<8} {image}"
 
 
-def _service_line(role: str, now: waiting.Standing, names: Mapping[str, str]) -> str:
-    """names: of the nodes, where it is of interest on which of them a service runs."""
-    where = "on " + ", ".join(sorted(names.get(node_id, "?") for node_id in now.reached))
-    told = where if names and now.total == now.done == 1 else ""
-    what = "being fetched" if now.pulling else now.trouble or told
-    return f"{role:<12} {now.done} of {now.total}  {what}".rstrip()
+def _service_line(role: str, now: ServiceProgress, names: Mapping[str, str]) -> str:
+    """names: of the nodes, if it is of interest on which of them a service runs."""
+    note = "being fetched" if now.pulling else now.trouble
+    if names and not note and now.total == now.done == 1:
+        note = "on " + ", ".join(sorted(names.get(node_id, "?") for node_id in now.reached))
+    return f"{role:<12} {now.done} of {now.total}  {note}".rstrip()
 
 
 def _role(service: Mapping[str, Any]) -> str:
     return str(service["Spec"]["Labels"][ROLE_LABEL])
 
 
-def _as_spec(service: Mapping[str, Any]) -> dict[str, Any]:
+def _as_planned(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a service that is there in the form in which it was planned."""
-    spec = service["Spec"]
     return {
         "name": spec["Name"],
         "labels": spec["Labels"],

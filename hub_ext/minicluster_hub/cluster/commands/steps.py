@@ -1,4 +1,4 @@
-"""What a long command shows: a line per step with its time; in a terminal also what it waits for."""
+"""What a long command shows: a line per step with its time; on a terminal also what it waits for."""
 
 from __future__ import annotations
 
@@ -9,61 +9,58 @@ from contextlib import contextmanager
 
 from minicluster_hub.launch.messages import say
 
-_NAME_WIDTH, _TOLD_WIDTH = 16, 80
+_NAME_WIDTH, _DETAIL_WIDTH = 16, 80
 
 
-class Step:
-    """One step under way."""
+class ShownStep:
+    """The line of one step under way."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.detail, self.how = "", ""
+        self.detail, self.change = "", ""
         self._began = time.monotonic()
-        self._told = ""
+        self._shown = ""
 
-    def tell(self, what: str) -> None:
-        """Show what is being waited for: in place on a terminal, each change once in a file."""
-        what = what.splitlines()[0][:_TOLD_WIDTH] if what else ""
-        if what == self._told or not sys.stdout.isatty():
-            return
-        self._told = what
-        sys.stdout.write(f"\r\x1b[K  {self.name:<{_NAME_WIDTH}}{'...':>9}  {what}")
-        sys.stdout.flush()
+    def waits_for(self, what: str) -> None:
+        """Show on a terminal, in place, what the step waits for."""
+        what = what.splitlines()[0][:_DETAIL_WIDTH] if what else ""
+        if what != self._shown and sys.stdout.isatty():
+            self._shown = what
+            sys.stdout.write(f"\r\x1b[K  {self.name:<{_NAME_WIDTH}}{'...':>9}  {what}")
+            sys.stdout.flush()
 
-    def end(self, detail: str, how: str = "") -> None:
-        self.detail, self.how = detail, how
+    def end(self, detail: str, change: str = "") -> None:
+        """detail: the result. change: what was done to the cluster, like "made" or "unchanged"."""
+        self.detail, self.change = detail, change
 
     def line(self) -> str:
         took_s = time.monotonic() - self._began
-        how = f"  ({self.how})" if self.how else ""
-        return f"  {self.name:<{_NAME_WIDTH}}{took_s:7.1f} s  {self.detail}{how}"
+        change = f"  ({self.change})" if self.change else ""
+        return f"  {self.name:<{_NAME_WIDTH}}{took_s:7.1f} s  {self.detail}{change}"
 
     def clear(self) -> None:
-        if self._told:
+        if self._shown:
             sys.stdout.write("\r\x1b[K")
 
 
 class Steps:
-    """All steps of a command; `changes`: how many of them made or changed something."""
+    """All steps of a command; `changes`: how many of them changed something."""
 
     def __init__(self) -> None:
         self.changes = 0
 
     @contextmanager
-    def step(self, name: str) -> Iterator[Step]:
-        """Show a step's line when it is done."""
-        step = Step(name)
+    def step(self, name: str) -> Iterator[ShownStep]:
+        """Show a step's line when it has succeeded."""
+        step = ShownStep(name)
         try:
             yield step
         finally:
             step.clear()
-        self.count(int(step.how not in ("", "unchanged")))
+        self.changes += step.change not in ("", "unchanged")
         say(step.line())
 
-    def done(self, name: str, detail: str, how: str = "") -> None:
+    def done(self, name: str, detail: str, change: str = "") -> None:
         """Show a step that took no time."""
         with self.step(name) as step:
-            step.end(detail, how)
-
-    def count(self, changes: int) -> None:
-        self.changes += changes
+            step.end(detail, change)

@@ -1,286 +1,341 @@
-"""`up` and `upgrade`: step by step to what is planned; each step can be repeated, and finds what is there."""
+"""`up` and `upgrade`: what was chosen becomes a plan, and the plan services, in steps that can be repeated.
+
+Each step finds what is there already. The record of what was chosen is saved as soon as it is complete, so
+that a command that was cut off is simply given again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from minicluster_hub.cluster import swarm
-from minicluster_hub.cluster.commands import accounts, waiting
+from minicluster_hub.cluster import containers, swarm
+from minicluster_hub.cluster.commands import accounts, service_progress
 from minicluster_hub.cluster.commands.steps import Steps
-from minicluster_hub.cluster.commands.welcome import welcome
 from minicluster_hub.cluster.daemon import Daemon, own_container, socket_on_host
 from minicluster_hub.cluster.errors import ClusterMissing, OptionUnusable, ServiceStuck
-from minicluster_hub.cluster.plan import objects, plan, record, secrets, shared_folder
-from minicluster_hub.cluster.plan.choices import NO_UPSTREAM, Choices
+from minicluster_hub.cluster.plan import objects, plan, policy_container, record, secrets
+from minicluster_hub.cluster.plan.choices import NO_UPSTREAM, TLS_NONE, TLS_SELF_MADE, Choices
 from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
-from minicluster_hub.cluster.plan.drafts import Facts
-from minicluster_hub.cluster.plan.record import Images, Record
-from minicluster_hub.cluster.policy_sandbox import container
+from minicluster_hub.cluster.plan.drafts import Facts, SwarmObject, service_name
+from minicluster_hub.cluster.plan.record import ClusterRecord, PlatformImages
 from minicluster_hub.cluster.registry import image_references, publisher
 from minicluster_hub.cluster.registry.config import registry_config
-from minicluster_hub.cluster.registry.published import notebook_of_this_release
-from minicluster_hub.cluster.registry.relay import HOST, PUBLISH_DOOR
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.launch.messages import say
+from minicluster_hub.login.accounts_file import FIRST_USER
 
-PUBLISHING_DOOR = f"{HOST}:{PUBLISH_DOOR}"
 _READY_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the command runs. container: the one that it runs in, None outside one. node: this machine."""
+
+    daemon: Daemon
+    steps: Steps
+    container: Mapping[str, Any] | None
+    node: SwarmNode
+
+    def managers(self, choices: Choices) -> list[SwarmNode]:
+        """Return the nodes that the platform may run on."""
+        return swarm.managers(self.daemon) if choices.shared_data else [self.node]
 
 
 def up(daemon: Daemon, given: argparse.Namespace) -> int:
     """Make what is missing, change what differs, leave the rest alone."""
-    return Up(daemon, given).run()
+    return _bring_up(daemon, given, upgrading=False)
 
 
 def upgrade(daemon: Daemon, given: argparse.Namespace) -> int:
-    """Go over to the images given, or to the one that runs this command."""
+    """Change to the images given, or to the one that runs this command."""
     if record.load(daemon) is None:
         raise ClusterMissing("There is no cluster here to upgrade: make one with `up`.")
-    return Up(daemon, given, upgrading=True).run()
+    return _bring_up(daemon, given, upgrading=True)
 
 
-class Up:
-    """One run of the command. The record is saved as soon as something in it is known."""
+def _bring_up(daemon: Daemon, given: argparse.Namespace, *, upgrading: bool) -> int:
+    site = _enter_swarm(daemon, given)
+    now = _chosen_record(site, given)
+    now = _with_images(site, now, given, upgrading=upgrading)
+    record.save(daemon, now)
+    if now.choices.shared_data:
+        _share_folder(site, now)
+    stored = _store(site, now.choices, given)
+    specs = _plan(site, now, stored)
+    address = _start(site, specs)
+    if not now.images.notebook:  # It has to be published first, through what has just been started.
+        now = now.with_(images=replace(now.images, notebook=_publish_notebook(site, now)))
+        record.save(daemon, now)
+        specs = _plan(site, now, stored)
+        address = _start(site, specs)
+    site.steps.changes += len(objects.remove_unplanned(daemon, {spec["name"] for spec in specs}))
+    _wait_ready(site, now.choices.url(address))
+    objects.remove_unused(daemon, "secret", stored.secrets)
+    objects.remove_unused(daemon, "config", stored.configs)
+    password = accounts.request(daemon, "first")
+    say(welcome(now, address, swarm.join_command(daemon), password, site.steps.changes))
+    if password:
+        accounts.request(daemon, "told")
+    return 0
 
+
+# --- what was chosen, now or before ---------------------------------------------------------------
+
+
+def _enter_swarm(daemon: Daemon, given: argparse.Namespace) -> Site:
+    """Make the Swarm if there is none."""
+    steps, container = Steps(), own_container(daemon)
+    image = given.hub_image or containers.own_image(container)
+    made = swarm.ensure(daemon, getattr(given, "advertise_addr", None), image)
+    node = swarm.this_node(daemon)
+    steps.done("swarm", f"manager {node.name} ({node.address})", objects.MADE if made else "")
+    return Site(daemon, steps, container, node)
+
+
+def _chosen_record(site: Site, given: argparse.Namespace) -> ClusterRecord:
+    """Return the cluster's record with what was chosen now. Raises SwarmUnusable, OptionUnusable."""
+    known = record.load(site.daemon)
+    if known is not None:
+        swarm.check_home(site.daemon, known.manager_id, known.choices.shared_data)
+    before = known or ClusterRecord(Choices(), site.node.id)
+    now = before.with_(choices=chosen(before.choices, given))
+    former, wanted = before.choices.shared_data, now.choices.shared_data
+    if known is not None and former != wanted and objects.platform(site.daemon):
+        # No command moves data.
+        raise OptionUnusable(
+            f"The cluster's data is in {former or 'volumes of this machine'}, and --shared-data names"
+            f" {wanted}: end the cluster with `down`, copy the data, then `up` again."
+        )
+    for sentence in swarm.too_old(swarm.nodes(site.daemon)):
+        say(f"  WARNING: {sentence}")
+    return now
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def _with_images(
+    site: Site, before: ClusterRecord, given: argparse.Namespace, *, upgrading: bool
+) -> ClusterRecord:
+    """Resolve the names given now, or never before, to references that services use."""
+    known, choices = before.images, before.choices
+    hub = given.hub_image or ((not known.hub or upgrading) and containers.own_image(site.container))
+    if not hub and not known.hub:
+        raise OptionUnusable("This command does not run in a container: name the hub's image by --hub-image.")
+    notebook = given.notebook_image or (
+        (not choices.notebook_image or upgrading) and image_references.notebook_of_this_release()
+    )
+    if not notebook and not choices.notebook_image:
+        raise OptionUnusable(
+            "This hub image names no notebook image of its release: give one by --notebook-image."
+        )
+    choices = choices.with_given({"notebook_image": notebook or None})
+    registry = given.registry_image or ("" if known.registry else choices.registry_image)
+    found = PlatformImages(
+        hub=_resolved(site, "hub image", hub) if hub else known.hub,
+        registry=_resolved(site, "registry image", registry) if registry else known.registry,
+        notebook=_through_cache(site, choices) if notebook else known.notebook,
+    )
+    former = before.former
+    if upgrading and known.hub and found != known:
+        former = _former(site, known)
+    return before.with_(choices=choices, images=found, former=former)
+
+
+def _former(site: Site, known: PlatformImages) -> PlatformImages:
+    """Return the images before this upgrade. Servers that run them still send jobs if ranks can report."""
+    if image_references.ranks_can_report(site.daemon, known.hub):
+        return known
+    site.steps.done("notebook servers", "send jobs again once they were stopped and started")
+    return replace(known, notebook="")
+
+
+def _resolved(site: Site, what: str, name: str) -> str:
+    with site.steps.step(what) as step:
+        reference = image_references.for_the_platform(site.daemon, name, step.waits_for)
+        step.end(reference if "@" in reference else f"{name}, only on this machine")
+    return reference
+
+
+def _through_cache(site: Site, choices: Choices) -> str:
+    """Return how nodes pull the notebook image through the cache; "" if it has to be published first."""
+    name = choices.notebook_image
+    if found := image_references.through_cache(site.daemon, name, _upstream(choices)):
+        return found
+    with site.steps.step("notebook image") as step:  # If it is missing, say so before anything is made.
+        image_references.ensure_local(site.daemon, name, step.waits_for)
+        step.end(f"{name}, on this machine")
+    return ""
+
+
+def _publish_notebook(site: Site, now: ClusterRecord) -> str:
+    """Bring the notebook image into the cluster's own registry."""
+    with site.steps.step("notebook image") as step:
+        login = publisher.login(site.daemon, now, site.node.id)
+        reference = image_references.publish(
+            site.daemon, now.choices.notebook_image, "notebook", login, step.waits_for
+        )
+        step.end(reference, objects.MADE)
+    return reference
+
+
+def _upstream(choices: Choices) -> str | None:
+    if choices.upstream == NO_UPSTREAM:
+        return None
+    return choices.upstream or image_references.upstream_of(choices.notebook_image)
+
+
+# --- what services use ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies in the Swarm for services, by the names that these use."""
+
+    secrets: Mapping[str, SwarmObject]
+    configs: Mapping[str, SwarmObject]
+
+
+def _share_folder(site: Site, now: ClusterRecord) -> None:
+    if not now.images.hub_is_published:
+        raise OptionUnusable(
+            "--shared-data needs a hub image that all managers can pull: publish it (images/publish),"
+            " then name it by --hub-image."
+        )
+    path = now.choices.shared_data
+    containers.make_shared_folders(site.daemon, now.images.hub, path)
+    names = ", ".join(node.name for node in site.managers(now.choices))
+    site.steps.done("shared data", f"{path} of {names}")
+
+
+def _store(site: Site, choices: Choices, given: argparse.Namespace) -> Stored:
+    """Make secrets, configs and networks."""
+    groups = secret_groups(choices, given, site.managers(choices))
+    kept, made = secrets.keep(site.daemon, groups)
+    site.steps.done("secrets", f"{len(kept)}", objects.MADE if made else "")
+    upstream = _upstream(choices)
+    texts = {
+        "registry_config": registry_config(None),
+        **({"cache_config": registry_config(upstream)} if upstream else {}),
+        **({"hub_config": choices.config} if choices.config else {}),
+        **{policy_container.config_name(name): text for name, text in choices.policies.items()},
+    }
+    configs = objects.ensure_configs(site.daemon, texts)
+    for network in plan.networks(own_policies=_own_policies(choices)):
+        site.steps.done("network", network["name"], objects.ensure_network(site.daemon, network))
+    return Stored(kept, configs)
+
+
+def _own_policies(choices: Choices) -> bool:
+    return bool(choices.policies) or policy_container.are_installed()
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+def _plan(site: Site, now: ClusterRecord, stored: Stored) -> list[dict[str, Any]]:
+    socket_path, socket_gid = socket_on_host(site.container)
+    former = now.former.notebook if now.former else ""
+    facts = Facts(
+        manager_id=site.node.id,
+        manager_address=site.node.address,
+        socket_path=socket_path,
+        socket_gid=socket_gid,
+        images=now.images,
+        former_notebook="" if former == now.images.notebook else former,
+        upstream=_upstream(now.choices),
+        secrets=stored.secrets,
+        configs=stored.configs,
+        managers={node.id: node.address for node in site.managers(now.choices)},
+        shared_data=now.choices.shared_data,
+        own_policies=_own_policies(now.choices),
+    )
+    return plan.services(now.choices, facts)
+
+
+def _start(site: Site, specs: Sequence[Mapping[str, Any]]) -> str:
+    """Make or change one service after the other, and wait for each; return the address of the proxy.
+
+    "" if there is no proxy yet.
+    """
     address = ""
-    """Where browsers come in; this machine's, unless the proxy runs on another manager."""
-
-    def __init__(self, daemon: Daemon, given: argparse.Namespace, *, upgrading: bool = False) -> None:
-        self.daemon = daemon
-        self.given = given
-        self.upgrading = upgrading
-        self.steps = Steps()
-        self.own = own_container(daemon)
-
-    def run(self) -> int:
-        """Do all steps, and say how to go on."""
-        self._begin()
-        self._choose_images()
-        self._seal()
-        self._ensure_services()  # what images come through
-        if not self.record.images.notebook:
-            self._keep(images=self._with(notebook=self._publish_notebook()))
-            self._ensure_services()
-        gone = objects.remove_unplanned(self.daemon, {spec["name"] for spec in self._specs()})
-        self.steps.count(len(gone))
-        self._wait_ready()
-        secrets.tidy(self.daemon, self.sealed)
-        objects.tidy_configs(self.daemon, self.configs)
-        self._say_welcome()
-        return 0
-
-    # --- what the place is --------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Make the Swarm if there is none; find what was chosen before."""
-        hub_image = self.given.hub_image or image_references.own_image(self.own)
-        made = swarm.ensure(self.daemon, getattr(self.given, "advertise_addr", None), hub_image)
-        self.node: SwarmNode = swarm.this_node(self.daemon)
-        self.steps.done(
-            "swarm", f"manager {self.node.name} ({self.node.address})", objects.MADE if made else ""
-        )
-        known = record.load(self.daemon)
-        if known is not None:
-            swarm.check_home(self.daemon, known.manager_id, known.choices.shared_data)
-        before = known or Record(Choices(), self.node.id)
-        self.record = before.with_(choices=chosen(before.choices, self.given))
-        self._check_data_stays(known)
-        shares = self.record.choices.shared_data
-        self.managers = swarm.managers(self.daemon) if shares else [self.node]
-        for sentence in swarm.too_old(swarm.nodes(self.daemon)):
-            say(f"  WARNING: {sentence}")
-
-    def _check_data_stays(self, known: Record | None) -> None:
-        """Data is not moved by a command: who wants it elsewhere ends the cluster and copies it first."""
-        before, now = known.choices.shared_data if known else "", self.record.choices.shared_data
-        if known is not None and before != now and objects.platform(self.daemon):
-            raise OptionUnusable(
-                f"The cluster's data is in {before or 'volumes of this machine'}, and --shared-data names"
-                f" {now}: end the cluster with `down`, copy the data, then `up` again."
-            )
-
-    def _keep(self, **changes: Any) -> None:
-        self.record = self.record.with_(**changes)
-        record.save(self.daemon, self.record)
-
-    def _with(self, **changes: str) -> Images:
-        now = self.record.images
-        known = {"hub": now.hub, "registry": now.registry, "notebook": now.notebook}
-        return Images(**known | changes)
-
-    # --- images -------------------------------------------------------------------------------
-
-    def _choose_images(self) -> None:
-        """Resolve the names that were given now, or never before, to what services use."""
-        now, choices, given = self.record.images, self.record.choices, self.given
-        hub = given.hub_image or ((not now.hub or self.upgrading) and image_references.own_image(self.own))
-        if not hub and not now.hub:
-            raise OptionUnusable(
-                "This command does not run in a container: name the hub's image by --hub-image."
-            )
-        notebook = given.notebook_image or (
-            (not choices.notebook_image or self.upgrading) and notebook_of_this_release()
-        )
-        if not notebook and not choices.notebook_image:
-            raise OptionUnusable(
-                "This hub image names no notebook image of its release: give one by --notebook-image."
-            )
-        self.record = self.record.with_(choices=choices.with_given({"notebook_image": notebook or None}))
-        registry = given.registry_image or ("" if now.registry else choices.registry_image)
-        found = self._with(
-            hub=self._resolve("hub image", hub) if hub else now.hub,
-            registry=self._resolve("registry image", registry) if registry else now.registry,
-            notebook=self._cached(notebook) if notebook else now.notebook,
-        )
-        former = self._former(now) if self.upgrading and now.hub and found != now else self.record.former
-        self._keep(images=found, former=former)
-        if choices.shared_data:
-            self._share(found.hub)
-
-    def _former(self, now: Images) -> Images:
-        """Return the images before this upgrade: servers send jobs with theirs, if its ranks can report."""
-        if image_references.ranks_can_report(self.daemon, now.hub):
-            return now
-        self.steps.done("notebook servers", "send jobs again once they were stopped and started")
-        return replace(now, notebook="")
-
-    def _share(self, hub_image: str) -> None:
-        if not self.record.images.hub_is_published:
-            raise OptionUnusable(
-                "--shared-data needs a hub image that all managers can pull: publish it (images/publish),"
-                " then name it by --hub-image."
-            )
-        shared_folder.prepare(self.daemon, hub_image, self.record.choices.shared_data)
-        names = ", ".join(node.name for node in self.managers)
-        self.steps.done("shared data", f"{self.record.choices.shared_data} of {names}")
-
-    def _resolve(self, what: str, name: str) -> str:
-        with self.steps.step(what) as step:
-            reference = image_references.for_the_platform(self.daemon, name, step.tell)
-            step.end(reference if "@" in reference else f"{name}, only on this machine")
-        return reference
-
-    def _cached(self, name: str) -> str:
-        """Return how nodes pull the notebook image through the cache; "" if it has to be published first."""
-        found = image_references.through_cache(self.daemon, name, self._upstream())
-        if not found:
-            # Missing, it had better be told before anything is made.
-            with self.steps.step("notebook image") as step:
-                image_references.ensure_local(self.daemon, name, step.tell)
-                step.end(f"{name}, on this machine")
-        return found or ""
-
-    def _publish_notebook(self) -> str:
-        """Bring the notebook image into the cluster's own registry."""
-        name = self.record.choices.notebook_image
-        with self.steps.step("notebook image") as step:
-            login = publisher.login(self.daemon, self.record, self.node.id)
-            reference = image_references.publish(self.daemon, name, "notebook", login, step.tell)
-            step.end(reference, objects.MADE)
-        return reference
-
-    def _upstream(self) -> str | None:
-        told = self.record.choices.upstream
-        if told == NO_UPSTREAM:
-            return None
-        return told or image_references.upstream_of(self.record.choices.notebook_image)
-
-    # --- secrets and services -----------------------------------------------------------------
-
-    def _seal(self) -> None:
-        choices, given = self.record.choices, self.given
-        self.sealed, made = secrets.keep(self.daemon, secret_groups(choices, given, self.managers))
-        self.steps.done("secrets", f"{len(self.sealed)}", objects.MADE if made else "")
-        texts = {"registry_config": registry_config(None)}
-        upstream = self._upstream()
-        if upstream:
-            texts["cache_config"] = registry_config(upstream)
-        if choices.config:
-            texts["hub_config"] = choices.config
-        for name, text in choices.policies.items():
-            texts[container.config_name(name)] = text
-        self.configs = objects.ensure_configs(self.daemon, texts)
-        for network in plan.networks(own_policies=self._own_policies()):
-            self.steps.done("network", network["name"], objects.ensure_network(self.daemon, network))
-
-    def _specs(self) -> list[dict[str, Any]]:
-        socket_path, socket_gid = socket_on_host(self.own)
-        facts = Facts(
-            manager_id=self.node.id,
-            manager_address=self.node.address,
-            socket_path=socket_path,
-            socket_gid=socket_gid,
-            images=self.record.images,
-            former_notebook=self._former_notebook(),
-            upstream=self._upstream(),
-            sealed=self.sealed,
-            configs=self.configs,
-            managers={node.id: node.address for node in self.managers},
-            shared_data=self.record.choices.shared_data,
-            own_policies=self._own_policies(),
-        )
-        return plan.services(self.record.choices, facts)
-
-    def _own_policies(self) -> bool:
-        return bool(self.record.choices.policies) or container.are_installed()
-
-    def _former_notebook(self) -> str:
-        former = self.record.former
-        return former.notebook if former and former.notebook != self.record.images.notebook else ""
-
-    def _ensure_services(self) -> None:
-        """Make or change one service after the other, and wait for each that something leans on."""
-        for spec in self._specs():
-            role = spec["name"].partition("_")[2]
-            with self.steps.step(role) as step:
-                how = objects.ensure_service(self.daemon, spec)
-                if role in plan.LATE:
-                    step.end("nodes fetch the notebook image", how)
-                    continue
-                now = waiting.wait_for(self.daemon, spec, self.node.id, lambda now: step.tell(_progress(now)))
-                if role == "proxy":
-                    self.address = next(node.address for node in self.managers if node.id in now.reached)
-                step.end(f"runs on {now.done} of {now.total} nodes" if now.total > 1 else "runs", how)
-
-    def _wait_ready(self) -> None:
-        """Wait until hub, proxy and job service answer."""
-        deadline = time.monotonic() + _READY_LIMIT_S
-        url = self.record.choices.url(self.address)
-        with self.steps.step("ready") as step:
-            while silent := _silent(self.daemon):
-                if time.monotonic() > deadline:
-                    raise ServiceStuck(_not_ready(self.daemon, silent))
-                step.tell(f"waiting for {', '.join(silent)}")
-            step.end(url)
-
-    def _say_welcome(self) -> None:
-        choices = self.record.choices
-        password = accounts.ask(self.daemon, ["first"])
-        join, changes = swarm.join_command(self.daemon), self.steps.changes
-        say(welcome(choices, self.record, self.address, join, password, changes))
-        if password:
-            accounts.ask(self.daemon, ["told"])
+    for spec in specs:
+        role = spec["name"].partition("_")[2]
+        with site.steps.step(role) as step:
+            change = objects.ensure_service(site.daemon, spec)
+            if role in plan.LATE:
+                step.end("nodes fetch the notebook image", change)
+                continue
+            now = service_progress.wait_for(site.daemon, spec, site.node.id, step.waits_for)
+            if role == "proxy":
+                address = next(node.address for node in swarm.nodes(site.daemon) if node.id in now.reached)
+            step.end(f"runs on {now.done} of {now.total} nodes" if now.total > 1 else "runs", change)
+    return address
 
 
-def _progress(now: waiting.Standing) -> str:
-    if now.trouble:
-        return now.trouble
-    return "its image is being fetched" if now.pulling else "starting"
+def _wait_ready(site: Site, url: str) -> None:
+    """Wait until hub, proxy and job service answer. Raises ServiceStuck."""
+    deadline = time.monotonic() + _READY_LIMIT_S
+    with site.steps.step("ready") as step:
+        while silent := _silent(site.daemon):
+            if time.monotonic() > deadline:
+                raise ServiceStuck(_not_ready(site.daemon, silent))
+            step.waits_for(f"waiting for {', '.join(silent)}")
+        step.end(url)
 
 
 def _silent(daemon: Daemon) -> Mapping[str, str]:
     """Return what does not answer yet, with the reason."""
-    code, said = accounts.in_hub(daemon, ["ready"])
-    return {"hub": said or "does not run"} if code else json.loads(said)
+    code, output = containers.run_in_hub(daemon, ["ready"])
+    return {"hub": output or "does not run"} if code else json.loads(output)
 
 
 def _not_ready(daemon: Daemon, silent: Mapping[str, str]) -> str:
     lines = [f"After {_READY_LIMIT_S:.0f} s there is no answer from: {', '.join(silent)}."]
-    for name, why in silent.items():
-        lines += [f"{name}: {why}. Its last lines:", waiting.last_lines(daemon, plan.service_name(name))]
-    return "\n".join([*lines, "The command doctor looks further. `up` goes on where it stopped."])
+    for role, why in silent.items():
+        log = service_progress.last_lines(daemon, service_name(role))
+        lines += [f"{role}: {why}. Its last lines:", log]
+    return "\n".join([*lines, service_progress.NEXT_STEP])
+
+
+# --- what `up` says at its end --------------------------------------------------------------------
+
+
+def welcome(now: ClusterRecord, address: str, join: str, password: str, changes: int) -> str:
+    """Return where to go, as whom, and how another machine joins. password: "" if somebody has seen it."""
+    known = f"as before; a new one: passwd {FIRST_USER}"
+    lines = [
+        "",
+        f"Minicluster is ready: {now.choices.url(address)}" + ("" if changes else "   (nothing was changed)"),
+        "",
+        f"  user      {FIRST_USER}",
+        f"  password  {password + '   (shown only now)' if password else known}",
+        "",
+        "  Another machine becomes a node by this command, run there:",
+        f"    {join}",
+        "",
+        *_warnings(now),
+        "  Another user: adduser NAME.  What runs where: status.  If something is wrong: doctor.",
+    ]
+    return "\n".join(lines)
+
+
+def _warnings(now: ClusterRecord) -> list[str]:
+    lines = []
+    if now.choices.tls == TLS_NONE:
+        lines.append(
+            "  WARNING: plain HTTP: passwords can be read on the way. `up --self-made --port 443` ends that."
+        )
+    if now.choices.tls == TLS_SELF_MADE:
+        lines.append("  The certificate is self-made: browsers ask once whether to trust it.")
+    if not now.images.hub_is_published:
+        lines.append(
+            "  The hub image is only on this machine, so other nodes cannot fetch what they need: before they"
+            " join, publish it (images/publish) and run upgrade --hub-image NAME."
+        )
+    return [*lines, ""] if lines else []

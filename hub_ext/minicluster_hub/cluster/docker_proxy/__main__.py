@@ -1,4 +1,4 @@
-"""`run docker-proxy`: HAProxy before the Docker socket, with the gate beside it; when one ends, both do."""
+"""`run docker-proxy`: HAProxy before the Docker socket, with the gate beside it; if one ends, both do."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import signal
 import tempfile
 from pathlib import Path
 
-from minicluster_hub.cluster.docker_proxy import gate, rules
-from minicluster_hub.cluster.docker_proxy.settings import GATE_ENV, SOCKET_ENV, TOLD_ENV
+from minicluster_hub.cluster.docker_proxy import gate
+from minicluster_hub.cluster.docker_proxy.rules import RuleSettings
+from minicluster_hub.cluster.docker_proxy.settings import GATE_ENV, RULES_ENV, SOCKET_ENV
 
 CONFIG = Path(__file__).with_name("haproxy.cfg")
 _MEMORY = "/dev/shm"  # noqa: S108 - of its own container, whose disk is read-only
 
 
 async def run() -> int:
-    """Serve until a signal asks for the end; return the exit code."""
+    """Serve until a signal; return the exit code."""
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
         listen = Path(folder, "gate.sock")
-        told = rules.Told.of(os.environ.get(TOLD_ENV, "{}"))
-        server = gate.serve(listen, os.environ[SOCKET_ENV], told)
+        settings = RuleSettings.of(os.environ.get(RULES_ENV, "{}"))
+        server = gate.serve(listen, os.environ[SOCKET_ENV], settings)
         environment = {**os.environ, GATE_ENV: str(listen)}
         haproxy = await asyncio.create_subprocess_exec("haproxy", "-db", "-f", str(CONFIG), env=environment)
         for number in (signal.SIGTERM, signal.SIGINT):

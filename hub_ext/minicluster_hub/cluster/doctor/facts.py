@@ -1,17 +1,21 @@
-"""All that is known of a cluster at one moment: what the checks judge."""
+"""All that is known about a cluster at one moment: what the checks judge."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minicluster_hub.cluster.doctor.report import OverlayReport, Report
+from minicluster_hub.cluster.doctor.messages import NodeReport, OverlayReport
+from minicluster_hub.cluster.plan.record import ClusterRecord
 from minicluster_hub.engines.swarm.view import SwarmNode
+
+GETS_IMAGE = "preparing"
+"""Docker's word for a task whose image is being pulled."""
 
 
 @dataclass(frozen=True)
 class SwarmFacts:
-    """What the daemon here says of the Swarm. state: Docker's word (active, inactive, locked, ...)."""
+    """What the daemon here says about the Swarm. state: Docker's word (active, inactive, locked, ...)."""
 
     state: str
     manager: bool
@@ -19,6 +23,11 @@ class SwarmFacts:
     engine_version: str = ""
     leader_id: str = ""
     unreachable_managers: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether this machine is a manager of a working Swarm."""
+        return self.state == "active" and self.manager and not self.error
 
 
 @dataclass(frozen=True)
@@ -34,31 +43,30 @@ class ServiceFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """silent: nodes that are up and did not report, with the reason in Docker's words where it has one.
+    """reports, overlay: of the probes, by node id. overlay_tried: whether any ran on the overlay network.
 
-    one_origin: all notebook servers share the hub's address. disk_reserve_bytes: what `up` was told, or 0.
+    silent: nodes that are up and did not report, with the reason in Docker's words if it has one.
+    record: what `up` was given; None if there is no cluster. image_bytes: of the notebook image; 0: unknown.
     """
 
     swarm: SwarmFacts
     nodes: tuple[SwarmNode, ...] = ()
     services: tuple[ServiceFacts, ...] = ()
-    reports: Mapping[str, Report] = field(default_factory=dict)
+    reports: Mapping[str, NodeReport] = field(default_factory=dict)
     overlay: Mapping[str, OverlayReport] = field(default_factory=dict)
     overlay_tried: bool = False
     silent: Mapping[str, str] = field(default_factory=dict)
-    one_origin: bool = False
+    record: ClusterRecord | None = None
     image_bytes: int = 0
-    shm_bytes: int = 0
-    disk_reserve_bytes: int = 0
 
     @property
-    def reporting(self) -> list[tuple[SwarmNode, Report]]:
-        """The nodes that reported, with what they said."""
+    def reporting(self) -> list[tuple[SwarmNode, NodeReport]]:
+        """The nodes that reported, with their reports."""
         return [(node, self.reports[node.id]) for node in self.nodes if node.id in self.reports]
 
     @property
     def leader(self) -> SwarmNode | None:
-        """The manager whose clock the others are held against."""
+        """The manager with whose clock the others are compared."""
         return next((node for node in self.nodes if node.id == self.swarm.leader_id), None)
 
     def name(self, node_id: str) -> str:

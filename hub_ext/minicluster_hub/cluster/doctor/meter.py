@@ -1,7 +1,7 @@
-"""How fast the way between two probes is, and how far their clocks are apart.
+"""The rate between two probes, and the difference of their clocks.
 
-Every probe serves and measures. A line of text asks: the token, then clock, send or receive. One transfer
-at a time: a probe that is in one answers "busy", since two would halve each other's figures.
+Every probe serves and measures. A request is a line: the token, then hello, clock, send or receive. A
+probe does one transfer at a time, and answers "busy" during it: two would halve each other's figures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from minicluster_hub.cluster.doctor.report import Peer
+from minicluster_hub.cluster.doctor.messages import Peer
 
 TRANSFER_S, _WARM_UP_S = 0.4, 0.1
 _RING_REACH = 3
@@ -26,8 +26,8 @@ class Unmeasured(Exception):
     """A peer that did not answer the meter, in words."""
 
 
-class Meter:
-    """One probe's end of all measurements. It listens on all addresses: its peers come from the network."""
+class LinkMeter:
+    """One probe's end of all measurements. It listens on all addresses: its peers are other machines."""
 
     def __init__(self, token: str, port: int) -> None:
         self._token, self._port = token, port
@@ -35,7 +35,7 @@ class Meter:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> int:
-        """Listen; return the port. A probe of an examination just before may still hold it for a moment."""
+        """Listen; return the port. A probe of the examination before may still use it for a moment."""
         deadline = time.monotonic() + _PORT_PATIENCE_S
         while True:
             try:
@@ -70,7 +70,7 @@ class Meter:
             await asyncio.sleep(_ARRIVAL_PAUSE_S)
 
     async def clock_ahead_s(self, peer: Peer) -> float:
-        """Return by how much the peer's clock is ahead of ours, by the quickest of a few questions."""
+        """Return by how much the peer's clock is ahead of ours, by the quickest of a few requests."""
         best_round_s, ahead_s = float("inf"), 0.0
         async with self._ask(peer, "clock") as (reader, writer):
             for _ in range(_CLOCK_ROUNDS):
@@ -141,7 +141,7 @@ class Meter:
 
 
 def partners(node_ids: Sequence[str], own: str) -> set[str]:
-    """Return whose links this node measures: each pair once, and on a ring only with the nearest six."""
+    """Return the peers to which this node measures: each pair once, and on a ring only the nearest six."""
     ring = sorted(node_ids)
     size, at = len(ring), ring.index(own)
     found = set()
@@ -165,7 +165,7 @@ async def _pour(writer: asyncio.StreamWriter) -> None:
 
 
 async def _count(reader: asyncio.StreamReader) -> float:
-    """Return the rate in Mbit/s after the first moments, in which TCP finds its pace."""
+    """Return the rate in Mbit/s after the first moments, in which TCP speeds up."""
     start = time.monotonic()
     counted_from, last, counted = start, start, 0
     while piece := await reader.read(len(_PIECE)):

@@ -8,13 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from minicluster_hub.cluster.doctor.report import Door, OverlayReport, Task
+from minicluster_hub.cluster.doctor.messages import OverlayReport, ProbeTask, Target
 
 _PATIENCE_S, _PAUSE_S, _CONNECT_S = 6.0, 0.3, 1.0
 
 
-async def overlay_report(task: Task, node_id: str) -> OverlayReport:
-    """Tell every other node's container who we are, and hear who it is, until all are met or time is over."""
+async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
+    """Exchange node ids with every other node's container, until all have answered or time is over."""
     server = await asyncio.start_server(_hello(task.token, node_id), "0.0.0.0", task.port)  # noqa: S104
     wanted = {peer.id for peer in task.peers} - {node_id}
     reached: set[str] = set()
@@ -29,9 +29,9 @@ async def overlay_report(task: Task, node_id: str) -> OverlayReport:
         reached |= set(met) & wanted
         if reached < wanted:
             await asyncio.sleep(_PAUSE_S)
-    found = await asyncio.gather(*(_opens(door) for door in task.closed))
-    opened = tuple(door.what for door, opens in zip(task.closed, found, strict=True) if opens)
-    del server  # It goes on answering: the loop holds it until this process ends.
+    found = await asyncio.gather(*(_opens(target) for target in task.closed))
+    opened = tuple(target.what for target, opens in zip(task.closed, found, strict=True) if opens)
+    del server  # It goes on answering: the event loop keeps it until this process ends.
     return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), open=opened, error=error)
 
 
@@ -40,17 +40,17 @@ async def _addresses(service: str) -> set[str]:
     return {str(entry[4][0]) for entry in found}
 
 
-async def _opens(door: Door) -> bool:
+async def _opens(target: Target) -> bool:
     try:
         async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(door.host, int(door.port))
+            _, writer = await asyncio.open_connection(target.host, int(target.port))
             writer.transport.abort()
             return True
     except (OSError, TimeoutError):
         return False
 
 
-async def _meet(address: str, task: Task) -> str:
+async def _meet(address: str, task: ProbeTask) -> str:
     try:
         async with asyncio.timeout(_CONNECT_S):
             reader, writer = await asyncio.open_connection(address, task.port)

@@ -1,84 +1,83 @@
-"""The probe's services and what they are told, as data. Pure."""
+"""The probe's services and what probes are asked, as data. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from minicluster_hub.cluster.doctor.probe import HOST_BIN, NODE_ENV, TASK_ENV
-from minicluster_hub.cluster.doctor.report import PROBE_PORT, Door, Peer, Task
-from minicluster_hub.cluster.plan.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT
-from minicluster_hub.cluster.registry.relay import CACHE_DOOR, HOST, REGISTRY_DOOR
+from minicluster_hub.cluster.doctor.checks.node import HOST_BIN, SHM_BYTES
+from minicluster_hub.cluster.doctor.facts import ClusterFacts
+from minicluster_hub.cluster.doctor.messages import PROBE_PORT, Peer, ProbeTask, Target
+from minicluster_hub.cluster.doctor.probe import NODE_ENV, TASK_ENV
+from minicluster_hub.cluster.plan.choices import SERVICE_PREFIX, TLS_NONE
+from minicluster_hub.cluster.plan.drafts import AGENTS_PORT, CACHE_PORT, REGISTRY_PORT, host_of
+from minicluster_hub.cluster.registry.relay import HOST, RELAY_CACHE_PORT, RELAY_REGISTRY_PORT
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 ROLE = "doctor"
 NAME, OVERLAY_NAME = f"{CLUSTER}_doctor", f"{CLUSTER}_doctor_overlay"
-SHM_BYTES = 1 << 30
 _MANAGER_PORT, _GOSSIP_PORT = 2377, 7946
 _COMMAND = ["python", "-P", "-m", "minicluster_hub.cluster.doctor.probe"]
 _S = 1_000_000_000
 
 
-def task_for(nodes: Sequence[SwarmNode], token: str, doors: Sequence[Door]) -> Task:
+def task_for(facts: ClusterFacts, nodes: Sequence[SwarmNode], token: str) -> ProbeTask:
     """Return what the probes on these nodes are asked."""
-    peers = tuple(Peer(id=node.id, name=node.name, address=node.address) for node in nodes)
-    return Task(
+    swarm_ports = _swarm_ports(nodes)
+    registries = [
+        Target(what=f"the {what} on {node.name}", target=f"tcp://{host_of(node.address)}:{port}")
+        for node in nodes
+        for what, port in (("registry", REGISTRY_PORT), ("cache", CACHE_PORT))
+        if node.manager
+    ]
+    return ProbeTask(
         token=token,
         port=PROBE_PORT,
-        peers=peers,
-        doors=tuple(doors),
-        closed=tuple(closed_doors(nodes)),
-        shm_bytes=SHM_BYTES,
+        peers=tuple(Peer(id=node.id, name=node.name, address=node.address) for node in nodes),
+        targets=(*swarm_ports, *_platform_targets(facts)),
+        closed=(*swarm_ports, *registries),
     )
 
 
-def swarm_doors(nodes: Sequence[SwarmNode]) -> list[Door]:
+def _swarm_ports(nodes: Sequence[SwarmNode]) -> list[Target]:
     """Return the Swarm's TCP ports of these nodes."""
-    group = "every Swarm port"
-    gossip = [
-        Door(what=f"{node.name}'s Swarm port", target=f"tcp://{_host(node)}:{_GOSSIP_PORT}", group=group)
-        for node in nodes
+    gossip = [(f"{node.name}'s Swarm port", node, _GOSSIP_PORT) for node in nodes]
+    managers = [(f"manager {node.name}", node, _MANAGER_PORT) for node in nodes if node.manager]
+    return [
+        Target(what=what, target=f"tcp://{host_of(node.address)}:{port}", group="every Swarm port")
+        for what, node, port in (*gossip, *managers)
     ]
-    managers = [
-        Door(what=f"manager {node.name}", target=f"tcp://{_host(node)}:{_MANAGER_PORT}", group=group)
-        for node in nodes
-        if node.manager
-    ]
-    return gossip + managers
 
 
-def closed_doors(nodes: Sequence[SwarmNode]) -> list[Door]:
-    """Return what of these nodes a user's container must not reach."""
-    inner = [("registry", REGISTRY_PORT), ("cache", CACHE_PORT)]
-    registry = [
-        Door(what=f"the {what} on {node.name}", target=f"tcp://{_host(node)}:{port}")
-        for node in nodes
-        for what, port in inner
-        if node.manager
-    ]
-    return [*swarm_doors(nodes), *registry]
-
-
-def platform_doors(manager: SwarmNode, roles: set[str], hub_port: int, *, hub_tls: bool) -> list[Door]:
+def _platform_targets(facts: ClusterFacts) -> list[Target]:
     """Return where the platform's services have to answer on or to each node."""
-    scheme = "https" if hub_tls else "http"
+    if facts.record is None:
+        return []
+    choices, entries = facts.record.choices, {facts.record.manager_id}
+    if choices.shared_data:
+        entries = {node for service in facts.services if service.role == "proxy" for node in service.nodes}
+    host = next((host_of(node.address) for node in facts.nodes if node.id in entries), "")
+    if not host:
+        return []
+    scheme = "http" if choices.tls == TLS_NONE else "https"
     targets = {
-        "registry": f"http://{HOST}:{REGISTRY_DOOR}/v2/",
-        "cache": f"http://{HOST}:{CACHE_DOOR}/v2/",
-        "service": f"https://{_host(manager)}:{AGENTS_PORT}/services/{CLUSTER}/health",
-        "hub": f"{scheme}://{_host(manager)}:{hub_port}/hub/health",
+        "registry": f"http://{HOST}:{RELAY_REGISTRY_PORT}/v2/",
+        "cache": f"http://{HOST}:{RELAY_CACHE_PORT}/v2/",
+        "service": f"https://{host}:{AGENTS_PORT}{SERVICE_PREFIX}health",
+        "hub": f"{scheme}://{host}:{choices.port}/hub/health",
     }
-    return [Door(what=role, target=target) for role, target in targets.items() if role in roles]
+    roles = {service.role for service in facts.services}
+    return [Target(what=role, target=target) for role, target in targets.items() if role in roles]
 
 
-def host_service(task: Task, image: str) -> dict[str, Any]:
+def host_service(task: ProbeTask, image: str) -> dict[str, Any]:
     """Return the arguments of create_service for the probe on each node's own network."""
     mounts = [
         {
             "Type": "tmpfs",
             "Target": "/dev/shm",  # noqa: S108
-            "TmpfsOptions": {"SizeBytes": task.shm_bytes, "Mode": 0o1777},
+            "TmpfsOptions": {"SizeBytes": SHM_BYTES, "Mode": 0o1777},
         },
         {"Type": "bind", "Source": "/usr/bin", "Target": HOST_BIN, "ReadOnly": True},
     ]
@@ -86,14 +85,14 @@ def host_service(task: Task, image: str) -> dict[str, Any]:
     return _service(NAME, task, image, "host", mounts, gpus)
 
 
-def overlay_service(task: Task, image: str) -> dict[str, Any]:
+def overlay_service(task: ProbeTask, image: str) -> dict[str, Any]:
     """Return the arguments of create_service for the probe on the cluster's overlay network."""
-    told = task.model_copy(update={"overlay_name": OVERLAY_NAME})
-    return _service(OVERLAY_NAME, told, image, CLUSTER, [], ["NVIDIA_VISIBLE_DEVICES=void"])
+    on_overlay = task.model_copy(update={"overlay_name": OVERLAY_NAME})
+    return _service(OVERLAY_NAME, on_overlay, image, CLUSTER, [], ["NVIDIA_VISIBLE_DEVICES=void"])
 
 
 def _service(
-    name: str, task: Task, image: str, network: str, mounts: list[dict[str, Any]], environment: list[str]
+    name: str, task: ProbeTask, image: str, network: str, mounts: list[dict[str, Any]], environment: list[str]
 ) -> dict[str, Any]:
     container = {
         "Image": image,
@@ -119,7 +118,3 @@ def _service(
             "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m"}},
         },
     }
-
-
-def _host(node: SwarmNode) -> str:
-    return f"[{node.address}]" if ":" in node.address else node.address

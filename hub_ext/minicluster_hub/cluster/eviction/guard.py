@@ -1,4 +1,4 @@
-"""What the engine says of a node's tenants, and what is done to the one that fills the disk."""
+"""Asks the engine about a node's tenants, and ends the one that fills the disk."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from minicluster_hub.cluster.eviction.rules import (
     TENANTS,
     Disk,
     Eviction,
-    History,
-    Step,
+    EvictionStep,
     Tenant,
+    UsageHistory,
     Use,
     Verdict,
     tenant_of,
@@ -27,13 +27,13 @@ from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, Do
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
 
 _VOLUMES_PAUSE_S, _VOLUMES_PART = 10.0, 5
-"""Measuring volumes takes the engine a walk over all their files: at most this part of the time."""
+"""To measure volumes, the engine reads all their folders: it does so in a fifth of the time at most."""
 
 log = logging.getLogger(__name__)
 
 
 class Volumes:
-    """The sizes of the node's volumes, measured beside everything else."""
+    """The sizes of the node's volumes, measured in a thread of their own."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -43,7 +43,7 @@ class Volumes:
         self._not_before = 0.0
 
     def sizes(self, now: float) -> Mapping[str, int]:
-        """Return what was measured last, and measure again when it is time."""
+        """Return the last sizes, and measure again when it is time."""
         if self._measuring is not None and self._measuring.done():
             with suppress(DockerError):
                 self._sizes = self._measuring.result()
@@ -64,16 +64,16 @@ class Volumes:
 
 
 class Guard:
-    """Asks the engine, and acts. local_homes: homes are volumes of this node."""
+    """Watches the tenants while the disk is nearly low. local_homes: homes are volumes of this node."""
 
     def __init__(self, daemon: Daemon, *, local_homes: bool) -> None:
         self._daemon = daemon
         self._volumes = Volumes(daemon) if local_homes else None
-        self._history = History()
+        self._history = UsageHistory()
         self._eviction = Eviction()
 
     def look(self, now: float, disk: Disk) -> bool:
-        """Do what is to be done now, where it is nearly low; return whether who filled it has just gone."""
+        """Take the next step if the disk is nearly low; return whether what filled it has just gone."""
         if not (disk.nearly_low or self._eviction.under_way):
             return False
         try:
@@ -109,12 +109,12 @@ class Guard:
         except (DockerMissing, DockerConflict):  # It ended a moment ago.
             return Use()
 
-    def _carry_out(self, step: Step, verdict: Verdict) -> None:
+    def _carry_out(self, step: EvictionStep, verdict: Verdict) -> None:
         tenant = verdict.tenant
         log.warning("%s %s (%s): %s", step, tenant, tenant.id[:12], verdict.why)
         with suppress(DockerMissing, DockerConflict):  # It is gone, or runs no more.
-            if step is Step.REMOVE:
+            if step is EvictionStep.REMOVE:
                 self._daemon.once("remove_container", tenant.id, force=True)
             else:
-                number = DISK_FULL_SIGNAL if step is Step.ASK else signal.SIGKILL
+                number = DISK_FULL_SIGNAL if step is EvictionStep.ASK else signal.SIGKILL
                 self._daemon.once("kill", tenant.id, signal=int(number))

@@ -1,7 +1,7 @@
 """Whose container is ended when a node's disk is nearly full: pure.
 
-As Kubernetes does under node pressure: whoever filled the disk in the last minutes is ended, one at a time.
-Only tenants' containers are looked at.
+As Kubernetes does under node pressure: the container that filled the disk in the last minutes is ended, one
+at a time. Only tenants' containers are considered.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
 
 TENANTS = ("task", "server")
-"""The roles of containers in which users' code runs, but for those that only connect ranks."""
+"""The roles of containers in which users' code runs; not those that only connect ranks."""
 RESERVE_ENV, VOLUMES_ENV = "MINICLUSTER_DISK_RESERVE", "MINICLUSTER_LOCAL_HOMES"
 VOLUME_DIR = "/srv/volume"
-"""An empty volume of its own, by which the disk of volumes is seen."""
+"""An empty volume of its own: it shows the free space of the disk that volumes are on."""
 _GB = 10**9
 _SHARE, _LEAST_BYTES, _MOST_BYTES = 20, _GB, 10 * _GB
 WINDOW_S = 300.0
-"""Who filled the disk within this time is to blame for it."""
+"""A container counts as having filled the disk only for what it used within this time."""
 MUCH = 20
-"""Who has used less than this part of the reserve is left alone: others may have filled the disk long ago."""
+"""A container that used less than reserve / MUCH is left alone: others may have filled the disk long ago."""
 _SEEN = 10
-"""Nor is blamed who used less than this part of what went: then most was taken unseen (`fallocate`)."""
+"""So is one that used less than a tenth of the lost space: then most was taken unseen (`fallocate`)."""
 KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
-"""After the word to end; and how long room may take to come back before the next one is ended."""
+"""KILL, REMOVE: after the signal to end. SETTLE: time for space to come back before the next one is ended."""
 RETURNS_S = 120.0
-"""How long room that does come back is waited for: a million files are not removed at once."""
+"""How long to wait while space does come back: a million files are not removed at once."""
 _INODE_IN_MEMORY_BYTES = 1024
-"""What Linux keeps in memory of a file that was just made, about: ext4's inode and its directory entry."""
+"""About what Linux keeps in memory for a file that was just made: ext4's inode and its directory entry."""
 
 
 class Unit(StrEnum):
@@ -46,7 +46,7 @@ class Unit(StrEnum):
 
 
 def reserve_bytes(chosen_bytes: int, total_bytes: int) -> int:
-    """Return what is to stay free. chosen_bytes: what `up` was told, 0: a share of the disk."""
+    """Return what has to stay free. chosen_bytes: the choice of `up`; 0: a share of the disk."""
     usual = min(max(total_bytes // _SHARE, _LEAST_BYTES), _MOST_BYTES)
     return chosen_bytes or min(usual, total_bytes // 4)
 
@@ -59,7 +59,7 @@ def reserve_inodes(total_inodes: int) -> int:
 class Disk:
     """What is left of a disk, in bytes or in inodes.
 
-    reserve: what is to stay free. lost: so much less is free than at some time in the last minutes.
+    reserve: what has to stay free. lost: how much less is free than at best in the last minutes.
     """
 
     free: int
@@ -78,7 +78,7 @@ class Disk:
 
     @property
     def nearly_low(self) -> bool:
-        """From here on it is measured who fills it."""
+        """Whether to measure which container fills it."""
         return self.free < 2 * self.reserve
 
     @property
@@ -86,21 +86,21 @@ class Disk:
         return self.free < self.reserve // 2
 
 
-class Room:
-    """What was free of a disk in the last minutes, in bytes or in inodes."""
+class FreeSpace:
+    """The free space of a disk over the last minutes, in bytes or in inodes."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def lost(self, now: float, free: int) -> int:
-        """Take what is free now; return how much less it is than it was at best."""
+        """Add what is free now; return how much less it is than it was at best."""
         self._seen.append((now, free))
         while self._seen[0][0] < now - WINDOW_S:
             self._seen.popleft()
         return max(before for _, before in self._seen) - free
 
     def forget(self) -> None:
-        """Begin anew: who took what went until now is known, and gone."""
+        """Begin anew: the container that took the lost space is known, and gone."""
         self._seen.clear()
 
 
@@ -108,8 +108,8 @@ class Room:
 class Use:
     """What the kernel counts for a container, both 0 with control groups of version 1.
 
-    written_bytes: what it has sent to disks since its start. slab_bytes: the kernel's own memory for it, most
-    of which are the files that it made or looked at lately.
+    written_bytes: sent to disks since its start. slab_bytes: the kernel's own memory for it, mostly for files
+    that it made or read lately.
     """
 
     written_bytes: int = 0
@@ -118,10 +118,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A container of a user's at one moment.
+    """A user's container at one moment.
 
-    created_at: in seconds since the epoch. layer_bytes: what is in its writable layer, which goes with it.
-    volume_bytes: what is in its own volumes, None as long as that is not known.
+    created_at: in seconds since the epoch. layer_bytes: its writable layer, which is removed with it.
+    volume_bytes: its own volumes, None as long as their size is not known.
     """
 
     id: str
@@ -138,9 +138,9 @@ class Tenant:
 
 
 def tenant_of(raw: Mapping[str, Any], volumes: Mapping[str, int], used: Mapping[str, Use]) -> Tenant | None:
-    """Read one of the engine's containers; None for one that is not a tenant's.
+    """Read one of the engine's containers; None if it is not a tenant's.
 
-    volumes: sizes by name, those that are known. used: by container id.
+    volumes: known sizes by name. used: by container id.
     """
     labels = raw.get("Labels") or {}
     if labels.get(ROLE_LABEL) not in TENANTS:
@@ -162,7 +162,7 @@ def tenant_of(raw: Mapping[str, Any], volumes: Mapping[str, int], used: Mapping[
 def use_of(stats: Mapping[str, Any]) -> Use:
     """Read the engine's statistics of a container.
 
-    A byte passes through devices that lie one upon the other (LVM, RAID), so one of them counts, not all.
+    A byte passes through several devices (LVM on RAID on a disk), so only the largest count is taken.
     """
     memory = (stats.get("memory_stats") or {}).get("stats") or {}
     entries = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
@@ -174,7 +174,7 @@ def use_of(stats: Mapping[str, Any]) -> Use:
 class Growth:
     """What a container has used lately.
 
-    stored_bytes: what is there now more than then. inodes: about so many files it made or looked at.
+    stored_bytes: by how much its files grew. inodes: about how many files it made or read.
     """
 
     stored_bytes: int = 0
@@ -182,7 +182,7 @@ class Growth:
     inodes: int = 0
 
 
-class History:
+class UsageHistory:
     """What tenants used in the last minutes."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class History:
         self._seen = seen
 
     def growth(self, now: float, tenant: Tenant) -> Growth:
-        """Return the growth since the begin of the window, or since the container was made."""
+        """Return the growth since the start of the window, or since the container was created."""
         past = [one for _, one in self._seen.get(tenant.id, ())]
         if not past:
             return Growth()
@@ -215,27 +215,27 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who is to be ended, and why, for a log. a_guess: nobody was seen to fill the disk."""
+    """The container to end, and why, for a log. a_guess: none was seen to fill the disk."""
 
     tenant: Tenant
     why: str
     a_guess: bool = False
 
 
-def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) -> Verdict | None:
-    """Return who is ended: who used most of what is short; in need, the newest if nobody is seen to use it.
+def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: UsageHistory) -> Verdict | None:
+    """Return the container to end: the one that used most of what is short; in need, else the newest.
 
-    Blocks that are only taken and not written, and files where the kernel does not count for a container what
-    it remembers of them, are seen at nobody. With the last byte or inode the platform would end, so in need
-    the newest one goes for them, and then the next.
+    Some use is not counted for any container: blocks that are reserved and not written, and files on kernels
+    that do not count their memory by container. With the last byte or inode the platform would end, so in
+    need the newest container is ended for such use, and then the next.
     """
     if not disk.low:
         return None
     running = [one for one in tenants if one.running]
     least = max(1, disk.reserve // MUCH)
-    # What went before the disk was nearly low, growth does not tell of: it was not measured then.
+    # Growth does not include what was lost before the disk was nearly low: it was not measured then.
     much = max(least, min(disk.lost, 2 * disk.reserve) // _SEEN)
-    for used, words in _ways(now, disk, running, history):
+    for used, words in _measures(now, disk, running, history):
         worst = max(running, key=lambda one: used[one.id], default=None)
         if worst is not None and used[worst.id] >= much:
             return Verdict(worst, f"{words} {disk.unit.say(used[worst.id])}")
@@ -245,13 +245,13 @@ def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: History) 
     return None
 
 
-def _ways(
-    now: float, disk: Disk, running: Sequence[Tenant], history: History
+def _measures(
+    now: float, disk: Disk, running: Sequence[Tenant], history: UsageHistory
 ) -> Iterator[tuple[dict[str, int], str]]:
-    """Yield who used how much, by one way to look after the other, and how that is said.
+    """Yield how much each container used, by one measure after the other, and the words for it.
 
-    Of bytes: whose files grew, then who wrote, since files are also written anew (it finds who fills a file
-    that is removed and still open); in need, whose end gives most back. Of inodes: what the kernel remembers.
+    Of bytes: growth of files, then bytes written (this finds a container that fills a removed, still open
+    file); in need, what its end gives back. Of inodes: what the kernel keeps in memory.
     """
     growth = {one.id: history.growth(now, one) for one in running}
     if disk.unit is Unit.INODES:
@@ -263,7 +263,7 @@ def _ways(
         yield {one.id: one.layer_bytes for one in running}, "its end gives back"
 
 
-class Step(StrEnum):
+class EvictionStep(StrEnum):
     """What is done to a container, ever harsher."""
 
     ASK = "ending"
@@ -273,9 +273,9 @@ class Step(StrEnum):
 
 @dataclass(slots=True)
 class Eviction:
-    """One container at a time, and what comes next for it.
+    """Ends one container at a time, in ever harsher steps.
 
-    explained: who filled the disk has just gone. What stays of it, in a home, is nobody else's doing.
+    explained: the container that filled the disk has just gone. What it left in a home is not others' doing.
     """
 
     explained: bool = False
@@ -291,9 +291,9 @@ class Eviction:
         return bool(self._id)
 
     def next(
-        self, now: float, disk: Disk, tenants: Sequence[Tenant], history: History
-    ) -> tuple[Step, Verdict] | None:
-        """Return what is to be done now, None for nothing."""
+        self, now: float, disk: Disk, tenants: Sequence[Tenant], history: UsageHistory
+    ) -> tuple[EvictionStep, Verdict] | None:
+        """Return what to do now, None for nothing."""
         self.explained = False
         before, self._left = self._left, disk
         if self._id:
@@ -305,9 +305,9 @@ class Eviction:
         if verdict is None:
             return None
         self._id, self._since, self._guessed = verdict.tenant.id, now, verdict.a_guess
-        return Step.ASK, verdict
+        return EvictionStep.ASK, verdict
 
-    def _further(self, now: float, tenants: Sequence[Tenant]) -> tuple[Step, Verdict] | None:
+    def _further(self, now: float, tenants: Sequence[Tenant]) -> tuple[EvictionStep, Verdict] | None:
         tenant = next((one for one in tenants if one.id == self._id), None)
         if tenant is None:
             self._id, self._quiet_until, self._returns_until = "", now + SETTLE_S, now + RETURNS_S
@@ -315,7 +315,7 @@ class Eviction:
             return None
         waited_s = now - self._since
         if waited_s >= REMOVE_AFTER_S:  # What a dead container holds comes back with its removal.
-            return Step.REMOVE, Verdict(tenant, "nobody removed it")
+            return EvictionStep.REMOVE, Verdict(tenant, "nobody removed it")
         if waited_s >= KILL_AFTER_S and tenant.running:
-            return Step.KILL, Verdict(tenant, "it did not end by itself")
+            return EvictionStep.KILL, Verdict(tenant, "it did not end by itself")
         return None

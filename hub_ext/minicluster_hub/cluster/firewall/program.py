@@ -1,6 +1,6 @@
-"""`run firewall`, on each node: keeps users' containers away from what is the machines' own.
+"""`run firewall`, on each node: keeps users' containers away from the machines' own ports.
 
-It has the right to change the node's packet filter and no other; no socket of Docker, no secret.
+Its one right is to change the node's packet filter. It has neither Docker's socket nor a secret.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ADDRESSES_PATH = "api/nodes/addresses"
 _CA_FILE = Path("/run/secrets/service_ca")
 _RESOLV_CONF = Path("/etc/resolv.conf")
 _PATIENCE_S, _LOOK_AGAIN_S = 5.0, 10.0
-"""Who flushes a node's filter (firewalld that loads its rules again) tells nobody."""
+"""The rules are checked so often, since they may be flushed unnoticed (firewalld that reloads its rules)."""
 _FORGET_AFTER = 60
-"""Answers without an address: a job service that has just started knows little of the nodes."""
+"""Answers without an address before it is dropped: a job service that has just started knows few nodes."""
 _IPV6_IS_ON = Path("/proc/net/if_inet6")
 _WAIT_FOR_LOCK = "--wait=10"
 _FROM_CONTAINERS = ("INPUT", "DOCKER-USER")
@@ -64,7 +64,7 @@ def access_of(environ: Mapping[str, str]) -> Access:
 
 
 class Nodes:
-    """The addresses of all nodes, as the job service last told them: machines join without an `up`."""
+    """The addresses of all nodes, as the job service last reported them: machines join without an `up`."""
 
     def __init__(self, urls: Sequence[str], ca_file: Path) -> None:
         self._urls = urls
@@ -79,36 +79,36 @@ class Nodes:
     def addresses(self) -> tuple[str, ...]:
         for url in self._urls:
             with contextlib.suppress(OSError, ValueError, TypeError):  # away, or something else answers
-                self._hear(self._ask(url))
+                self._update(self._request(url))
                 break
         return tuple(sorted(self._missed))
 
-    def _hear(self, told: Sequence[str]) -> None:
+    def _update(self, addresses: Sequence[str]) -> None:
         missed = {address: answers + 1 for address, answers in self._missed.items()}
-        missed |= dict.fromkeys(told, 0)
+        missed |= dict.fromkeys(addresses, 0)
         self._missed = {address: answers for address, answers in missed.items() if answers < _FORGET_AFTER}
 
-    def _ask(self, url: str) -> tuple[str, ...]:
+    def _request(self, url: str) -> tuple[str, ...]:
         context = ssl.create_default_context(cafile=str(self._ca_file))
         context.check_hostname = False  # the authority signed nothing but the job service's certificate
         url = f"{url}{ADDRESSES_PATH}"  # of `up`, never of a user
         with urllib.request.urlopen(url, timeout=_PATIENCE_S, context=context) as answer:  # noqa: S310
-            told = json.load(answer)["addresses"]
-        return tuple(plain_address(one) for one in told)
+            addresses = json.load(answer)["addresses"]
+        return tuple(plain_address(one) for one in addresses)
 
 
 class PacketFilter:
-    """The filter of one version of IP, by the program whose tables Docker uses on this node."""
+    """The filter of one version of IP, changed by the program whose tables Docker uses on this node."""
 
     def __init__(self, version: int) -> None:
         self._version = version
         name = "iptables" if version == IPV4 else "ip6tables"
-        # Docker's own chains stand in the tables of one of the two back ends: there ours have to be, too.
+        # Docker's chains are in the tables of one of the two back ends; ours have to be in the same.
         variants = (f"{name}-nft", f"{name}-legacy")
         self._program = next((one for one in variants if _succeeds(one, "-S", "DOCKER-USER")), variants[0])
 
     def install(self, access: Access) -> None:
-        """Make the chain anew in one step, and have packets from containers pass through it first."""
+        """Replace the chain in one step, and have packets from containers pass through it first."""
         _run(
             f"{self._program}-restore", "--noflush", _WAIT_FOR_LOCK, text=restore_input(access, self._version)
         )
@@ -121,7 +121,7 @@ class PacketFilter:
         return all(self._is_first(chain) for chain in self._chains())
 
     def remove(self) -> None:
-        """Take away all that `install` has made."""
+        """Remove all that `install` has made."""
         for chain in self._chains():
             self._unlink(chain)
         if _succeeds(self._program, "-S", CHAIN):
@@ -147,7 +147,7 @@ class PacketFilter:
 
 
 def main() -> int:
-    """Install the rules, and keep them until told to end."""
+    """Install the rules, and keep them there until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -162,14 +162,14 @@ def main() -> int:
         for one in filters:
             if wanted != access or not one.is_installed():
                 one.install(wanted)
-                log.info("users' containers have this of the machines' network: %s", wanted)
+                log.info("users' containers may reach this of the machines' network: %s", wanted)
         access = wanted
         if ended.wait(_LOOK_AGAIN_S):
             return 0  # The rules stay: a new version of this service follows, and users' containers run on.
 
 
 def remove() -> None:
-    """Take away the rules of this node."""
+    """Remove the rules of this node."""
     for one in _filters():
         one.remove()
 

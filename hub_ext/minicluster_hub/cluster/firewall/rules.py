@@ -1,7 +1,7 @@
 """What containers of users may reach on the machines' own network, as text for iptables-restore: pure.
 
 Packets that a container sends to an address of its own machine come through INPUT, those to other addresses
-through DOCKER-USER. Both lead into one chain of ours, which says no and otherwise hands back. Traffic between
+through DOCKER-USER. Both lead into one chain of ours, which rejects a packet or returns. Traffic between
 containers on an overlay network does not come here.
 """
 
@@ -16,7 +16,7 @@ ALLOWED_ENV, DENIED_ENV = "MINICLUSTER_ALLOWED", "MINICLUSTER_DENIED"
 MANAGERS_ENV, NAME_SERVERS_ENV = "MINICLUSTER_MANAGERS", "MINICLUSTER_NAME_SERVERS"
 """Addresses, with commas between."""
 SERVICES_ENV = "MINICLUSTER_SERVICES"
-"""Where job services answer agents, with commas between: a job service is told NODE=URL, a firewall URL."""
+"""Where job services answer agents, with commas between: NODE=URL for a job service, URL for a firewall."""
 CHAIN = "MINICLUSTER-TENANTS"
 BRIDGE = "docker_gwbridge"
 """Docker's bridge on each machine from overlay networks to the outside."""
@@ -27,7 +27,7 @@ _TO_MANY = {IPV4: ("BROADCAST", "MULTICAST"), IPV6: ("MULTICAST",)}
 """Kinds of addresses that are nobody's own."""
 _DNS = 53
 _STUB = ("127.0.0.53",)
-"""Of systemd-resolved: the engine looks up which servers it asks, in a file that only the node has."""
+"""Of systemd-resolved: the servers that it asks are in a file that only the node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """allowed: endpoints that users' containers reach in any case. denied: networks that they do not.
+    """What users' containers may reach.
 
-    nodes: addresses of machines of the cluster, which they do not reach either. name_servers: addresses that
-    they ask for names; None where nobody knows.
+    allowed: endpoints that they reach in any case. denied: networks that they do not reach.
+    nodes: addresses of the cluster's machines, which they do not reach either.
+    name_servers: addresses that they ask for names; None if unknown.
     """
 
     allowed: tuple[Endpoint, ...]
@@ -62,31 +63,31 @@ class Access:
 
 
 def name_servers(resolv_conf: str) -> tuple[str, ...] | None:
-    """Return what containers ask for names, by the file that the engine gives one in the node's own network.
+    """Return the name servers that containers ask, by the resolv.conf of a container in the node's network.
 
-    The engine itself asks those on the loopback, and from the node. None: only systemd-resolved knows.
+    Those on the loopback are asked by the engine itself, from the node. None: only systemd-resolved knows.
     """
-    told = (line.split() for line in resolv_conf.splitlines())
-    named = tuple(words[1] for words in told if len(words) > 1 and words[0] == "nameserver")
+    lines = (line.split() for line in resolv_conf.splitlines())
+    named = tuple(words[1] for words in lines if len(words) > 1 and words[0] == "nameserver")
     return None if named == _STUB else tuple(one for one in named if _is_elsewhere(one))
 
 
 def restore_input(access: Access, version: int) -> str:
-    """Return what `iptables-restore --noflush` (version 6: `ip6tables-restore`) makes the chain of."""
+    """Return the input of `iptables-restore --noflush` (version 6: `ip6tables-restore`) for the chain."""
     lines = ["*filter", f":{CHAIN} - [0:0]", *(f"-A {CHAIN} {rule}" for rule in _rules(access, version))]
     return "\n".join([*lines, "COMMIT", ""])
 
 
 def _rules(access: Access, version: int) -> Iterator[str]:
-    """Yield the rules in their order; who passes the last one goes on as without them."""
-    # The kernel gives such packets to each socket that is bound to no address. One is VXLAN's own: it would
-    # take them for traffic of any overlay network.
+    """Yield the rules in their order; a packet that matches none goes on as if there were no rules."""
+    # The kernel gives such packets to each socket that is bound to no address, also to that of VXLAN, which
+    # would take them for traffic of any overlay network.
     for kind in _TO_MANY[version]:
         yield f"-p udp -m addrtype --dst-type {kind} -j DROP"
     yield "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
     for one in access.allowed:
         if _is_of(one.address, version):
-            # The address as it was called: a published port leads to a container's own address.
+            # The original address: a published port leads to a container's own address.
             called = f"--ctorigdst {one.address} --ctorigdstport {one.port}"
             yield f"-p tcp -m conntrack {called} -j RETURN"
     for address in _of_version(access.name_servers or (), version):

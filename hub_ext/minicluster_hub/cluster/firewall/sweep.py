@@ -13,7 +13,7 @@ from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL
 
 VOLUMES = "--volumes"
 _EMPTY = f"{CLUSTER}_eviction"
-"""Nothing is ever in it: the disk guard measures by it the disk that volumes are on."""
+"""It is always empty: by it the disk guard measures the disk that volumes are on."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from minicluster_hub.cluster.errors import ClusterError
 
 BROWSER_DAYS, INTERNAL_DAYS = 825, 3650
-"""How long a server's certificate is good: browsers refuse more than 825 days, our own relay does not."""
+"""How long a server's certificate is valid: browsers refuse more than 825 days, our own relay does not."""
 
 _CLOCK_SKEW = timedelta(days=1)
 
@@ -31,7 +31,7 @@ class CertificateUnusable(ClusterError):
 
 @dataclass(frozen=True)
 class Certificates:
-    """What verifies (ca_pem), what a server shows (cert_pem), and what only the server knows (key_pem)."""
+    """ca_pem: the authority that clients trust. cert_pem: what a server shows. key_pem: its private key."""
 
     ca_pem: str
     cert_pem: str
@@ -43,29 +43,39 @@ def make_ca_and_cert(
 ) -> Certificates:
     """Make an authority and one server certificate for these DNS names and IP addresses.
 
-    also_client: it is also shown by who calls such a server.
+    also_client: whoever calls such a server shows it, too.
     """
-    now = datetime.now(UTC)
+    start = datetime.now(UTC) - _CLOCK_SKEW
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    ca_name = _name("Minicluster authority")
-    ca = _ca_builder(ca_name, ca_key, now).sign(ca_key, hashes.SHA256())
+    issuer = _name("Minicluster authority")
+    ca = (
+        _builder(issuer, issuer, ca_key, start, INTERNAL_DAYS + 1)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(ca_key, hashes.SHA256())
+    )
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if also_client else [])]
     cert = (
-        _server_builder(names, ca, key, now, days)
+        _builder(_name("minicluster"), issuer, key, start, min(days, INTERNAL_DAYS + 1))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(map(_general_name, names)), critical=False)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
+    key_format = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return Certificates(
         ca_pem=_pem(ca),
         cert_pem=_pem(cert) + _pem(ca),
-        key_pem=key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ).decode(),
+        key_pem=key.private_bytes(*key_format, serialization.NoEncryption()).decode(),
     )
 
 
 def check_pair(cert_pem: str, key_pem: str, names: Sequence[str]) -> None:
-    """See that this certificate and key can serve these names now; raises CertificateUnusable."""
+    """Raise CertificateUnusable unless this certificate and key can serve these names now."""
     cert = _load_cert(cert_pem)
     if cert.public_key() != _load_key(key_pem).public_key():
         raise CertificateUnusable(
@@ -81,11 +91,6 @@ def check_pair(cert_pem: str, key_pem: str, names: Sequence[str]) -> None:
         )
 
 
-def days_left(cert_pem: str) -> int:
-    """Return for how many more whole days a certificate is good; negative when it is over."""
-    return (_load_cert(cert_pem).not_valid_after_utc - datetime.now(UTC)).days
-
-
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
@@ -94,39 +99,18 @@ def _pem(cert: x509.Certificate) -> str:
     return cert.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _ca_builder(name: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=INTERNAL_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-    )
-
-
-def _server_builder(
-    names: Sequence[str], ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, start: datetime, days: int
 ) -> x509.CertificateBuilder:
-    ca_key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.public_key())  # type: ignore[arg-type]
-    end = min(now + timedelta(days=days) - _CLOCK_SKEW, ca.not_valid_after_utc)
     return (
         x509.CertificateBuilder()
-        .subject_name(_name("minicluster"))
-        .issuer_name(ca.subject)
+        .subject_name(subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(ca_key_id, critical=False)
     )
 
 

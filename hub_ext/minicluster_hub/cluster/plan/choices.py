@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from minicluster_hub.cluster.plan import option_values as values
+from minicluster_hub.cluster.plan import policy_container
 
 TLS_SELF_MADE, TLS_OWN, TLS_NONE = "self-made", "own", "none"
 NO_UPSTREAM = "none"
@@ -14,77 +18,201 @@ SERVICE_LABEL = "minicluster--service"
 """What JupyterHub calls the job service below the domain (`JupyterHub.subdomain_hook`)."""
 
 
+def _option(default: Any, flag: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return a field that an option of `up` sets. more: arguments for argparse."""
+    more |= {"metavar": metavar} if metavar else {}
+    default = {"default_factory": dict} if default == {} else {"default": default}
+    return dataclasses.field(metadata={"flag": flag, **more}, **default)
+
+
 @dataclass(frozen=True)
 class Choices:
-    """One field per option of `up`. Nothing in it is secret: it is kept as a Docker config.
+    """What `up` was given. Nothing in it is secret: it is kept as a Docker config.
 
-    domain: the hub's name, below which each user's server has a name of its own; "": all share one address.
-    tls: a certificate of our own making, the lab's, or plain HTTP. upstream: the registry that the cache
-    fetches from; "": the one that the notebook image comes from; "none": no cache.
-    config: text of jupyterhub_config.py, "" for the built-in one. has_db_url: a secret holds the database's
-    URL. shared_data: a folder that all managers have at the same path; the platform then runs on any of
-    them. data_cache_bytes: what a node's cache of data sets holds at most; 0: what its disk has.
-    tenants_reach, tenants_deny: ADDRESS:PORT that users' containers may reach on the machines' network, and
-    networks that they may not. tenants_dns: the name servers that they ask; empty: what each node tells.
-    dedicated_managers: they run no jobs and no notebook servers.
-    server_mounts: folders and volumes that notebook servers may mount beside their homes.
-    platform_memory_bytes: what the hub may take of its machine's memory, and so the job service.
-    disk_reserve_bytes: what jobs and servers leave free of each node's disk; 0: a share of it.
-    policies: the texts of the lab's own, by their names.
-    tls_mark, db_mark: which of several that were given in the course of time.
+    A field with an option is described by that option's help.
+    tls: a certificate of our own making, the lab's, or plain HTTP.
+    has_db_url: a secret holds the database's URL.
+    tls_mark, db_mark: which of the certificates and URLs that were given over time is the present one.
     """
 
-    port: int = 443
-    names: tuple[str, ...] = ()
-    domain: str = ""
     tls: str = TLS_SELF_MADE
     tls_mark: str = ""
-    hub_image: str = ""
-    notebook_image: str = ""
-    registry_image: str = "docker.io/library/registry:3"
-    upstream: str = ""
-    shared_homes: str = ""
-    server_gpus: int = 0
-    config: str = ""
     has_db_url: bool = False
     db_mark: str = ""
-    shared_data: str = ""
-    data_cache_bytes: int = 0
-    dedicated_managers: bool = False
-    platform_memory_bytes: int = 2_000_000_000
-    disk_reserve_bytes: int = 0
-    tenants_reach: tuple[str, ...] = ()
-    tenants_deny: tuple[str, ...] = ()
-    tenants_dns: tuple[str, ...] = ()
-    server_mounts: tuple[str, ...] = ()
-    service_options: tuple[str, ...] = ()
-    policies: Mapping[str, str] = field(default_factory=dict)
+    port: int = _option(
+        443, "--port", type=values.port, help="where browsers come in on the first machine (443)"
+    )
+    names: tuple[str, ...] = _option(
+        (), "--name", "HOST", action="append", help="how browsers call it; can be repeated"
+    )
+    domain: str = _option(
+        "",
+        "--domain",
+        "HOST",
+        type=values.domain,
+        help="the hub's name; each user's server gets one below it, so that no user's page acts as another "
+        "user (needs DNS and a certificate for HOST and *.HOST); none: all share one address",
+    )
+    hub_image: str = _option(
+        "", "--hub-image", "REF", help="the platform's image (the one that runs this command)"
+    )
+    notebook_image: str = _option(
+        "",
+        "--notebook-image",
+        "REF",
+        help="the image of notebooks and jobs (the one of the same release)",
+    )
+    registry_image: str = _option(
+        "docker.io/library/registry:3",
+        "--registry-image",
+        "REF",
+        help="the registry's image (docker.io/library/registry:3)",
+    )
+    shared_homes: str = _option(
+        "", "--shared-homes", "SERVER:/PATH[,OPTION...]", help="homes on NFS, not on each node's disk"
+    )
+    server_gpus: int = _option(
+        0,
+        "--server-gpus",
+        "N",
+        type=values.count,
+        help="most GPUs of one notebook server (0: they are for jobs)",
+    )
+    server_mounts: tuple[str, ...] = _option(
+        (),
+        "--server-mount",
+        "SOURCE[:ro]",
+        action="append",
+        help="a folder of the nodes, or a volume, that your --config has servers mount; {username} stands for"
+        " one part of a path; can be repeated",
+    )
+    data_cache_bytes: int = _option(
+        0,
+        "--data-cache",
+        "SIZE",
+        type=values.size,
+        help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
+    )
+    disk_reserve_bytes: int = _option(
+        0,
+        "--disk-reserve",
+        "SIZE",
+        type=values.size,
+        help="of each node's disk, like 20g: if less is left, the job or notebook server that fills it is "
+        "ended; 0: 5 %% of the disk, at least 1g and at most 10g",
+    )
+    platform_memory_bytes: int = _option(
+        2_000_000_000,
+        "--platform-memory",
+        "SIZE",
+        type=values.memory,
+        help="most memory of the hub, and of the job service, each (2g); what needs more is started again",
+    )
+    policies: Mapping[str, str] = _option(
+        {},
+        "--policies",
+        "DIR",
+        type=policy_container.policies,
+        help="folder of the lab's own scheduling policies, NAME.py each, for a container of their own",
+    )
+    dedicated_managers: bool = _option(
+        False,
+        "--dedicated-managers",
+        action=argparse.BooleanOptionalAction,
+        help="managers run the cluster's own services only, no jobs and no notebook servers",
+    )
+    tenants_reach: tuple[str, ...] = _option(
+        (),
+        "--tenants-reach",
+        "ADDRESS:PORT",
+        type=values.endpoint,
+        action="append",
+        help="a port of a node that users' containers may reach; can be repeated",
+    )
+    tenants_deny: tuple[str, ...] = _option(
+        (),
+        "--tenants-deny",
+        "NETWORK",
+        type=values.network,
+        action="append",
+        help="a network, like 10.0.0.0/8, that users' containers do not reach; can be repeated",
+    )
+    tenants_dns: tuple[str, ...] = _option(
+        (),
+        "--tenants-dns",
+        "ADDRESS",
+        type=values.address,
+        action="append",
+        help="a name server that users' containers ask, where nodes have systemd-resolved; can be repeated",
+    )
+    upstream: str = _option(
+        "",
+        "--upstream",
+        "URL",
+        help="what the cache fetches from (the notebook image's registry); or none",
+    )
+    config: str = _option(
+        "",
+        "--config",
+        "FILE",
+        type=values.text_of,
+        help="a jupyterhub_config.py of the lab's; - reads it from stdin",
+    )
+    shared_data: str = _option(
+        "",
+        "--shared-data",
+        "PATH",
+        help="a folder that all managers share, for the platform's data: any one of three may die then "
+        "(needs --db-url-file)",
+    )
+    service_options: tuple[str, ...] = _option(
+        (),
+        "--service-option",
+        "OPTION",
+        type=values.service_option,
+        action="append",
+        help="a further option of the job service, like --service-option=--MiniclusterHub.keep_warm_s=600",
+    )
+
+    @classmethod
+    def options(cls, *names: str) -> dict[str, dict[str, Any]]:
+        """Return the options of these fields, or of all: what argparse takes, by flag."""
+        found = {field.name: dict(field.metadata) for field in dataclasses.fields(cls) if field.metadata}
+        chosen = {name: found[name] for name in names} if names else found
+        return {option.pop("flag"): {"dest": name, **option} for name, option in chosen.items()}
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:
         """Return these choices with what was given now (None: not given) in their place."""
+        names = {field.name for field in dataclasses.fields(self)}
         changed = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in given.items()
-            if value is not None and name in _names()
+            if value is not None and name in names
         }
         return dataclasses.replace(self, **changed)
 
-    def document(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Choices:
-        """Read a document of this or another version: what is unknown is left out."""
+        """Read a document of this or another version; unknown fields are left out."""
         return cls().with_given(document)
 
     def url(self, address: str) -> str:
         """Return what a browser types: the domain, the first name, or the manager's address."""
         return self._url_of(self.domain or next(iter(self.names), address))
 
-    @property
-    def service_url(self) -> str:
-        """Where browsers find the job service; "" where it shares the hub's address."""
-        return self._url_of(f"{SERVICE_LABEL}.{self.domain}") if self.domain else ""
+    def login_environment(self) -> dict[str, str]:
+        """Return where the job service sends browsers for a login, and the address to which they come back.
+
+        Empty if it shares the hub's name.
+        """
+        if not self.domain:
+            return {}
+        service_url = self._url_of(f"{SERVICE_LABEL}.{self.domain}")
+        return {
+            "JUPYTERHUB_HOST": self.url(""),
+            "JUPYTERHUB_OAUTH_CALLBACK_URL": f"{service_url}{SERVICE_PREFIX}oauth_callback",
+            "JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED": str(int(self.tls != TLS_NONE)),
+        }
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -95,7 +223,3 @@ class Choices:
         scheme, usual = ("http", 80) if self.tls == TLS_NONE else ("https", 443)
         host = f"[{host}]" if ":" in host else host
         return f"{scheme}://{host}" + ("" if self.port == usual else f":{self.port}")
-
-
-def _names() -> set[str]:
-    return {field.name for field in dataclasses.fields(Choices)}

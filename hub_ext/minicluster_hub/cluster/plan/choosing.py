@@ -15,37 +15,29 @@ from minicluster_hub.engines.swarm.view import SwarmNode
 
 _LOCAL = ("localhost", "127.0.0.1")
 _USUAL_PORTS = {TLS_NONE: 80, TLS_SELF_MADE: 443, TLS_OWN: 443}
+_TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
 
 
 def chosen(before: Choices, given: argparse.Namespace) -> Choices:
     """Return the choices with what was given now in their place. Raises OptionUnusable."""
-    now = before.with_given(vars(given))
-    if getattr(given, "http", False):
+    options = vars(given)
+    now = before.with_given(options)
+    if options.get("http"):
         now = now.with_given({"tls": TLS_NONE, "tls_mark": ""})
-    elif getattr(given, "self_made", False):
+    elif options.get("self_made"):
         now = now.with_given({"tls": TLS_SELF_MADE, "tls_mark": ""})
-    elif getattr(given, "tls_cert", None):
+    elif options.get("tls_cert"):
         now = now.with_given({"tls": TLS_OWN, "tls_mark": _checked_mark(given, now)})
-    _check_domain(before, now, given)
-    if getattr(given, "port", None) is None and before.port == _USUAL_PORTS[before.tls]:
-        now = now.with_given({"port": _USUAL_PORTS[now.tls]})
-    if getattr(given, "db_url", None):
-        now = now.with_given({"has_db_url": True, "db_mark": f"{time.time():.0f}"})
-    _check_shared(now)
-    return now
-
-
-def _check_domain(before: Choices, now: Choices, given: argparse.Namespace) -> None:
-    """The lab's certificate was looked at when it was given, and is no more to be read."""
-    known = now.domain in ("", before.domain) or getattr(given, "tls_cert", None)
-    if now.tls == TLS_OWN and not known:
+    elif now.tls == TLS_OWN and now.domain not in ("", before.domain):
+        # The certificate was checked when it was given, and cannot be read any more.
         raise OptionUnusable(
             f"--domain {now.domain}: give the certificate again, by --tls-cert and --tls-key: it has to hold"
             f" {now.domain} and *.{now.domain}."
         )
-
-
-def _check_shared(now: Choices) -> None:
+    if options.get("port") is None and before.port == _USUAL_PORTS[before.tls]:
+        now = now.with_given({"port": _USUAL_PORTS[now.tls]})
+    if options.get("db_url"):
+        now = now.with_given({"has_db_url": True, "db_mark": f"{time.time():.0f}"})
     if now.shared_data and not now.shared_data.startswith("/"):
         raise OptionUnusable(
             f"--shared-data {now.shared_data}: it has to be a full path, the same on each manager."
@@ -55,9 +47,11 @@ def _check_shared(now: Choices) -> None:
             "--shared-data needs a PostgreSQL database, given by --db-url-file: job services on several"
             " managers cannot share SQLite."
         )
+    return now
 
 
 def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
+    """Return what tells this certificate from others. Raises OptionUnusable."""
     try:
         check_pair(given.tls_cert, given.tls_key, now.served_names)
     except CertificateUnusable as error:
@@ -67,27 +61,18 @@ def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
 
 def secret_groups(
     choices: Choices, given: argparse.Namespace, managers: Sequence[SwarmNode]
-) -> Iterable[secrets.Group]:
+) -> Iterable[secrets.SecretGroup]:
     """Return the secrets that these choices need. managers: those that the platform may run on."""
-    yield from (
-        secrets.token(name) for name in ("proxy_token", "service_token", "spawner_token", "keeper_token")
-    )
+    content = {name: getattr(given, name, None) or "" for name in ("tls_cert", "tls_key", "db_url")}
+    yield from map(secrets.token, _TOKENS)
     yield secrets.registry_passwords()
     yield secrets.registry_certificate([node.address for node in managers])
     yield secrets.service_certificate()
     if choices.tls == TLS_OWN:
-        content = {
-            "tls_cert": getattr(given, "tls_cert", None) or "",
-            "tls_key": getattr(given, "tls_key", None) or "",
-        }
-        yield secrets.given("tls", content, choices.tls_mark)
+        tls = {"tls_cert": content["tls_cert"], "tls_key": content["tls_key"]}
+        yield secrets.given("tls", tls, choices.tls_mark)
     elif choices.tls == TLS_SELF_MADE:
-        yield secrets.self_made_certificate(
-            [
-                *choices.served_names,
-                *(name for node in managers for name in (node.address, node.name)),
-                *_LOCAL,
-            ]
-        )
+        of_managers = [name for node in managers for name in (node.address, node.name)]
+        yield secrets.self_made_certificate([*choices.served_names, *of_managers, *_LOCAL])
     if choices.has_db_url:
-        yield secrets.given("db_url", {"db_url": getattr(given, "db_url", None) or ""}, choices.db_mark)
+        yield secrets.given("db_url", {"db_url": content["db_url"]}, choices.db_mark)

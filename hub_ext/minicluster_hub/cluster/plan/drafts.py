@@ -7,30 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minicluster_hub.cluster.docker_proxy.rules import HUB, SERVICE
-from minicluster_hub.cluster.docker_proxy.settings import (
-    FOLDER,
-    FOLDER_ENV,
-    ROLE,
-    SOCKET,
-    SOCKET_ENV,
-    TOLD_ENV,
-    docker_host,
-    docker_socket,
-)
+from minicluster_hub.cluster.docker_proxy import settings as docker_proxy_settings
+from minicluster_hub.cluster.docker_proxy.settings import docker_host, docker_socket
 from minicluster_hub.cluster.eviction.rules import RESERVE_ENV, VOLUME_DIR, VOLUMES_ENV
-from minicluster_hub.cluster.firewall.rules import (
-    ALLOWED_ENV,
-    DENIED_ENV,
-    MANAGERS_ENV,
-    NAME_SERVERS_ENV,
-    SERVICES_ENV,
-)
-from minicluster_hub.cluster.plan.browser_addresses import login_environment, public_url
+from minicluster_hub.cluster.firewall import rules as firewall_rules
+from minicluster_hub.cluster.plan import policy_container
 from minicluster_hub.cluster.plan.choices import SERVICE_PREFIX, TLS_NONE, Choices
-from minicluster_hub.cluster.plan.record import Images
-from minicluster_hub.cluster.policy_sandbox import container
+from minicluster_hub.cluster.plan.record import PlatformImages
 from minicluster_hub.cluster.registry.relay import CACHE_ENV, NODE_ENV, PUBLISH_NODE_ENV, REGISTRY_ENV
+from minicluster_hub.engines.swarm.names import CLUSTER
 from minicluster_hub.engines.swarm.shared_homes import volume_options
 
 DATA_DIR = "/srv/minicluster"
@@ -39,17 +24,26 @@ REGISTRY_PORT, CACHE_PORT, AGENTS_PORT = 5443, 5444, 8083
 USERS_PORT = 8082
 """Of the job service, on the platform's network alone."""
 FORMER_PORT, _FORMER_INSIDE = 8082, 8085
-"""Where agents of releases before TLS report; published, and answered only while one of their tasks lives."""
+"""For agents of releases before TLS; published, and answered only while one of their tasks lives."""
 USER, ROOT = "1000", "0"
 _REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
-LARGE_BYTES, SMALL_BYTES = 1_000_000_000, 250_000_000
-"""Memory of what runs once, and of what runs on each node: several times what was seen of them at work."""
 _TLS_SECRETS = {"tls_ca_file": "service_ca", "tls_cert_file": "service_cert", "tls_key_file": "service_key"}
+LARGE_BYTES, SMALL_BYTES = 1_000_000_000, 250_000_000
+"""Memory of a service that runs once, and of one that runs on each node: several times what they use."""
 _HOST_NETWORK = re.compile(r"--SwarmEngine\.host_network=(True|true|1)")
 
 
+def service_name(role: str) -> str:
+    return f"{CLUSTER}_{role}"
+
+
+def host_of(address: str) -> str:
+    """Return an address as it stands in a URL."""
+    return f"[{address}]" if ":" in address else address
+
+
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SwarmObject:
     """A secret or config that lies in the Swarm."""
 
     id: str
@@ -58,10 +52,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the plan needs to know of the place. sealed, configs: by the names that services use.
+    """What the plan needs to know about the machines. secrets, configs: by the names that services use.
 
-    former_notebook: the image before the last upgrade: servers that run it still send jobs.
-    managers: the addresses of the nodes that the platform may run on, by their ids.
+    former_notebook: the notebook image before the last upgrade: servers that run it still send jobs.
+    managers: the addresses of the nodes that the platform may run on, by node id.
     own_policies: whether the lab has policies of its own, as files or in packages of the hub image.
     """
 
@@ -69,11 +63,11 @@ class Facts:
     manager_address: str
     socket_path: str
     socket_gid: int
-    images: Images
+    images: PlatformImages
     former_notebook: str = ""
     upstream: str | None = None
-    sealed: Mapping[str, Kept] = field(default_factory=dict)
-    configs: Mapping[str, Kept] = field(default_factory=dict)
+    secrets: Mapping[str, SwarmObject] = field(default_factory=dict)
+    configs: Mapping[str, SwarmObject] = field(default_factory=dict)
     managers: Mapping[str, str] = field(default_factory=dict)
     shared_data: str = ""
     own_policies: bool = False
@@ -82,20 +76,24 @@ class Facts:
     def manager_addresses(self) -> tuple[str, ...]:
         return tuple(self.managers.values()) or (self.manager_address,)
 
-    def doors(self, port: int) -> str:
-        """Return where a port of the platform may be found, with commas between."""
-        return ",".join(f"{_host(address)}:{port}" for address in self.manager_addresses)
+    def endpoints(self, *ports: int) -> str:
+        """Return where ports of the platform may be found, with commas between."""
+        return ",".join(f"{host_of(address)}:{port}" for address in self.manager_addresses for port in ports)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """One service, before what all have in common. ports: published ones to those of the container.
+class ServiceDraft:
+    """One service, without what all have in common.
 
+    ports: published ports to those of the container. user: also its group.
     capabilities: those that it keeps; all others are dropped.
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
-    each_manager: one task on each manager, in the platform's network. sockets: volumes of the manager, by
-    role, where containers of that manager meet. policy_socket: it has that one's folder.
-    sealed_off: no network that leads anywhere, nothing to write to. read_only: only the latter.
+    each_manager: one task on each manager, in the platform's network.
+    once: its tasks end by themselves, and are repeated only if they fail.
+    docker_socket: it has the engine's socket.
+    sockets: volumes of the manager in which containers of that manager meet, by role, with their folders.
+    policy_socket: it has the folder of the policy container's socket.
+    sealed_off: no network that leads anywhere, and nothing to write to. read_only: only the latter.
     limits: as Docker names them.
     """
 
@@ -110,7 +108,7 @@ class Draft:
     sockets: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[int, int] = field(default_factory=dict)
     user: str = USER
-    socket: bool = False
+    docker_socket: bool = False
     capabilities: tuple[str, ...] = ()
     everywhere: bool = False
     each_manager: bool = False
@@ -123,20 +121,20 @@ class Draft:
 
 
 def limits(memory_bytes: int, pids: int) -> dict[str, int]:
-    """Return what a service may take of its machine, so that a defect of it does not take the machine."""
+    """Return what a service may take of its machine, so that a defect does not bring the machine down."""
     return {"MemoryBytes": memory_bytes, "Pids": pids}
 
 
-def registry(facts: Facts) -> Draft:
+def registry(facts: Facts) -> ServiceDraft:
     return _registry(facts, "registry", REGISTRY_PORT, ("registry_publisher",))
 
 
-def cache(facts: Facts) -> Draft:
+def cache(facts: Facts) -> ServiceDraft:
     return _registry(facts, "cache", CACHE_PORT)
 
 
-def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ()) -> Draft:
-    return Draft(
+def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ()) -> ServiceDraft:
+    return ServiceDraft(
         role=role,
         image=facts.images.registry,
         args=("serve", REGISTRY_CONFIG),
@@ -150,20 +148,38 @@ def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ())
     )
 
 
-def firewall(choices: Choices, facts: Facts) -> Draft:
-    """On each node: what users' containers reach of the machines' network, and what not."""
-    ports = (choices.port, AGENTS_PORT, FORMER_PORT)
-    doors = [f"{_host(address)}:{port}" for address in facts.manager_addresses for port in ports]
-    return Draft(
+def relay(facts: Facts) -> ServiceDraft:
+    """Each node's way to the registry; a hub image that was never published is on the manager only."""
+    cache = {CACHE_ENV: facts.endpoints(CACHE_PORT)} if facts.upstream else {}
+    return ServiceDraft(
+        role="relay",
+        image=facts.images.hub,
+        args=("run", "relay"),
+        environment={
+            REGISTRY_ENV: facts.endpoints(REGISTRY_PORT),
+            PUBLISH_NODE_ENV: ",".join(facts.managers or (facts.manager_id,)),
+            NODE_ENV: "{{.Node.ID}}",
+            **cache,
+        },
+        secrets=("registry_ca", "registry_reader"),
+        everywhere=True,
+        limits=limits(SMALL_BYTES, 64),
+    )
+
+
+def firewall(choices: Choices, facts: Facts) -> ServiceDraft:
+    """On each node: what users' containers may reach of the machines' network."""
+    platform = facts.endpoints(choices.port, AGENTS_PORT, FORMER_PORT)
+    return ServiceDraft(
         role="firewall",
         image=facts.images.hub,
         args=("run", "firewall"),
         environment={
-            ALLOWED_ENV: ",".join([*doors, *choices.tenants_reach]),
-            DENIED_ENV: ",".join(choices.tenants_deny),
-            MANAGERS_ENV: ",".join(facts.manager_addresses),
-            NAME_SERVERS_ENV: ",".join(choices.tenants_dns),
-            SERVICES_ENV: ",".join(map(_task_url, facts.manager_addresses)),
+            firewall_rules.ALLOWED_ENV: ",".join([platform, *choices.tenants_reach]),
+            firewall_rules.DENIED_ENV: ",".join(choices.tenants_deny),
+            firewall_rules.MANAGERS_ENV: ",".join(facts.manager_addresses),
+            firewall_rules.NAME_SERVERS_ENV: ",".join(choices.tenants_dns),
+            firewall_rules.SERVICES_ENV: ",".join(map(_task_url, facts.manager_addresses)),
         },
         secrets=("service_ca",),
         user=ROOT,
@@ -173,13 +189,78 @@ def firewall(choices: Choices, facts: Facts) -> Draft:
     )
 
 
-def images(facts: Facts) -> Draft:
-    """Fetch the notebook image on each node, also on one that joins later, before anybody clicks."""
-    return Draft("images", facts.images.notebook, command=("true",), everywhere=True, once=True)
+def eviction(choices: Choices, facts: Facts) -> ServiceDraft:
+    """On each node: ends the container that fills the disk.
+
+    It is root without capabilities: the group of the engine's socket has another number on each node.
+    """
+    return ServiceDraft(
+        role="eviction",
+        image=facts.images.hub,
+        args=("run", "eviction"),
+        environment={
+            RESERVE_ENV: str(choices.disk_reserve_bytes),
+            VOLUMES_ENV: "0" if choices.shared_homes else "1",
+        },
+        data_dir=VOLUME_DIR,
+        user=ROOT,
+        docker_socket=True,
+        everywhere=True,
+        read_only=True,
+        limits=limits(SMALL_BYTES, 64),
+    )
 
 
-def service(choices: Choices, facts: Facts) -> Draft:
-    return Draft(
+def docker_proxy(choices: Choices, facts: Facts) -> ServiceDraft:
+    """On each manager that hub or job service may run on."""
+    homes = choices.shared_homes
+    rules = {
+        "image": facts.images.notebook,
+        "host_network": any(map(_HOST_NETWORK.fullmatch, choices.service_options)),
+        "homes": {"type": "nfs", **volume_options(homes)} if homes else {},
+        "mounts": choices.server_mounts,
+    }
+    return ServiceDraft(
+        role=docker_proxy_settings.ROLE,
+        image=facts.images.hub,
+        args=("run", docker_proxy_settings.ROLE),
+        environment={
+            docker_proxy_settings.SOCKET_ENV: docker_proxy_settings.SOCKET,
+            docker_proxy_settings.FOLDER_ENV: docker_proxy_settings.FOLDER,
+            docker_proxy_settings.RULES_ENV: json.dumps(rules),
+        },
+        sockets=docker_socket("hub") | docker_socket("service"),
+        docker_socket=True,
+        each_manager=bool(facts.shared_data),
+        sealed_off=True,
+        limits=limits(LARGE_BYTES, 64),
+    )
+
+
+def images(facts: Facts) -> ServiceDraft:
+    """On each node, also on one that joins later: fetches the notebook image before anybody needs it."""
+    image = facts.images.notebook
+    return ServiceDraft("images", image, command=("true",), everywhere=True, once=True)
+
+
+def policy(choices: Choices, facts: Facts) -> ServiceDraft:
+    """Beside each job service: runs the lab's own policies, and has nothing but their files."""
+    return ServiceDraft(
+        role=policy_container.ROLE,
+        image=facts.images.hub,
+        args=("run", "policy"),
+        configs=policy_container.files(choices.policies),
+        user=policy_container.USER,
+        sealed_off=True,
+        policy_socket=True,
+        limits=policy_container.LIMITS,
+        each_manager=bool(facts.shared_data),
+    )
+
+
+def service(choices: Choices, facts: Facts) -> ServiceDraft:
+    """The job service."""
+    return ServiceDraft(
         role="service",
         image=facts.images.hub,
         args=("run", "service", *_service_options(choices, facts)),
@@ -190,7 +271,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
             "JUPYTERHUB_CLIENT_ID": "service-minicluster",
             "JUPYTERHUB_API_URL": "http://hub:8081/hub/api",
             "JUPYTERHUB_BASE_URL": "/",
-            **login_environment(choices),
+            **choices.login_environment(),
             **docker_host("service"),
             **(_managers(facts) if facts.shared_data else {}),
         },
@@ -203,7 +284,7 @@ def service(choices: Choices, facts: Facts) -> Draft:
         ),
         data_dir=DATA_DIR,
         ports={AGENTS_PORT: AGENTS_PORT, FORMER_PORT: _FORMER_INSIDE},
-        configs=container.files(choices.policies),
+        configs=policy_container.files(choices.policies),
         sockets=docker_socket("service"),
         policy_socket=facts.own_policies,
         each_manager=bool(facts.shared_data),
@@ -212,6 +293,8 @@ def service(choices: Choices, facts: Facts) -> Draft:
 
 
 def _service_options(choices: Choices, facts: Facts) -> list[str]:
+    tls_files = {name: f"/run/secrets/{secret}" for name, secret in _TLS_SECRETS.items()}
+    ca_file, login_file = (f"/run/secrets/{name}" for name in _REGISTRY_SECRETS)
     return [
         "--engine=swarm",
         f"--data-dir={DATA_DIR}",
@@ -221,24 +304,41 @@ def _service_options(choices: Choices, facts: Facts) -> list[str]:
         *(["--SwarmEngine.dedicated_managers=True"] if choices.dedicated_managers else []),
         f"--SwarmEngine.data_cache_bytes={choices.data_cache_bytes}",
         f"--SwarmEngine.watch_gpus={choices.server_gpus > 0}",
-        *_agents_options(),
-        *_registry_options(facts),
+        f"--MiniclusterHub.agents_bind_url=https://0.0.0.0:{AGENTS_PORT}",
+        f"--MiniclusterHub.former_bind_url=http://0.0.0.0:{_FORMER_INSIDE}",
+        *(f"--MiniclusterHub.{name}={path}" for name, path in tls_files.items()),
+        f"--SwarmEngine.service_ca_file={tls_files['tls_ca_file']}",
+        "--RegistrySettings.url=https://registry:5000",
+        f"--RegistrySettings.ca_file={ca_file}",
+        f"--RegistrySettings.login_file={login_file}",
+        *(["--RegistrySettings.cache_url=https://cache:5000"] if facts.upstream else []),
         *([] if facts.shared_data else [f"--MiniclusterHub.task_url={_task_url(facts.manager_address)}"]),
-        *container.service_options(needed=facts.own_policies),
+        *policy_container.service_options(needed=facts.own_policies),
         *choices.service_options,
     ]
 
 
-def hub(choices: Choices, facts: Facts) -> Draft:
-    url = public_url(choices, facts.manager_address, anywhere=bool(facts.shared_data))
-    return Draft(
+def _task_url(address: str) -> str:
+    return f"https://{host_of(address)}:{AGENTS_PORT}{SERVICE_PREFIX}"
+
+
+def _managers(facts: Facts) -> dict[str, str]:
+    """Return what tells a job service which of the managers it is on."""
+    urls = (f"{node_id}={_task_url(address)}" for node_id, address in facts.managers.items())
+    return {NODE_ENV: "{{.Node.ID}}", firewall_rules.SERVICES_ENV: ",".join(urls)}
+
+
+def hub(choices: Choices, facts: Facts) -> ServiceDraft:
+    # Empty: the hub goes by the address that the browser used, since the proxy may be on any manager.
+    any_address = facts.shared_data and not choices.served_names
+    return ServiceDraft(
         role="hub",
         image=facts.images.hub,
         args=("run", "hub"),
         environment={
             "MINICLUSTER_ENGINE": "swarm",
             "MINICLUSTER_DATA": DATA_DIR,
-            "MINICLUSTER_PUBLIC_URL": url,
+            "MINICLUSTER_PUBLIC_URL": "" if any_address else choices.url(facts.manager_address),
             "MINICLUSTER_DOMAIN": choices.domain,
             "MINICLUSTER_IMAGE": facts.images.notebook,
             "MINICLUSTER_SERVER_GPUS": str(choices.server_gpus),
@@ -254,137 +354,12 @@ def hub(choices: Choices, facts: Facts) -> Draft:
     )
 
 
-def proxy(choices: Choices, facts: Facts) -> Draft:
-    return Draft(
+def proxy(choices: Choices, facts: Facts) -> ServiceDraft:
+    return ServiceDraft(
         role="proxy",
         image=facts.images.hub,
         args=("run", "proxy", *(("--host-routing",) if choices.domain else ())),
         secrets=("proxy_token", *(() if choices.tls == TLS_NONE else ("tls_cert", "tls_key"))),
         ports={choices.port: 8000},
         limits=limits(LARGE_BYTES, 256),
-    )
-
-
-def _agents_options() -> list[str]:
-    """Return where the job service listens for agents, and by what they know it."""
-    files = {name: f"/run/secrets/{secret}" for name, secret in _TLS_SECRETS.items()}
-    return [
-        f"--MiniclusterHub.agents_bind_url=https://0.0.0.0:{AGENTS_PORT}",
-        f"--MiniclusterHub.former_bind_url=http://0.0.0.0:{_FORMER_INSIDE}",
-        *(f"--MiniclusterHub.{name}={path}" for name, path in files.items()),
-        f"--SwarmEngine.service_ca_file={files['tls_ca_file']}",
-    ]
-
-
-def _registry_options(facts: Facts) -> list[str]:
-    """Return what leads the job service to the registry that takes what users publish."""
-    ca_file, login_file = (f"/run/secrets/{name}" for name in _REGISTRY_SECRETS)
-    cache = ["--RegistrySettings.cache_url=https://cache:5000"] if facts.upstream else []
-    return [
-        "--RegistrySettings.url=https://registry:5000",
-        f"--RegistrySettings.ca_file={ca_file}",
-        f"--RegistrySettings.login_file={login_file}",
-        *cache,
-    ]
-
-
-def _task_url(address: str) -> str:
-    return f"https://{_host(address)}:{AGENTS_PORT}{SERVICE_PREFIX}"
-
-
-def _managers(facts: Facts) -> dict[str, str]:
-    """Return what tells a job service which of the managers it is on."""
-    urls = (f"{node_id}={_task_url(address)}" for node_id, address in facts.managers.items())
-    return {NODE_ENV: "{{.Node.ID}}", SERVICES_ENV: ",".join(urls)}
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
-# The Docker proxy as a service of the platform: pure.
-
-
-def docker_proxy(choices: Choices, facts: Facts) -> Draft:
-    """On each manager that hub or job service may run on."""
-    homes = choices.shared_homes
-    told = {
-        "image": facts.images.notebook,
-        "host_network": any(map(_HOST_NETWORK.fullmatch, choices.service_options)),
-        "homes": {"type": "nfs", **volume_options(homes)} if homes else {},
-        "mounts": choices.server_mounts,
-    }
-    return Draft(
-        role=ROLE,
-        image=facts.images.hub,
-        args=("run", ROLE),
-        environment={SOCKET_ENV: SOCKET, FOLDER_ENV: FOLDER, TOLD_ENV: json.dumps(told)},
-        sockets=docker_socket(HUB) | docker_socket(SERVICE),
-        socket=True,
-        each_manager=bool(facts.shared_data),
-        sealed_off=True,
-        limits=limits(LARGE_BYTES, 64),
-    )
-
-
-# The service that ends whoever fills a node's disk.
-
-
-def eviction(choices: Choices, facts: Facts) -> Draft:
-    """Return one for each node. It is root without rights: the socket's group has another number on each."""
-    return Draft(
-        role="eviction",
-        image=facts.images.hub,
-        args=("run", "eviction"),
-        environment={
-            RESERVE_ENV: str(choices.disk_reserve_bytes),
-            VOLUMES_ENV: "0" if choices.shared_homes else "1",
-        },
-        data_dir=VOLUME_DIR,
-        user=ROOT,
-        socket=True,
-        everywhere=True,
-        read_only=True,
-        limits=limits(SMALL_BYTES, 64),
-    )
-
-
-# The container of a lab's own policies as a service of the platform: pure.
-
-
-def policy(choices: Choices, facts: Facts) -> Draft:
-    """What runs the lab's own policies, beside each job service: it has nothing but their files."""
-    return Draft(
-        role=container.ROLE,
-        image=facts.images.hub,
-        args=("run", "policy"),
-        configs=container.files(choices.policies),
-        user=container.USER,
-        sealed_off=True,
-        policy_socket=True,
-        limits=container.LIMITS,
-        each_manager=bool(facts.shared_data),
-    )
-
-
-# The relay as a service of the platform: pure.
-
-
-def relay(facts: Facts) -> Draft:
-    """Each node's doors to the registry; a hub image that was never published is on the manager only."""
-    environment = {
-        REGISTRY_ENV: facts.doors(REGISTRY_PORT),
-        PUBLISH_NODE_ENV: ",".join(facts.managers or (facts.manager_id,)),
-        NODE_ENV: "{{.Node.ID}}",
-    }
-    if facts.upstream:
-        environment[CACHE_ENV] = facts.doors(CACHE_PORT)
-    return Draft(
-        role="relay",
-        image=facts.images.hub,
-        args=("run", "relay"),
-        environment=environment,
-        secrets=("registry_ca", "registry_reader"),
-        everywhere=True,
-        limits=limits(SMALL_BYTES, 64),
     )

@@ -1,14 +1,14 @@
-"""Networks, configs and services as planned: made where missing, changed where different, else left alone."""
+"""Networks, configs and services as planned: made if missing, changed if different, else left alone."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.plan.drafts import Kept
+from minicluster_hub.cluster.plan.drafts import SwarmObject
 from minicluster_hub.cluster.plan.plan import PLATFORM
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import (
@@ -22,11 +22,11 @@ from minicluster_hub.engines.swarm.names import (
 )
 
 MADE, CHANGED, SAME = "made", "changed", "unchanged"
-_ROLE = "config"
+_CONFIG_ROLE = "config"
 
 
 def ensure_network(daemon: Daemon, spec: Mapping[str, Any]) -> str:
-    """Make an overlay network."""
+    """Make an overlay network if it is missing; return whether it was made."""
     if daemon.call("networks", names=[f"^{spec['name']}$"]):
         return SAME
     with suppress(DockerConflict):
@@ -34,61 +34,63 @@ def ensure_network(daemon: Daemon, spec: Mapping[str, Any]) -> str:
     return MADE
 
 
-def ensure_configs(daemon: Daemon, wanted: Mapping[str, str]) -> dict[str, Kept]:
-    """Make the configs that are missing, each under a name that holds its content's hash."""
-    there = {
-        config["Spec"]["Name"]: config["ID"] for config in daemon.call("configs", filters=label_filter(_ROLE))
-    }
-    kept: dict[str, Kept] = {}
+def ensure_configs(daemon: Daemon, wanted: Mapping[str, str]) -> dict[str, SwarmObject]:
+    """Make the configs that are missing, each under a name with the hash of its content."""
+    found = daemon.call("configs", filters=label_filter(_CONFIG_ROLE))
+    ids = {config["Spec"]["Name"]: config["ID"] for config in found}
+    configs: dict[str, SwarmObject] = {}
     for item, text in wanted.items():
         name = f"{CLUSTER}_{item}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-        known = (
-            there.get(name) or daemon.call("create_config", name, text.encode(), labels=labels(_ROLE))["ID"]
-        )
-        kept[item] = Kept(known, name)
-    return kept
+        if name not in ids:
+            made = daemon.call("create_config", name, text.encode(), labels=labels(_CONFIG_ROLE))
+            ids[name] = made["ID"]
+        configs[item] = SwarmObject(ids[name], name)
+    return configs
 
 
-def tidy_configs(daemon: Daemon, kept: Mapping[str, Kept]) -> None:
-    """Remove configs that nothing uses any more."""
-    ids = {one.id for one in kept.values()}
-    for config in daemon.call("configs", filters=label_filter(_ROLE)):
-        if config["ID"] not in ids:
+def remove_unused(daemon: Daemon, kind: Literal["secret", "config"], used: Mapping[str, SwarmObject]) -> None:
+    """Remove secrets or configs that no service uses any more."""
+    ids = {one.id for one in used.values()}
+    for found in daemon.call(f"{kind}s", filters=label_filter(kind)):
+        if found["ID"] not in ids:
             with suppress(DockerError):  # still in use by a container that is just ending: next time
-                daemon.once("remove_config", config["ID"])
+                daemon.once(f"remove_{kind}", found["ID"])
 
 
 def ensure_service(daemon: Daemon, spec: Mapping[str, Any]) -> str:
     """Make a service, or give it its new specification; return which of both, or that nothing was to do."""
     try:
-        there = daemon.call("inspect_service", spec["name"])
+        found = daemon.call("inspect_service", spec["name"])
     except DockerMissing:
         with suppress(DockerConflict):
             daemon.call("create_service", **spec)
         return MADE
-    if there["Spec"].get("Labels", {}).get(SPEC_LABEL) == spec["labels"][SPEC_LABEL]:
+    if found["Spec"].get("Labels", {}).get(SPEC_LABEL) == spec["labels"][SPEC_LABEL]:
         return SAME
-    daemon.call("update_service", there["ID"], version=there["Version"]["Index"], **spec)
+    daemon.call("update_service", found["ID"], version=found["Version"]["Index"], **spec)
     return CHANGED
 
 
 def remove_unplanned(daemon: Daemon, planned: set[str]) -> list[str]:
     """Remove services of the platform that the choices do not ask for any more; return their names."""
-    gone = []
-    for service in platform(daemon):
-        name = service["Spec"]["Name"]
-        if name not in planned:
-            daemon.remove("remove_service", service["ID"])
-            gone.append(name)
-    return gone
+    unplanned = {
+        service["Spec"]["Name"]: service["ID"]
+        for service in platform(daemon)
+        if service["Spec"]["Name"] not in planned
+    }
+    for service_id in unplanned.values():
+        daemon.remove("remove_service", service_id)
+    return list(unplanned)
 
 
 def platform(daemon: Daemon) -> list[Mapping[str, Any]]:
-    """Return the platform's services that are there."""
+    """Return the platform's services that are there.
+
+    A former release had one service for all data set agents, under the name of their volume.
+    """
     found = daemon.call("services", filters={"label": f"{CLUSTER_LABEL}={CLUSTER}"})
-    return [one for one in found if _is_platform(one["Spec"])]
-
-
-def _is_platform(spec: Mapping[str, Any]) -> bool:
-    """A release before had one service for the agents of data sets; its name was that of their volume."""
-    return spec["Labels"].get(ROLE_LABEL) in PLATFORM or spec["Name"] == DATA_VOLUME
+    return [
+        one
+        for one in found
+        if one["Spec"]["Labels"].get(ROLE_LABEL) in PLATFORM or one["Spec"]["Name"] == DATA_VOLUME
+    ]

@@ -9,20 +9,10 @@ from typing import Any
 from minicluster_hub.cluster.docker_proxy.settings import ROLE as DOCKER_PROXY
 from minicluster_hub.cluster.docker_proxy.settings import SOCKET
 from minicluster_hub.cluster.firewall.sweep import VOLUMES
-from minicluster_hub.cluster.plan import drafts
+from minicluster_hub.cluster.plan import drafts, policy_container
 from minicluster_hub.cluster.plan.choices import Choices
-from minicluster_hub.cluster.plan.drafts import (
-    ROOT,
-    Draft,
-    Facts,
-    Kept,
-    docker_proxy,
-    eviction,
-    policy,
-    relay,
-)
-from minicluster_hub.cluster.plan.record import Images
-from minicluster_hub.cluster.policy_sandbox import container as policy_container
+from minicluster_hub.cluster.plan.drafts import ROOT, Facts, ServiceDraft, SwarmObject, service_name
+from minicluster_hub.cluster.plan.record import PlatformImages
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
 
 PLATFORM = (
@@ -40,9 +30,9 @@ PLATFORM = (
 )
 """The roles of the platform's services, in the order in which they start."""
 LATE = ("images", DATA_ROLE)
-"""Those that need the notebook image, a large one: nobody waits for them; `status` tells how far they are.
+"""They need the notebook image, a large one: `up` does not wait for them, `status` shows how far they are.
 
-The agents of data sets are made by the job service, each with the token of its node.
+The data set agents are made by the job service, each with the token of its node.
 """
 
 MANAGERS = "node.role==manager"
@@ -52,8 +42,8 @@ _S = 1_000_000_000
 
 
 def networks(*, own_policies: bool) -> list[dict[str, Any]]:
-    """Return the arguments of create_network: what hub, proxy, job service and notebooks share, and one that
-    leads nowhere for each service that is sealed off: without any it would have Docker's bridge.
+    """Return the arguments of create_network: one that hub, proxy, job service and notebooks share, and one
+    that leads nowhere for each service that is sealed off: without any it would have Docker's bridge.
     """
     common = {"driver": "overlay", "labels": labels("network")}
     sealed_off = [DOCKER_PROXY, *([policy_container.ROLE] if own_policies else [])]
@@ -66,59 +56,64 @@ def networks(*, own_policies: bool) -> list[dict[str, Any]]:
 def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     """Return the arguments of create_service for each service, in the order in which they start.
 
-    Without a notebook image (it is still on its way into the registry) only what images come through.
+    Without a notebook image (it is still on its way into the registry): only the services that images need.
     """
-    found = [drafts.registry(facts), *([drafts.cache(facts)] if facts.upstream else []), relay(facts)]
+    found = [
+        drafts.registry(facts),
+        *([drafts.cache(facts)] if facts.upstream else []),
+        drafts.relay(facts),
+    ]
     if facts.images.notebook:
         found += [
             drafts.firewall(choices, facts),
-            eviction(choices, facts),
-            docker_proxy(choices, facts),
+            drafts.eviction(choices, facts),
+            drafts.docker_proxy(choices, facts),
             drafts.images(facts),
-            *([policy(choices, facts)] if facts.own_policies else []),
+            *([drafts.policy(choices, facts)] if facts.own_policies else []),
             drafts.service(choices, facts),
             drafts.hub(choices, facts),
             drafts.proxy(choices, facts),
         ]
-    return [finish(draft, facts) for draft in found]
+    return [_spec(draft, facts) for draft in found]
 
 
 def sweep(image: str, manager_id: str, socket_path: str, *, volumes: bool) -> dict[str, Any]:
-    """Return the arguments of create_service for what clears up on each node. volumes: these, too."""
-    facts = Facts(manager_id, "", socket_path, 0, Images(hub=image))
-    draft = Draft(
+    """Return the arguments of create_service for what clears up on each node. volumes: remove these, too."""
+    facts = Facts(manager_id, "", socket_path, 0, PlatformImages(hub=image))
+    draft = ServiceDraft(
         role="sweep",
         image=image,
         args=("run", "sweep", *((VOLUMES,) if volumes else ())),
         user=ROOT,
-        socket=True,
+        docker_socket=True,
         capabilities=("CAP_NET_ADMIN",),
         everywhere=True,
         once=True,
     )
-    return finish(draft, facts)
+    return _spec(draft, facts)
 
 
-def publisher(image: str, node_id: str, kept: Kept) -> dict[str, Any]:
-    """Return the arguments of create_service for a container here in which the publisher's secret is read."""
-    facts = Facts(node_id, "", "", 0, Images(hub=image), sealed={"registry_publisher": kept})
-    secrets = ("registry_publisher",)
-    draft = Draft("publisher", image, command=("sleep", "60"), secrets=secrets, user=ROOT, once=True)
-    return finish(draft, facts)
+def publisher(image: str, node_id: str, password: SwarmObject) -> dict[str, Any]:
+    """Return the arguments of create_service for a container in which the publisher's secret is read."""
+    name = "registry_publisher"
+    facts = Facts(node_id, "", "", 0, PlatformImages(hub=image), secrets={name: password})
+    draft = ServiceDraft("publisher", image, command=("sleep", "60"), secrets=(name,), user=ROOT, once=True)
+    return _spec(draft, facts)
 
 
-def service_name(role: str) -> str:
-    return f"{CLUSTER}_{role}"
-
-
-def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
+def _spec(draft: ServiceDraft, facts: Facts) -> dict[str, Any]:
     """Return the arguments of create_service, with a label by which a change is noticed."""
     name = service_name(draft.role)
+    is_global = draft.everywhere or draft.each_manager
+    ports = [
+        {"Protocol": "tcp", "TargetPort": inside, "PublishedPort": published, "PublishMode": "host"}
+        for published, inside in draft.ports.items()
+    ]
     spec: dict[str, Any] = {
         "name": name,
-        "mode": _mode(draft),
-        "endpoint_spec": {"Mode": "dnsrr", "Ports": [_port(*pair) for pair in draft.ports.items()]},
-        # A platform service goes on with its new version even if that one fails: `up` tells of it.
+        "mode": {"Global": {}} if is_global else {"Replicated": {"Replicas": 1}},
+        "endpoint_spec": {"Mode": "dnsrr", "Ports": ports},
+        # A platform service goes on with its new version even if that one fails: `up` reports it.
         "update_config": {"Parallelism": 0, "FailureAction": "continue", "Order": "stop-first"},
         "task_template": {
             "ContainerSpec": _container(draft, facts),
@@ -135,13 +130,9 @@ def finish(draft: Draft, facts: Facts) -> dict[str, Any]:
     return spec
 
 
-def _mode(draft: Draft) -> dict[str, Any]:
-    everywhere = draft.everywhere or draft.each_manager
-    return {"Global": {}} if everywhere else {"Replicated": {"Replicas": 1}}
-
-
-def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
+def _container(draft: ServiceDraft, facts: Facts) -> dict[str, Any]:
     environment = {"NVIDIA_VISIBLE_DEVICES": "void", **draft.environment}
+    secrets = {name: facts.secrets[name] for name in draft.secrets}
     container: dict[str, Any] = {
         "Image": draft.image,
         "Env": [f"{name}={value}" for name, value in environment.items()],
@@ -152,8 +143,18 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
         "CapabilityAdd": list(draft.capabilities),
         "Privileges": {"NoNewPrivileges": True},
         "Mounts": _mounts(draft, facts),
-        "Secrets": [_secret(name, facts.sealed[name], draft.user) for name in draft.secrets],
-        "Configs": [_config(facts.configs[name], path, draft.user) for name, path in draft.configs.items()],
+        "Secrets": [
+            {"SecretID": one.id, "SecretName": one.name, "File": _file(name, draft.user)}
+            for name, one in secrets.items()
+        ],
+        "Configs": [
+            {
+                "ConfigID": facts.configs[name].id,
+                "ConfigName": facts.configs[name].name,
+                "File": _file(path, draft.user),
+            }
+            for name, path in draft.configs.items()
+        ],
     }
     if draft.sealed_off or draft.read_only:
         container["ReadOnly"] = True
@@ -164,68 +165,55 @@ def _container(draft: Draft, facts: Facts) -> dict[str, Any]:
         container["Command"] = list(draft.command)
     if draft.args:
         container["Args"] = list(draft.args)
-    if draft.socket:
+    if draft.docker_socket:
         container["Groups"] = [str(facts.socket_gid)]
     return container
-
-
-def _mounts(draft: Draft, facts: Facts) -> list[dict[str, Any]]:
-    mounts: list[dict[str, Any]] = []
-    if draft.data_dir and facts.shared_data and not draft.everywhere:
-        mounts.append(
-            {"Type": "bind", "Source": f"{facts.shared_data}/{draft.role}", "Target": draft.data_dir}
-        )
-    elif draft.data_dir:
-        mounts.append(_volume(draft.role, draft.data_dir, draft))
-    mounts += [_volume(name, target, draft) for name, target in draft.sockets.items()]
-    if draft.policy_socket:
-        mounts.append(policy_container.mount(read_only=not draft.sealed_off))
-    if draft.socket:
-        mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": SOCKET})
-    return mounts
-
-
-def _volume(name: str, target: str, draft: Draft) -> dict[str, Any]:
-    """Return the mount of a volume of this machine."""
-    options = {"Labels": labels(SOCKETS_ROLE if name in draft.sockets else draft.role)}
-    return {"Type": "volume", "Source": service_name(name), "Target": target, "VolumeOptions": options}
-
-
-def _secret(file: str, kept: Kept, user: str) -> dict[str, Any]:
-    return {"SecretID": kept.id, "SecretName": kept.name, "File": _file(file, user)}
-
-
-def _config(kept: Kept, path: str, user: str) -> dict[str, Any]:
-    return {"ConfigID": kept.id, "ConfigName": kept.name, "File": _file(path, user)}
 
 
 def _file(name: str, user: str) -> dict[str, Any]:
     return {"Name": name, "UID": user, "GID": user, "Mode": 0o400}
 
 
-def _restart(draft: Draft) -> dict[str, Any]:
-    """A node that lacks an image tries again until it has it; what serves is always started again."""
+def _mounts(draft: ServiceDraft, facts: Facts) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    if draft.data_dir and facts.shared_data and not draft.everywhere:
+        source = f"{facts.shared_data}/{draft.role}"
+        mounts.append({"Type": "bind", "Source": source, "Target": draft.data_dir})
+    elif draft.data_dir:
+        mounts.append(_volume(draft.role, draft.data_dir, draft.role))
+    mounts += [_volume(name, target, SOCKETS_ROLE) for name, target in draft.sockets.items()]
+    if draft.policy_socket:
+        mounts.append(policy_container.mount(read_only=not draft.sealed_off))
+    if draft.docker_socket:
+        mounts.append({"Type": "bind", "Source": facts.socket_path, "Target": SOCKET})
+    return mounts
+
+
+def _volume(name: str, target: str, role: str) -> dict[str, Any]:
+    """Return the mount of a volume of the node."""
+    options = {"Labels": labels(role)}
+    return {"Type": "volume", "Source": service_name(name), "Target": target, "VolumeOptions": options}
+
+
+def _restart(draft: ServiceDraft) -> dict[str, Any]:
+    """A node that lacks an image tries again until it has it; a server is always started again."""
     if draft.once:
         return {"Condition": "on-failure", "Delay": 20 * _S}
     return {"Condition": "any", "Delay": _S}
 
 
-def _placement(draft: Draft, facts: Facts) -> dict[str, Any]:
-    at_home = draft.image == facts.images.hub and not facts.images.hub_is_published
-    if draft.everywhere and not at_home:
+def _placement(draft: ServiceDraft, facts: Facts) -> dict[str, Any]:
+    only_here = draft.image == facts.images.hub and not facts.images.hub_is_published
+    if draft.everywhere and not only_here:
         return {}
-    if facts.shared_data and not at_home:
+    if facts.shared_data and not only_here:
         return {"Constraints": [MANAGERS]}
     return {"Constraints": [f"node.id=={facts.manager_id}"]}
 
 
-def _networks(draft: Draft) -> list[dict[str, Any]]:
+def _networks(draft: ServiceDraft) -> list[dict[str, Any]]:
     if draft.everywhere:
         return [{"Target": "host"}]
     if draft.sealed_off:
         return [{"Target": service_name(draft.role)}]
     return [{"Target": CLUSTER, "Aliases": [draft.role]}]
-
-
-def _port(published: int, inside: int) -> dict[str, Any]:
-    return {"Protocol": "tcp", "TargetPort": inside, "PublishedPort": published, "PublishMode": "host"}

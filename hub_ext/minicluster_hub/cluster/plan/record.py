@@ -18,8 +18,8 @@ ROLE = "record"
 
 
 @dataclass(frozen=True)
-class Images:
-    """References as services use them: by digest, or an image's id where it is only on the manager."""
+class PlatformImages:
+    """References as services use them: by digest, or an image's id if it is only on the manager."""
 
     hub: str = ""
     registry: str = ""
@@ -27,48 +27,48 @@ class Images:
 
     @property
     def hub_is_published(self) -> bool:
-        """Tell whether a node other than the manager can have the hub image."""
+        """Whether a node other than the manager can get the hub image."""
         return "@" in self.hub
 
 
 @dataclass(frozen=True)
-class Record:
+class ClusterRecord:
     """manager_id: the node that holds the platform's data. former: the images before the last upgrade."""
 
     choices: Choices
     manager_id: str
-    images: Images = field(default_factory=Images)
-    former: Images | None = None
+    images: PlatformImages = field(default_factory=PlatformImages)
+    former: PlatformImages | None = None
 
-    def with_(self, **changes: Any) -> Record:
+    def with_(self, **changes: Any) -> ClusterRecord:
         return dataclasses.replace(self, **changes)
 
     def text(self) -> str:
         return json.dumps({"version": 1, **dataclasses.asdict(self)}, sort_keys=True, indent=1)
 
     @classmethod
-    def of(cls, text: str) -> Record:
+    def of(cls, text: str) -> ClusterRecord:
         document = json.loads(text)
         former = document.get("former")
         return cls(
             choices=Choices.of(document["choices"]),
             manager_id=document["manager_id"],
-            images=Images(**document.get("images", {})),
-            former=Images(**former) if former else None,
+            images=PlatformImages(**document.get("images", {})),
+            former=PlatformImages(**former) if former else None,
         )
 
 
-def load(daemon: Daemon) -> Record | None:
-    """Return the newest record; None where no cluster was ever begun."""
+def load(daemon: Daemon) -> ClusterRecord | None:
+    """Return the newest record; None if no cluster was ever begun."""
     found = _all(daemon)
     if not found:
         return None
     data = daemon.call("inspect_config", found[-1]["ID"])["Spec"]["Data"]
-    return Record.of(base64.b64decode(data).decode())
+    return ClusterRecord.of(base64.b64decode(data).decode())
 
 
-def save(daemon: Daemon, record: Record) -> None:
-    """Keep this record instead of the former one. Cut off in the middle, the newer one counts."""
+def save(daemon: Daemon, record: ClusterRecord) -> None:
+    """Keep this record instead of the former one. If this is cut off in the middle, the newer one counts."""
     text = record.text()
     name = f"{CLUSTER}_record_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     before = _all(daemon)

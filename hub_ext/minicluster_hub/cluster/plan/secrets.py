@@ -11,16 +11,14 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import OptionUnusable
 from minicluster_hub.cluster.plan.certificates import BROWSER_DAYS, INTERNAL_DAYS, make_ca_and_cert
-from minicluster_hub.cluster.plan.drafts import Kept
+from minicluster_hub.cluster.plan.drafts import SwarmObject
 from minicluster_hub.cluster.registry.config import htpasswd_line
-from minicluster_hub.engines.swarm.docker import DockerError
 from minicluster_hub.engines.swarm.names import CLUSTER, label_filter, labels
 
 _ROLE = "secret"
@@ -31,8 +29,11 @@ READER, PUBLISHER = "reader", "publisher"
 
 
 @dataclass(frozen=True)
-class Group:
-    """items: its secrets' names. made_for: what they depend on. days: how long they are good; 0: for ever."""
+class SecretGroup:
+    """Secrets that are made together.
+
+    items: their names. made_for: what their content depends on. days: how long they are good; 0: for ever.
+    """
 
     name: str
     items: tuple[str, ...]
@@ -45,74 +46,74 @@ class Group:
         return hashlib.sha256(self.made_for.encode()).hexdigest()[:12]
 
 
-def token(name: str) -> Group:
+def token(name: str) -> SecretGroup:
     """Return the group of one random secret."""
-    return Group(name, (name,), lambda: {name: secrets.token_hex(32)})
+    return SecretGroup(name, (name,), lambda: {name: secrets.token_hex(32)})
 
 
-def registry_passwords() -> Group:
+def registry_passwords() -> SecretGroup:
     """Return reader's and publisher's passwords with the file that the registry checks them by."""
-    return Group(
-        "registry_passwords", ("registry_reader", "registry_publisher", "registry_htpasswd"), _passwords
-    )
-
-
-def registry_certificate(addresses: Sequence[str]) -> Group:
-    """Return the certificate that registry and cache show to the relays."""
 
     def make() -> Mapping[str, str]:
-        made = make_ca_and_cert([*addresses, "registry", "cache"], INTERNAL_DAYS)
-        return {"registry_ca": made.ca_pem, "registry_cert": made.cert_pem, "registry_key": made.key_pem}
+        logins = {name: secrets.token_hex(24) for name in (READER, PUBLISHER)}
+        lines = (htpasswd_line(name, password) for name, password in logins.items())
+        passwords = {f"registry_{name}": f"{name}:{password}" for name, password in logins.items()}
+        return {**passwords, "registry_htpasswd": "".join(lines)}
 
-    return Group(
-        "registry_certificate",
-        ("registry_ca", "registry_cert", "registry_key"),
-        make,
-        " ".join(addresses),
-        INTERNAL_DAYS,
-    )
+    items = ("registry_reader", "registry_publisher", "registry_htpasswd")
+    return SecretGroup("registry_passwords", items, make)
 
 
-def service_certificate() -> Group:
+def registry_certificate(addresses: Sequence[str]) -> SecretGroup:
+    """Return the certificate that registry and cache show to the relays."""
+    return _internal_certificate("registry", [*addresses, "registry", "cache"], " ".join(addresses))
+
+
+def service_certificate() -> SecretGroup:
     """Return the certificate by which agents, and other job services, know the job service.
 
-    It names no machine: it stays what it is when managers come and go, so that agents that run go on.
+    It names no machine, so it stays the same when managers come and go, and agents that run go on.
     """
+    return _internal_certificate("service", ["service"], also_client=True)
 
+
+def _internal_certificate(
+    name: str, hosts: Sequence[str], made_for: str = "", *, also_client: bool = False
+) -> SecretGroup:
     def make() -> Mapping[str, str]:
-        made = make_ca_and_cert(["service"], INTERNAL_DAYS, also_client=True)
-        return {"service_ca": made.ca_pem, "service_cert": made.cert_pem, "service_key": made.key_pem}
+        made = make_ca_and_cert(hosts, INTERNAL_DAYS, also_client=also_client)
+        return {f"{name}_ca": made.ca_pem, f"{name}_cert": made.cert_pem, f"{name}_key": made.key_pem}
 
-    items = ("service_ca", "service_cert", "service_key")
-    return Group("service_certificate", items, make, days=INTERNAL_DAYS)
+    items = (f"{name}_ca", f"{name}_cert", f"{name}_key")
+    return SecretGroup(f"{name}_certificate", items, make, made_for, INTERNAL_DAYS)
 
 
-def self_made_certificate(names: Iterable[str]) -> Group:
-    """Return the certificate that browsers see where the lab gives none."""
+def self_made_certificate(names: Iterable[str]) -> SecretGroup:
+    """Return the certificate that browsers see if the lab gives none."""
     known = list(dict.fromkeys(names))
 
     def make() -> Mapping[str, str]:
         made = make_ca_and_cert(known)
         return {"tls_cert": made.cert_pem, "tls_key": made.key_pem}
 
-    return Group("tls", ("tls_cert", "tls_key"), make, "self-made " + " ".join(known), BROWSER_DAYS)
+    return SecretGroup("tls", ("tls_cert", "tls_key"), make, "self-made " + " ".join(known), BROWSER_DAYS)
 
 
-def given(name: str, content: Mapping[str, str], mark: str) -> Group:
-    """Return a group whose content the administrator gave; empty when it was given at an earlier time."""
+def given(name: str, content: Mapping[str, str], mark: str) -> SecretGroup:
+    """Return a group whose content the administrator gave; empty if it was given at an earlier time."""
 
     def make() -> Mapping[str, str]:
         if not all(content.values()):
             raise OptionUnusable(f"The secret {name} is gone from the Swarm. Give its files to `up` again.")
         return content
 
-    return Group(name, tuple(content), make, mark)
+    return SecretGroup(name, tuple(content), make, mark)
 
 
-def keep(daemon: Daemon, groups: Iterable[Group]) -> tuple[dict[str, Kept], int]:
+def keep(daemon: Daemon, groups: Iterable[SecretGroup]) -> tuple[dict[str, SwarmObject], int]:
     """Make what is missing; return all secrets by item, and how many were made."""
-    there = _all(daemon)
-    kept: dict[str, Kept] = {}
+    there = daemon.call("secrets", filters=label_filter(_ROLE))
+    kept: dict[str, SwarmObject] = {}
     made = 0
     for group in groups:
         found = whole(group, there, time.time())
@@ -123,50 +124,28 @@ def keep(daemon: Daemon, groups: Iterable[Group]) -> tuple[dict[str, Kept], int]
     return kept, made
 
 
-def tidy(daemon: Daemon, kept: Mapping[str, Kept]) -> None:
-    """Remove secrets that nothing uses any more: of earlier certificates, of a run that was cut off."""
-    ids = {one.id for one in kept.values()}
-    for secret in _all(daemon):
-        if secret["ID"] not in ids:
-            with suppress(DockerError):  # still in use by a container that is just ending: next time
-                daemon.once("remove_secret", secret["ID"])
-
-
-def whole(group: Group, there: Iterable[Mapping[str, Any]], now: float) -> dict[str, Kept] | None:
+def whole(
+    group: SecretGroup, there: Iterable[Mapping[str, Any]], now: float
+) -> dict[str, SwarmObject] | None:
     """Return the secrets of the newest run that made all of a group for what it is needed for."""
-    runs: dict[str, dict[str, Kept]] = {}
+    runs: dict[str, dict[str, SwarmObject]] = {}
     for secret in sorted(there, key=lambda one: one["CreatedAt"]):
         marks = secret["Spec"]["Labels"]
         until = float(marks.get(_UNTIL, "inf"))
         if (marks.get(_GROUP), marks.get(_FOR)) == (group.name, group.mark) and until - now > _RENEW_S:
             run = runs.pop(marks[_RUN], {})
-            runs[marks[_RUN]] = run | {marks[_ITEM]: Kept(secret["ID"], secret["Spec"]["Name"])}
+            runs[marks[_RUN]] = run | {marks[_ITEM]: SwarmObject(secret["ID"], secret["Spec"]["Name"])}
     found = [run for run in runs.values() if set(run) == set(group.items)]
     return found[-1] if found else None
 
 
-def _make(daemon: Daemon, group: Group) -> dict[str, Kept]:
+def _make(daemon: Daemon, group: SecretGroup) -> dict[str, SwarmObject]:
     run = secrets.token_hex(4)
-    until = time.time() + group.days * 86400 if group.days else None
-    made: dict[str, Kept] = {}
+    until = {_UNTIL: f"{time.time() + group.days * 86400:.0f}"} if group.days else {}
+    made: dict[str, SwarmObject] = {}
     for item, content in group.make().items():
         name = f"{CLUSTER}_{item}_{run}"
-        marks = {_ITEM: item, _GROUP: group.name, _RUN: run, _FOR: group.mark}
-        if until is not None:
-            marks[_UNTIL] = f"{until:.0f}"
+        marks = {_ITEM: item, _GROUP: group.name, _RUN: run, _FOR: group.mark, **until}
         answer = daemon.call("create_secret", name, content.encode(), labels=labels(_ROLE) | marks)
-        made[item] = Kept(answer["ID"], name)
+        made[item] = SwarmObject(answer["ID"], name)
     return made
-
-
-def _passwords() -> Mapping[str, str]:
-    reader, publisher = secrets.token_hex(24), secrets.token_hex(24)
-    return {
-        "registry_reader": f"{READER}:{reader}",
-        "registry_publisher": f"{PUBLISHER}:{publisher}",
-        "registry_htpasswd": htpasswd_line(READER, reader) + htpasswd_line(PUBLISHER, publisher),
-    }
-
-
-def _all(daemon: Daemon) -> list[Mapping[str, Any]]:
-    return list(daemon.call("secrets", filters=label_filter(_ROLE)))

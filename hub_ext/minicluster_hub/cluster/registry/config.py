@@ -1,7 +1,7 @@
-"""What the cluster's registry and its cache are told: config.yml for the image registry:3 (2.8 takes it too).
+"""Settings of the cluster's registry and its cache: config.yml for the image registry:3 (2.8 takes it too).
 
-Both have TLS and a password. The password file knows no rights: whoever may read may write too, so
-the reader's password stays with the relay, which only reads.
+Both have TLS and a password. The password file knows no rights: whoever may read may write too. So the
+reader's password stays with the relay, which passes on reading requests only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def registry_config(upstream: str | None = None) -> str:
         },
         "http": {
             "addr": f":{LISTEN_PORT}",
-            # Locations without a host lead an upload back through whichever door it came in by.
+            # Locations without a host lead an upload back through the port that it came in by.
             "relativeurls": True,
             "headers": {"X-Content-Type-Options": ["nosniff"]},
             "tls": {"certificate": CERT_FILE, "key": KEY_FILE},

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from minicluster_hub.cluster.daemon import Daemon
 from minicluster_hub.cluster.errors import ImageUnusable
-from minicluster_hub.cluster.registry.relay import CACHE_DOOR, HOST, PUBLISH_DOOR, REGISTRY_DOOR
+from minicluster_hub.cluster.registry.relay import (
+    HOST,
+    RELAY_CACHE_PORT,
+    RELAY_PUBLISH_PORT,
+    RELAY_REGISTRY_PORT,
+)
 from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 
 _HUB_NAMES = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
-PUBLISHED = f"{HOST}:{PUBLISH_DOOR}/minicluster"
-OLDEST_RANKS = (0, 2)
-"""The release since which ranks report by TLS; those of older ones cannot speak to this job service."""
+PUBLISHED = f"{HOST}:{RELAY_PUBLISH_PORT}/minicluster"
+_OLDEST_RANKS = (0, 2)
+"""The release since which ranks report by TLS; ranks of older ones cannot report to this job service."""
+_NOTEBOOK_FILE = Path("share", "minicluster", "published.json")
+"""In the hub image, below Python's prefix: images/publish notes the notebook image there."""
 Progress = Callable[[str], None]
+"""Is called with what is being waited for."""
 
 
-def own_image(container: Mapping[str, Any] | None) -> str:
-    """Return the image of the container that the command runs in, as it was named; "" outside one."""
-    return str(container["Config"]["Image"]) if container else ""
+def notebook_of_this_release(prefix: Path | None = None) -> str:
+    """Return the notebook image that belongs to this hub image; "" if none is noted."""
+    try:
+        return str(json.loads(((prefix or Path(sys.prefix)) / _NOTEBOOK_FILE).read_text())["notebook"])
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def for_the_platform(daemon: Daemon, name: str, progress: Progress) -> str:
     """Return NAME@DIGEST that other nodes can pull too; else the image's id, good on this manager alone."""
     image = ensure_local(daemon, name, progress)
-    repository, digest = split(name)[0], split(name)[2]
+    repository, _, digest = split(name)
     known = sorted(image.get("RepoDigests") or (), key=lambda one: not one.startswith(f"{repository}@"))
     for candidate in [f"{repository}@{digest}"] if digest else known:
         # An engine may note a digest for an image that was only built here: the registry has to have it.
@@ -39,17 +53,17 @@ def for_the_platform(daemon: Daemon, name: str, progress: Progress) -> str:
 
 
 def through_cache(daemon: Daemon, name: str, upstream: str | None) -> str | None:
-    """Return the reference by which nodes pull an image through the cache; None if it is not upstream's."""
-    host, path = host_and_path(split(name)[0])
+    """Return how nodes pull an image through the cache; None if upstream does not have it."""
+    repository, _, digest = split(name)
+    host, path = host_and_path(repository)
     if upstream is None or _registry_host(host) != urlsplit(upstream).netloc:
         return None
-    digest = split(name)[2]
     if not digest:
         try:
             digest = daemon.once("inspect_distribution", name)["Descriptor"]["digest"]
         except DockerError:
             return None
-    return f"{HOST}:{CACHE_DOOR}/{path}@{digest}"
+    return f"{HOST}:{RELAY_CACHE_PORT}/{path}@{digest}"
 
 
 def publish(daemon: Daemon, name: str, as_name: str, login: Mapping[str, str], progress: Progress) -> str:
@@ -69,7 +83,7 @@ def publish(daemon: Daemon, name: str, as_name: str, login: Mapping[str, str], p
         raise ImageUnusable(
             f"The image {name} was pushed into the cluster's registry, and has no digest there."
         )
-    return f"{HOST}:{REGISTRY_DOOR}/minicluster/{as_name}@{digest}"
+    return f"{HOST}:{RELAY_REGISTRY_PORT}/minicluster/{as_name}@{digest}"
 
 
 def ensure_local(daemon: Daemon, name: str, progress: Progress) -> Mapping[str, Any]:
@@ -92,7 +106,7 @@ def ensure_local(daemon: Daemon, name: str, progress: Progress) -> Mapping[str, 
 
 
 def ranks_can_report(daemon: Daemon, hub_image: str) -> bool:
-    """Tell whether ranks of a hub image's release can speak to this one's job service.
+    """Whether ranks of a hub image's release can report to this one's job service.
 
     An image that is gone, or names no release, is taken for new enough.
     """
@@ -100,13 +114,13 @@ def ranks_can_report(daemon: Daemon, hub_image: str) -> bool:
         about = daemon.call("inspect_image", hub_image)
     except DockerMissing:
         return True
-    told = ((about.get("Config") or {}).get("Labels") or {}).get("org.opencontainers.image.version", "")
-    found = re.match(r"(\d+)\.(\d+)", told)
-    return found is None or (int(found[1]), int(found[2])) >= OLDEST_RANKS
+    release = ((about.get("Config") or {}).get("Labels") or {}).get("org.opencontainers.image.version", "")
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is None or (int(found[1]), int(found[2])) >= _OLDEST_RANKS
 
 
 def split(name: str) -> tuple[str, str, str]:
-    """Return REPOSITORY, TAG and DIGEST of REPOSITORY[:TAG][@DIGEST]; "" for what is not there."""
+    """Return REPOSITORY, TAG and DIGEST of REPOSITORY[:TAG][@DIGEST]; "" for each that is missing."""
     rest, _, digest = name.partition("@")
     head, slash, last = rest.rpartition("/")
     last, _, tag = last.partition(":")

@@ -1,8 +1,8 @@
-"""The relay: doors on each node's loopback that lead to the cluster's registry; HAProxy does the work.
+"""The relay: ports on each node's loopback that lead to the cluster's registry; HAProxy does the work.
 
 Docker engines accept a registry on 127.0.0.0/8 without TLS and without configuration. The relay takes
-their requests there and goes to the registry with TLS, verified by our own authority, and with the
-reader's password. That one may write, too, for all that the registry knows: so a door with it only reads.
+their requests there and sends them to the registry with TLS, verified by our own authority, and with the
+reader's password. The registry would let that password write, too: so a port that adds it only reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from minicluster_hub.cluster.errors import ClusterError
 
 HOST = "127.0.0.1"
-REGISTRY_DOOR, CACHE_DOOR, PUBLISH_DOOR = 5100, 5101, 5102
+RELAY_REGISTRY_PORT, RELAY_CACHE_PORT, RELAY_PUBLISH_PORT = 5100, 5101, 5102
 REGISTRY_ENV, CACHE_ENV = "MINICLUSTER_RELAY_REGISTRY", "MINICLUSTER_RELAY_CACHE"
 PUBLISH_NODE_ENV, NODE_ENV = "MINICLUSTER_RELAY_PUBLISH_NODE", "MINICLUSTER_NODE_ID"
 CA_FILE_ENV, READER_FILE_ENV = "MINICLUSTER_RELAY_CA_FILE", "MINICLUSTER_RELAY_READER_FILE"
@@ -43,7 +43,7 @@ defaults
     # A cache may be silent for minutes while it fetches; a reader may be slow.
     timeout client 1h
     timeout server 1h
-    # Another place at once, the same place (it may just be starting) after a second.
+    # Try another manager at once, the same one (it may just be starting) after a second.
     retries 4
     option redispatch 1
     # A manager without power sends no last packet: that is found out within about 30 s.
@@ -52,14 +52,14 @@ defaults
     srvtcpka-intvl 5s
     srvtcpka-cnt 4
 """
-_DOOR = """
+_FRONTEND = """
 frontend {name}
     bind {host}:{port}{only_reads}
     default_backend {name}
 
 backend {name}
-    timeout connect {patience}
-    errorfile 503 {away_file}{servers}
+    timeout connect {connect_s}s
+    errorfile 503 {error_file}{servers}
 """
 _ONLY_READS = """
     http-request return status 405 {refusal} unless METH_GET
@@ -74,111 +74,109 @@ class RelayError(ClusterError):
 
 
 @dataclass(frozen=True)
-class Door:
-    """One port of the loopback and where it leads: everywhere that the registry may be."""
+class Frontend:
+    """A port of the loopback. upstreams: HOST:PORT of each manager on which the registry may be."""
 
     name: str
     port: int
-    what: str
-    places: tuple[str, ...]
+    registry: str
+    upstreams: tuple[str, ...]
     only_reads: bool = True
 
 
-def doors(environ: Mapping[str, str]) -> list[Door]:
-    """Read from the environment which doors this node has. Raises RelayError."""
+def frontends(environ: Mapping[str, str]) -> list[Frontend]:
+    """Read from the environment which ports this node has. Raises RelayError."""
     registry, cache = environ.get(REGISTRY_ENV, ""), environ.get(CACHE_ENV, "")
     if not registry:
-        raise RelayError(f"The relay was not told where the registry is: set {REGISTRY_ENV}=HOST:PORT.")
-    found = [Door("registry", REGISTRY_DOOR, "registry", _places(registry))]
+        raise RelayError(f"The relay does not know where the registry is: set {REGISTRY_ENV}=HOST:PORT.")
+    found = [Frontend("registry", RELAY_REGISTRY_PORT, "registry", _upstreams(registry))]
     if cache:
-        found.append(Door("cache", CACHE_DOOR, "cache", _places(cache)))
+        found.append(Frontend("cache", RELAY_CACHE_PORT, "cache", _upstreams(cache)))
     if environ.get(NODE_ENV, "-") in environ.get(PUBLISH_NODE_ENV, "").split(","):
-        found.append(Door("publish", PUBLISH_DOOR, "registry", _places(registry), only_reads=False))
+        found.append(
+            Frontend("publish", RELAY_PUBLISH_PORT, "registry", _upstreams(registry), only_reads=False)
+        )
     return found
 
 
-def config(found: list[Door], ca_file: str, folder: Path) -> str:
-    """Return haproxy.cfg. folder: where what each door says of a registry that is away is written."""
-    return _COMMON + "".join(_door(door, ca_file, folder) for door in found)
+def config(found: list[Frontend], ca_file: str, folder: Path) -> str:
+    """Return haproxy.cfg. folder: where the answers in place of a registry that is away are written."""
+    return _COMMON + "".join(_section(frontend, ca_file, folder) for frontend in found)
 
 
-def away(door: Door) -> str:
-    """Return the answer in place of a registry that is away; of a 5xx Docker shows the first line."""
-    where = ", ".join(door.places)
+def away(frontend: Frontend) -> str:
+    """Return the answer in place of a registry that is away; Docker shows the first line of a 5xx."""
+    where = ", ".join(frontend.upstreams)
     why = "connection refused, no answer, or not its certificate"
-    words = f"the cluster's {door.what} at {where} cannot be reached ({why}); the command doctor tells more"
-    body = _error("UNAVAILABLE", words)
-    lines = [f"HTTP/1.1 503 Service Unavailable: {words}", "Content-Type: application/json"]
+    text = f"the cluster's {frontend.registry} at {where} cannot be reached ({why})"
+    text += "; the command doctor tells more"
+    body = _error("UNAVAILABLE", text)
+    lines = [f"HTTP/1.1 503 Service Unavailable: {text}", "Content-Type: application/json"]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body])
 
 
-def authorization(environ: Mapping[str, str]) -> str:
-    """Return what says that the relay is the registry's reader. Raises RelayError."""
-    reader = _read_secret(environ.get(READER_FILE_ENV, _READER_FILE)).strip()
-    return base64.b64encode(reader.encode()).decode()
-
-
-def command(found: list[Door], environ: Mapping[str, str], folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Write what HAProxy reads; return how it is started, and its environment. Raises RelayError."""
+def command(
+    found: list[Frontend], environ: Mapping[str, str], folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Write HAProxy's files; return the command that starts it, and its environment. Raises RelayError."""
     ca_file = environ.get(CA_FILE_ENV, _CA_FILE)
     _read_secret(ca_file)
-    for door in found:
-        _away_file(door, folder).write_bytes(away(door).encode())
+    reader = _read_secret(environ.get(READER_FILE_ENV, _READER_FILE)).strip()
+    for frontend in found:
+        _error_file(frontend, folder).write_bytes(away(frontend).encode())
     file = folder / "haproxy.cfg"
     file.write_text(config(found, ca_file, folder))
-    return ["haproxy", "-db", "-f", str(file)], {**environ, _AUTHORIZATION_ENV: authorization(environ)}
+    authorization = base64.b64encode(reader.encode()).decode()
+    return ["haproxy", "-db", "-f", str(file)], {**environ, _AUTHORIZATION_ENV: authorization}
 
 
 def main() -> int:
-    """Become the relay of this node by the environment's settings; return only where that is impossible."""
+    """Become this node's relay, as the environment says; return only if that is impossible."""
     try:
-        words, environment = command(doors(os.environ), os.environ, Path(tempfile.mkdtemp()))
+        words, environment = command(frontends(os.environ), os.environ, Path(tempfile.mkdtemp()))
     except RelayError as error:
         print(error, file=sys.stderr)  # noqa: T201
-    else:
-        os.execvpe(words[0], words, environment)  # noqa: S606 - a list, no shell
-    return 1
+        return 1
+    return os.execvpe(words[0], words, environment)  # noqa: S606 - a list, no shell
 
 
-def _door(door: Door, ca_file: str, folder: Path) -> str:
-    refusal = _error(
-        "UNSUPPORTED", f"this door only reads; publish at {HOST}:{PUBLISH_DOOR} on the first manager"
+def _section(frontend: Frontend, ca_file: str, folder: Path) -> str:
+    message = f"this port only reads; publish at {HOST}:{RELAY_PUBLISH_PORT} on the first manager"
+    answer = (
+        f"""content-type application/json hdr Allow "GET, HEAD" string '{_error("UNSUPPORTED", message)}'"""
     )
-    refusal = f"""content-type application/json hdr Allow "GET, HEAD" string '{refusal}'"""
-    only_reads = _ONLY_READS.format(refusal=refusal, authorization=_AUTHORIZATION_ENV)
-    # With one place there is nothing to choose: its state shows at the next request, and it may be slow.
-    several = len(door.places) > 1
-    return _DOOR.format(
-        name=door.name,
+    only_reads = _ONLY_READS.format(refusal=answer, authorization=_AUTHORIZATION_ENV)
+    # With one upstream there is nothing to choose: the next request shows its state, and it may be slow.
+    several = len(frontend.upstreams) > 1
+    return _FRONTEND.format(
+        name=frontend.name,
         host=HOST,
-        port=door.port,
-        only_reads=only_reads if door.only_reads else "",
-        away_file=_away_file(door, folder),
-        patience="2s" if several else "5s",
+        port=frontend.port,
+        only_reads=only_reads if frontend.only_reads else "",
+        error_file=_error_file(frontend, folder),
+        connect_s=2 if several else 5,
         servers="".join(
-            _SERVER.format(number=number, address=place, ca_file=ca_file, check=_CHECK if several else "")
-            for number, place in enumerate(door.places)
+            _SERVER.format(number=number, address=address, ca_file=ca_file, check=_CHECK if several else "")
+            for number, address in enumerate(frontend.upstreams)
         ),
     )
 
 
-def _away_file(door: Door, folder: Path) -> Path:
-    return folder / f"{door.name}.http"
+def _error_file(frontend: Frontend, folder: Path) -> Path:
+    return folder / f"{frontend.name}.http"
 
 
 def _error(code: str, message: str) -> str:
     return json.dumps({"errors": [{"code": code, "message": message, "detail": None}]})
 
 
-def _places(upstreams: str) -> tuple[str, ...]:
-    return tuple(_checked(upstream) for upstream in upstreams.split(","))
-
-
-def _checked(address: str) -> str:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise RelayError(f"{address!r} is no address of a registry: it has to be HOST:PORT.")
-    return address
+def _upstreams(addresses: str) -> tuple[str, ...]:
+    found = tuple(addresses.split(","))
+    for address in found:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise RelayError(f"{address!r} is no address of a registry: it has to be HOST:PORT.")
+    return found
 
 
 def _read_secret(path: str) -> str:

@@ -150,7 +150,7 @@ async def test_a_name_that_no_registry_takes_is_refused(lab, name):
     ("changed", "said"),
     [
         (layer_and_recipe({"etc/passwd": b"root::0:0"}), "is not below opt/minicluster"),
-        ({LAYER_FILE: gzip.compress(b"other")}, "not the one that its recipe tells of"),
+        ({LAYER_FILE: gzip.compress(b"other")}, "not the one that its recipe describes"),
         ({RECIPE_FILE: b"{}"}, "not one of ours"),
     ],
 )

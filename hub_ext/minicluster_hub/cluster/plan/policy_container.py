@@ -1,4 +1,4 @@
-"""The container of a lab's own policies: the folder that `up --policies` reads, and what is planned of it."""
+"""The container of a lab's own policies: the folder that `up --policies` reads, and its plan."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FOLDER = "/etc/minicluster/policies"
 SOCKET_DIR = "/run/minicluster-policy"
 SOCKET = f"{SOCKET_DIR}/socket"
 USER = "1001"
-"""Nobody else's: not that of the platform's data, nor that of tasks and notebook servers."""
+"""No other container has this user: neither the platform's nor those of tasks and notebook servers."""
 LIMITS = {"MemoryBytes": 5 << 29, "Pids": 64}
 ENTRY_POINTS = "minicluster.policies"
-"""What the job service looks for in installed packages, too."""
+"""By which the job service finds policies in installed packages, too."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
 _MOST_BYTES = 400_000
-"""Of all files: the record of what was chosen is a Docker config, which has 1,000,000 bytes at the most."""
+"""Of all files: they are kept in the cluster's record, a Docker config of 1,000,000 bytes at most."""
 
 
 def policies(path: str) -> dict[str, str]:
@@ -60,24 +60,24 @@ def are_installed() -> bool:
 
 
 def config_name(name: str) -> str:
-    """Return what a policy's file is called among the cluster's configs."""
+    """Return the name of a policy's file among the cluster's configs."""
     return f"{ROLE}_{name}"
 
 
 def files(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return where each policy's file lies: the job service reads what they say of themselves."""
+    """Return where each policy's file is mounted, by config: the job service reads their descriptions."""
     return {config_name(name): f"{FOLDER}/{name}.py" for name in texts}
 
 
 def service_options(*, needed: bool) -> list[str]:
-    """Return where the job service has the lab's own policies run: never in its own container."""
+    """Return the job service's options: it never runs the lab's own policies in its own container."""
     if not needed:
         return ["--MiniclusterHub.policy_sandbox=none"]
     return [f"--MiniclusterHub.policy_sandbox={SOCKET}", f"--MiniclusterHub.policies_dir={FOLDER}"]
 
 
 def mount(*, read_only: bool) -> dict[str, Any]:
-    """Return the socket's folder: in the node's memory, the policies' own, open to the platform's user."""
+    """Return the mount of the socket's folder: in memory, of the policies' user, open to the platform's."""
     options = {"type": "tmpfs", "device": "tmpfs", "o": f"size=64k,uid={USER},gid=1000,mode=2750"}
     return {
         "Type": "volume",

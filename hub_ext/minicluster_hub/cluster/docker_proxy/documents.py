@@ -1,4 +1,4 @@
-"""What a document may consist of with which hub and job service have Docker make something.
+"""The documents with which hub and job service may have Docker create something.
 
 The names are those of Docker's API. A field that is not here is refused. That is how there are no
 capabilities, sysctls, devices, groups, configs, plugins or published ports.
@@ -25,35 +25,35 @@ Constraint = Annotated[str, Field(pattern=r"^node\.(id==[a-z0-9-]+|role==manager
 SecretId = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 
 
-class Part(BaseModel):
-    """Part of a document: nothing in it goes unread."""
+class StrictModel(BaseModel):
+    """Part of a document; an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TmpfsOptionsPart(Part):
+class TmpfsOptionsPart(StrictModel):
     SizeBytes: int = 0
     Mode: int = 0
 
 
-class Driver(Part):
+class Driver(StrictModel):
     """Of a volume or a log."""
 
     Name: Literal["local", "json-file"]
     Options: dict[str, str] = {}
 
 
-class VolumeOptionsPart(Part):
+class VolumeOptionsPart(StrictModel):
     NoCopy: bool = False
     Labels: LabelMap = {}
     DriverConfig: Driver | None = None
 
 
-class BindOptionsPart(Part):
+class BindOptionsPart(StrictModel):
     Propagation: Literal["private", "rprivate", "slave", "rslave"]
 
 
-class Mount(Part):
+class Mount(StrictModel):
     Type: Literal["tmpfs", "volume", "bind"]
     Target: Folder
     Source: str = ""
@@ -63,14 +63,14 @@ class Mount(Part):
     BindOptions: BindOptionsPart | None = None
 
 
-class SecretFile(Part):
+class SecretFile(StrictModel):
     Name: Word
     UID: Literal["1000"]
     GID: Literal["1000"]
     Mode: Literal[0o400]
 
 
-class SecretReference(Part):
+class SecretReference(StrictModel):
     """Docker refuses an id and a name that do not belong together."""
 
     SecretID: SecretId
@@ -78,11 +78,11 @@ class SecretReference(Part):
     File: SecretFile
 
 
-class PrivilegesPart(Part):
+class PrivilegesPart(StrictModel):
     NoNewPrivileges: Literal[True]
 
 
-class ContainerSpecPart(Part):
+class ContainerSpecPart(StrictModel):
     Image: str
     Command: list[str] = []
     Args: list[str] = []
@@ -99,47 +99,47 @@ class ContainerSpecPart(Part):
     Secrets: list[SecretReference] = []
 
 
-class DiscreteResource(Part):
+class DiscreteResource(StrictModel):
     Kind: Word
     Value: int
 
 
-class GenericResource(Part):
+class GenericResource(StrictModel):
     DiscreteResourceSpec: DiscreteResource
 
 
-class LimitsPart(Part):
+class LimitsPart(StrictModel):
     NanoCPUs: int = 0
     MemoryBytes: int = 0
     Pids: int = 0
 
 
-class ReservationsPart(Part):
+class ReservationsPart(StrictModel):
     NanoCPUs: int = 0
     MemoryBytes: int = 0
     GenericResources: list[GenericResource] = []
 
 
-class ResourcesPart(Part):
+class ResourcesPart(StrictModel):
     Limits: LimitsPart | None = None
     Reservations: ReservationsPart | None = None
 
 
-class RestartPolicyPart(Part):
+class RestartPolicyPart(StrictModel):
     Condition: Literal["none", "any", "on-failure"]
     Delay: int = 0
 
 
-class PlacementPart(Part):
+class PlacementPart(StrictModel):
     Constraints: list[Constraint]
 
 
-class NetworkAttachment(Part):
+class NetworkAttachment(StrictModel):
     Target: Word
     Aliases: list[Word] = []
 
 
-class TaskTemplatePart(Part):
+class TaskTemplatePart(StrictModel):
     ContainerSpec: ContainerSpecPart
     Resources: ResourcesPart | None = None
     RestartPolicy: RestartPolicyPart
@@ -148,19 +148,19 @@ class TaskTemplatePart(Part):
     LogDriver: Driver
 
 
-class ReplicatedPart(Part):
+class ReplicatedPart(StrictModel):
     Replicas: Literal[1]
 
 
-class ModePart(Part):
+class ModePart(StrictModel):
     Replicated: ReplicatedPart
 
 
-class EndpointSpecPart(Part):
+class EndpointSpecPart(StrictModel):
     Mode: Literal["dnsrr"]
 
 
-class Service(Part):
+class ServiceDocument(StrictModel):
     """The document of POST /services/create."""
 
     Name: Word
@@ -171,7 +171,7 @@ class Service(Part):
     EndpointSpec: EndpointSpecPart
 
 
-class Secret(Part):
+class SecretDocument(StrictModel):
     """The document of POST /secrets/create."""
 
     Name: Word
@@ -179,7 +179,7 @@ class Secret(Part):
     Data: Annotated[str, Field(max_length=1 << 20)]
 
 
-class Network(Part):
+class NetworkDocument(StrictModel):
     """The document of POST /networks/create."""
 
     Name: Word
@@ -191,28 +191,28 @@ class Network(Part):
     CheckDuplicate: bool | None = None
 
 
-Document = Service | Secret | Network
-SHAPES: dict[str, type[Service] | type[Secret] | type[Network]] = {
-    "services": Service,
-    "secrets": Secret,
-    "networks": Network,
+Document = ServiceDocument | SecretDocument | NetworkDocument
+DOCUMENTS: dict[str, type[Document]] = {
+    "services": ServiceDocument,
+    "secrets": SecretDocument,
+    "networks": NetworkDocument,
 }
 
 
-def of(kind: str, text: bytes) -> Document:
+def parse(kind: str, text: bytes) -> Document:
     """Read a document. Raises pydantic.ValidationError, which names what is not allowed."""
-    return SHAPES[kind].model_validate_json(text)
+    return DOCUMENTS[kind].model_validate_json(text)
 
 
-def again(document: Document) -> bytes:
-    """Write a document anew, so that what Docker reads is what was checked.
+def serialize(document: Document) -> bytes:
+    """Write a document anew, so that Docker reads exactly what was checked.
 
-    Docker takes `mounts` for `Mounts`, and puts fields that come twice together in ways of its own.
+    Docker takes `mounts` for `Mounts`, and merges fields that come twice in ways of its own.
     """
     return document.model_dump_json(exclude_none=True, exclude_unset=True).encode()
 
 
 def complaints(error: ValidationError) -> str:
-    """Return what is not allowed, with where it stands; values are left out."""
+    """Return what is not allowed, and in which field; values are left out."""
     found = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the document'}: {one['msg']}" for one in found)

@@ -1,9 +1,10 @@
-"""Values of options as people write them, read and checked: a wrong one says what is wanted."""
+"""Values of options as people write them, parsed and checked; the error says what is wanted."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from minicluster_hub.cluster.firewall.rules import Endpoint
 
 _LEAST_MEMORY_BYTES = 500 * 10**6
 _DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z](?:[a-z0-9-]*[a-z0-9])?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+)([mgt]?)", re.IGNORECASE)
+_UNITS = {"": 1, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def port(text: str) -> int:
@@ -21,27 +24,23 @@ def port(text: str) -> int:
 
 
 def endpoint(text: str) -> str:
-    try:
-        Endpoint.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text}: want ADDRESS:PORT, like 10.0.0.5:5432 ({error})"
-        ) from error
+    _check(Endpoint.of, text, "ADDRESS:PORT, like 10.0.0.5:5432")
     return text
 
 
 def network(text: str) -> str:
-    try:
-        return str(ip_network(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: want a network, like 10.0.0.0/8 ({error})") from error
+    return str(_check(ip_network, text, "a network, like 10.0.0.0/8"))
 
 
 def address(text: str) -> str:
+    return str(_check(plain_address, text, "an address, like 10.0.0.53"))
+
+
+def _check(parse: Callable[[str], object], text: str, wanted: str) -> object:
     try:
-        return plain_address(text)
+        return parse(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: want an address, like 10.0.0.53 ({error})") from error
+        raise argparse.ArgumentTypeError(f"{text}: want {wanted} ({error})") from error
 
 
 def domain(text: str) -> str:
@@ -53,31 +52,34 @@ def domain(text: str) -> str:
 
 
 def size(text: str) -> int:
-    units = {"": 1, "m": 10**6, "g": 10**9, "t": 10**12}
-    number = text.lower().rstrip("mgt")
-    unit = text.lower()[len(number) :]
-    if not number.isdigit() or unit not in units:
+    found = _SIZE.fullmatch(text)
+    if not found:
         raise argparse.ArgumentTypeError(f"{text}: a size is a number of bytes, or 500m, 200g, 2t")
-    return int(number) * units[unit]
+    return int(found[1]) * _UNITS[found[2].lower()]
 
 
 def memory(text: str) -> int:
-    """Return a size with which hub and job service start."""
-    found = size(text)
-    if found < _LEAST_MEMORY_BYTES:
+    """Return a size with which hub and job service can start."""
+    if size(text) < _LEAST_MEMORY_BYTES:
         raise argparse.ArgumentTypeError(f"{text}: hub and job service need 500m at least, each")
-    return found
+    return size(text)
+
+
+def count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0 on")
+    return int(text)
 
 
 def url_of(path: str) -> str:
-    """Return the database's URL, which a file holds."""
+    """Return the database's URL, read from a file."""
     if url := text_of(path).strip():
         return url
     raise argparse.ArgumentTypeError(f"{path} is empty: want the database's URL in it")
 
 
 def service_option(text: str) -> str:
-    """Return an option of the job service that holds no password of the database."""
+    """Return an option of the job service. Refuse a database's URL with a password."""
     name, _, value = text.partition("=")
     if name.endswith(("db-url", "db_url")):
         without_password(value)
@@ -85,7 +87,7 @@ def service_option(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return a database's URL that has no password."""
+    """Return a database's URL. Refuse one with a password."""
     from minicluster_hub.support.database_url import has_password
 
     if has_password(url):
@@ -97,7 +99,7 @@ def without_password(url: str) -> str:
 
 
 def text_of(path: str) -> str:
-    """Return what a file holds; - is stdin."""
+    """Return the text of a file; - is stdin."""
     try:
         return Path("/dev/stdin" if path == "-" else path).read_text()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Checks of what lies between the nodes: clocks, ports, the overlay network, and how fast it is. Pure."""
+"""Between the nodes: clocks, ports, the overlay network, and how fast it is. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
 from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
-from minicluster_hub.cluster.doctor.report import PROBE_PORT, Link
+from minicluster_hub.cluster.doctor.messages import PROBE_PORT, PeerLink
 from minicluster_hub.engines.swarm.names import CLUSTER
 
 MAX_CLOCK_S = 0.5
@@ -18,12 +18,12 @@ _FAST_ETHERNET = (60, 105)
 
 
 @dataclass(frozen=True)
-class Way:
-    """A measured link by the names of its ends, the measuring one first."""
+class MeasuredLink:
+    """A link by the names of its nodes; start: the one that measured it."""
 
     start: str
     end: str
-    link: Link
+    link: PeerLink
 
     @property
     def slow(self) -> bool:
@@ -34,20 +34,19 @@ class Way:
 def check_clocks(facts: ClusterFacts) -> Iterator[Finding]:
     """Tokens and logs suffer from clocks that differ; the leader's is taken as right."""
     leader = facts.leader
+    if leader is None:
+        return
     for node, report in facts.reporting:
-        ahead_s = next(
-            (link.clock_ahead_s for link in report.links if leader and link.peer == leader.id), None
-        )
-        if leader is None or ahead_s is None:
+        ahead_s = next((link.clock_ahead_s for link in report.links if link.peer == leader.id), None)
+        if ahead_s is None:
             continue
         if abs(ahead_s) <= MAX_CLOCK_S:
             yield ok("clock", node.name, f"clock agrees with {leader.name}'s")
         else:
-            word = "behind" if ahead_s > 0 else "ahead of"
-            words = f"its clock is {abs(ahead_s):.1f} s {word} {leader.name}'s"
-            yield failed(
-                "clock", node.name, words, "Let both follow a time server: timedatectl set-ntp true."
-            )
+            direction = "behind" if ahead_s > 0 else "ahead of"
+            words = f"its clock is {abs(ahead_s):.1f} s {direction} {leader.name}'s"
+            remedy = "Let both follow a time server: timedatectl set-ntp true."
+            yield failed("clock", node.name, words, remedy)
 
 
 def check_ports(facts: ClusterFacts) -> Iterator[Finding]:
@@ -92,55 +91,50 @@ def _firewall(name: str, opened: Sequence[str]) -> Finding:
 
 def check_links(facts: ClusterFacts) -> Iterator[Finding]:
     """Name the interface, cable or radio that makes distributed jobs slow."""
-    ways = [
-        Way(node.name, facts.name(link.peer), link)
+    measured = [
+        MeasuredLink(node.name, facts.name(link.peer), link)
         for node, report in facts.reporting
         for link in report.links
         if link.measured_mbit is not None
     ]
-    slow = [way for way in ways if way.slow]
-    culprit = _culprit(slow, ways)
+    slow = [one for one in measured if one.slow]
+    culprit = _culprit(slow, measured)
     if culprit:
-        yield _slow_node(culprit, [way for way in slow if culprit in (way.start, way.end)])
-    for way in slow:
-        if culprit not in (way.start, way.end):
-            yield warning("link", way.start, f"to {way.end}: {_speed(way.link)}", _remedy(way.link))
-    for way in ways:
-        if way.link.wireless and way not in slow:
-            yield warning("link", way.start, f"to {way.end}: {_speed(way.link)}", _remedy(way.link))
-    if ways and not slow:
-        rates = [way.link.measured_mbit or 0 for way in ways]
+        yield _slow_node(culprit, [one for one in slow if culprit in (one.start, one.end)])
+    single = [one for one in slow if culprit not in (one.start, one.end)]
+    wireless = [one for one in measured if one.link.wireless and not one.slow]
+    for one in (*single, *wireless):
+        yield warning("link", one.start, f"to {one.end}: {_speed(one.link)}", _remedy(one.link))
+    if measured and not slow:
+        rates = [one.link.measured_mbit or 0 for one in measured]
         yield ok("link", EVERYWHERE, f"links carry {_rate(min(rates))} to {_rate(max(rates))}")
 
 
-def _culprit(slow: list[Way], ways: list[Way]) -> str:
+def _culprit(slow: list[MeasuredLink], measured: list[MeasuredLink]) -> str:
     """Return the one node whose links are all slow while those between the others are not."""
-    counts = Counter(name for way in slow for name in (way.start, way.end))
+    counts = Counter(name for one in slow for name in (one.start, one.end))
     name, count = counts.most_common(1)[0] if counts else ("", 0)
-    all_of_it = [way for way in ways if name in (way.start, way.end)]
+    all_of_it = [one for one in measured if name in (one.start, one.end)]
     alone = [other for other, shared in counts.items() if shared == count] == [name]
     return name if count > 1 and count == len(all_of_it) and alone else ""
 
 
-def _slow_node(name: str, ways: list[Way]) -> Finding:
-    own = next((way for way in ways if way.start == name), ways[0])
-    slowest = min(ways, key=lambda way: way.link.measured_mbit or 0)
+def _slow_node(name: str, measured: list[MeasuredLink]) -> Finding:
+    own = next((one for one in measured if one.start == name), measured[0])
+    slowest = min(measured, key=lambda one: one.link.measured_mbit or 0)
     words = f"all its links are slow: {_speed(slowest.link, own.link)}"
     return warning("link", name, words, _remedy(own.link, slowest.link.measured_mbit))
 
 
-def _speed(link: Link, named: Link | None = None) -> str:
-    """Say what was measured, on which interface, and what that one claims."""
+def _speed(link: PeerLink, named: PeerLink | None = None) -> str:
+    """Say what was measured, on which interface, and what that interface claims."""
     shown = named or link
-    kind = (
-        "Wi-Fi" if shown.wireless else f"{shown.speed_mbit} Mbit/s" if shown.speed_mbit else "speed unknown"
-    )
-    return (
-        f"{_rate(link.measured_mbit or 0)} measured over {shown.interface or 'an unknown interface'} ({kind})"
-    )
+    nominal = f"{shown.speed_mbit} Mbit/s" if shown.speed_mbit else "speed unknown"
+    kind, interface = "Wi-Fi" if shown.wireless else nominal, shown.interface or "an unknown interface"
+    return f"{_rate(link.measured_mbit or 0)} measured over {interface} ({kind})"
 
 
-def _remedy(link: Link, measured_mbit: float | None = None) -> str:
+def _remedy(link: PeerLink, measured_mbit: float | None = None) -> str:
     rate = measured_mbit or link.measured_mbit or 0
     if link.wireless:
         return "Use a cable: Wi-Fi makes distributed jobs slow and uneven."
@@ -153,3 +147,6 @@ def _remedy(link: Link, measured_mbit: float | None = None) -> str:
 
 def _rate(mbit: float) -> str:
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= _GIGABIT else f"{mbit:.0f} Mbit/s"
+
+
+CHECKS = (check_clocks, check_ports, check_links)

@@ -1,39 +1,37 @@
-"""Checks of the Swarm itself: its state, managers, nodes, engines and the platform's services. Pure."""
+"""The Swarm itself: its state, managers, nodes, engines and the platform's services. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minicluster_hub.cluster.daemon import LEAST_VERSION, version_numbers
-from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts
+from minicluster_hub.cluster.daemon import is_too_old
+from minicluster_hub.cluster.doctor.facts import GETS_IMAGE, ClusterFacts, ServiceFacts
 from minicluster_hub.cluster.doctor.findings import EVERYWHERE, Finding, failed, ok, warning
 from minicluster_hub.engines.swarm.names import DATA_ROLE
 from minicluster_hub.engines.swarm.view import SwarmNode
 
-GETS_IMAGE = "preparing"
 _PORTS = "2377/tcp, 7946/tcp, 7946/udp and 4789/udp"
 
 
 def check_swarm(facts: ClusterFacts) -> Iterator[Finding]:
-    """Say whether this machine is a manager of a working Swarm."""
+    """This machine has to be a manager of a working Swarm."""
     swarm = facts.swarm
     if swarm.state == "locked":
-        yield failed(
-            "swarm", EVERYWHERE, "the Swarm is locked", "Run `docker swarm unlock` with its key here."
-        )
+        words, remedy = "the Swarm is locked", "Run `docker swarm unlock` with its key here."
     elif swarm.state != "active":
         words = f"this machine is in no Swarm (state {swarm.state or 'unknown'})"
-        yield failed("swarm", EVERYWHERE, words, "Run the command `up` here, or doctor on the first machine.")
+        remedy = "Run the command `up` here, or doctor on the first machine."
     elif swarm.error:
         words = f"the Swarm's managers have no quorum: {swarm.error}"
         remedy = "Start the other managers; if they are gone for good: docker swarm init --force-new-cluster."
-        yield failed("swarm", EVERYWHERE, words, remedy)
     elif not swarm.manager:
+        words = "this machine is no manager of its Swarm"
         remedy = "Run doctor on a manager (docker node ls works there)."
-        yield failed("swarm", EVERYWHERE, "this machine is no manager of its Swarm", remedy)
     else:
         yield ok("swarm", EVERYWHERE, f"Swarm is active, {len(facts.nodes)} nodes")
         yield from _check_managers(facts)
+        return
+    yield failed("swarm", EVERYWHERE, words, remedy)
 
 
 def _check_managers(facts: ClusterFacts) -> Iterator[Finding]:
@@ -49,17 +47,18 @@ def _check_managers(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def check_nodes(facts: ClusterFacts) -> Iterator[Finding]:
-    """Say which nodes are down or take no work, and which did not answer the probe."""
+    """Nodes have to be up, to take work, and to answer the probe."""
     for node in facts.nodes:
+        short_id = node.id[:12]
         if not node.up:
-            remedy = f"Start it and its Docker, and see that {_PORTS} are open to it"
-            gone = f"; if it is gone for good: docker node rm --force {node.id[:12]}."
-            yield failed("node", node.name, f"down ({node.address or 'no address'})", remedy + gone)
+            remedy = (
+                f"Start it and its Docker, and see that {_PORTS} are open to it; if it is gone for good:"
+                f" docker node rm --force {short_id}."
+            )
+            yield failed("node", node.name, f"down ({node.address or 'no address'})", remedy)
         elif node.availability != "active":
             words = f"takes no work: its availability is {node.availability}"
-            yield warning(
-                "node", node.name, words, f"docker node update --availability active {node.id[:12]}"
-            )
+            yield warning("node", node.name, words, f"docker node update --availability active {short_id}")
         if node.up and node.id in facts.silent:
             yield _silence(node, facts.silent[node.id])
 
@@ -82,22 +81,19 @@ def _silence(node: SwarmNode, reason: str) -> Finding:
 def check_engines(facts: ClusterFacts) -> Iterator[Finding]:
     """Engines before 23.0.2 reject a service that has both a GPU and a network."""
     for node in facts.nodes:
-        if version_numbers(node.engine_version) >= LEAST_VERSION:
-            yield ok("engine", node.name, "Docker Engine is new enough")
-        else:
-            words = (
-                f"Docker Engine {node.engine_version or '(unknown)'} is too old: jobs with a GPU never start"
-            )
+        version = node.engine_version or "(unknown)"
+        if is_too_old(node.engine_version):
+            words = f"Docker Engine {version} is too old: jobs with a GPU never start"
             yield failed("engine", node.name, words, "Install Docker Engine 23.0.2 or newer on it.")
+        else:
+            yield ok("engine", node.name, "Docker Engine is new enough")
 
 
 def check_services(facts: ClusterFacts) -> Iterator[Finding]:
-    """Say which services of the platform do not run."""
-    if not facts.services:
-        if facts.swarm.manager and facts.swarm.state == "active" and not facts.swarm.error:
-            words = "none of the cluster's services is there"
-            yield failed("services", EVERYWHERE, words, "Run the command `up` on this machine.")
-        return
+    """All services of the platform have to run."""
+    if not facts.services and facts.swarm.usable:
+        words = "none of the cluster's services is there"
+        yield failed("services", EVERYWHERE, words, "Run the command `up` on this machine.")
     for service in facts.services:
         if service.running >= service.wanted:
             yield ok("services", EVERYWHERE, f"{service.role} runs")
@@ -105,19 +101,20 @@ def check_services(facts: ClusterFacts) -> Iterator[Finding]:
             yield _not_running(service)
 
 
+def _not_running(service: ServiceFacts) -> Finding:
+    where = f"runs on {service.running} of {service.wanted} nodes" if service.wanted > 1 else "does not run"
+    reason = f": {service.error}" if service.error else ""
+    name = "minicluster-keeper-NODE-ID" if service.role == DATA_ROLE else f"minicluster_{service.role}"
+    remedy = f"See docker service logs {name}; then run the command `up` again."
+    return failed("services", EVERYWHERE, f"{service.role} {where}{reason}", remedy)
+
+
 def check_origins(facts: ClusterFacts) -> Iterator[Finding]:
-    """Say what it means that browsers cannot tell users' pages from the hub's."""
-    if facts.one_origin:
+    """Without a domain, browsers cannot tell users' pages from the hub's."""
+    if facts.record is not None and not facts.record.choices.domain:
         words = "all notebook servers share the hub's address: a page in one can act as whoever opens it"
         remedy = "Give users names of their own by `up --domain HOST`; until then open no other user's pages."
         yield warning("domain", EVERYWHERE, words, remedy)
 
 
-def _not_running(service: ServiceFacts) -> Finding:
-    reason = f": {service.error}" if service.error else ""
-    words = f"{service.role} runs on {service.running} of {service.wanted} nodes{reason}"
-    if service.wanted <= 1:
-        words = f"{service.role} does not run{reason}"
-    name = "minicluster-keeper-NODE-ID" if service.role == DATA_ROLE else f"minicluster_{service.role}"
-    remedy = f"See docker service logs {name}; then run the command `up` again."
-    return failed("services", EVERYWHERE, words, remedy)
+CHECKS = (check_swarm, check_nodes, check_engines, check_services, check_origins)

@@ -1,0 +1,111 @@
+"""What a probe is asked, and what it reports: one JSON line each."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from minicluster_hub.cluster.doctor.checks.node import NodeState
+
+PROBE_PORT = 5103
+REPORT_PREFIX = "MINICLUSTER-REPORT "
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Peer(_Message):
+    """A node that runs the probe."""
+
+    id: str
+    name: str
+    address: str
+
+
+class Target(_Message):
+    """A TCP port or URL that a probe tries.
+
+    what: its name in findings. group: the name of all targets like it, if they answer.
+    """
+
+    what: str
+    target: str
+    group: str = ""
+
+    @property
+    def host(self) -> str:
+        return self._host_and_port.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> str:
+        return self._host_and_port.rpartition(":")[2]
+
+    @property
+    def _host_and_port(self) -> str:
+        return self.target.partition("//")[2].partition("/")[0]
+
+
+class ProbeTask(_Message):
+    """What every probe of one examination is asked.
+
+    token: only probes of the same examination are served. targets: what has to answer.
+    closed: what users' containers must not reach; the probe on the overlay network stands for one.
+    """
+
+    token: str
+    port: int
+    peers: tuple[Peer, ...]
+    targets: tuple[Target, ...] = ()
+    closed: tuple[Target, ...] = ()
+    overlay_name: str = ""
+
+
+class TargetAnswer(_Message):
+    """Whether a target answered, in words for people if not.
+
+    set_aside: of the job service: how much work failed again and again and was given up.
+    """
+
+    target: Target
+    ok: bool
+    words: str = ""
+    set_aside: int = 0
+
+
+class PeerLink(_Message):
+    """The link to a peer: interface, its nominal speed, the measured rates, the peer's clock."""
+
+    peer: str
+    interface: str = ""
+    speed_mbit: int | None = None
+    wireless: bool = False
+    sent_mbit: float | None = None
+    received_mbit: float | None = None
+    clock_ahead_s: float | None = None
+    error: str = ""
+
+    @property
+    def measured_mbit(self) -> float | None:
+        """The slower direction."""
+        return min((rate for rate in (self.sent_mbit, self.received_mbit) if rate is not None), default=None)
+
+
+class NodeReport(_Message):
+    """All that one node's probe found."""
+
+    node_id: str
+    links: tuple[PeerLink, ...] = ()
+    answers: tuple[TargetAnswer, ...] = ()
+    state: NodeState
+
+
+class OverlayReport(_Message):
+    """Which peers' containers a container of this node reached over the overlay network.
+
+    open: the names of the targets that it reached and must not.
+    """
+
+    node_id: str
+    reached: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    error: str = ""

@@ -1,1 +1,0 @@
-"""The container in which a lab's own policies run."""
