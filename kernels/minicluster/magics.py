@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleMatcherResult, context_matcher
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
-from minicluster.commands.table import commands_help, parse_command_line
-from minicluster.display.figures import have_drawn
+from minicluster.commands import commands_help, parse_command_line
 from minicluster.options import cell_parser, parse_cell_line
 from minicluster.parsing.parser import HelpAsked
 
@@ -91,11 +90,10 @@ class Distribute(Magics):
             command, said = parse_command_line(line)
         except HelpAsked as asked:
             return print(asked)  # noqa: T201
-        module, _, function = command.place.partition(":")
-        return getattr(import_module(f".{module}", __package__), function)(self, said)
+        return command.run(self, **said)
 
     # What `%%distribute?` and `%distribute?` show.
-    run_cell.__doc__ = cell_parser().help()
+    run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
 
     def names(self) -> Iterable[str]:
@@ -121,7 +119,7 @@ class Distribute(Magics):
         self._stayed.update({item.name: _stayed(item.reason) for item in result.left_behind})
         if summary := result.summary():
             print(summary)  # noqa: T201
-        have_drawn(result.value)
+        _figures_are_drawn(result.value)
         return result.value
 
     def service(self) -> Service:
@@ -200,6 +198,18 @@ class Distribute(Magics):
 def _is_ipythons(name: str) -> bool:
     """Tell IPython's own names from those of start-up files, which it hides from %who as well."""
     return name.startswith("_") or name in {"In", "Out", "exit", "quit", "open", "get_ipython"}
+
+
+def _figures_are_drawn(value: Any) -> None:
+    """Have the kernel draw a figure that came from a rank: it learns that with the first one of its own."""
+    module = sys.modules.get("matplotlib.figure")
+    if (
+        module is not None
+        and isinstance(value, module.Figure)
+        and importlib.util.find_spec("matplotlib_inline")
+    ):
+        # It looks by itself whether this is a kernel whose figures stand under their cells.
+        importlib.import_module("matplotlib_inline.backend_inline")
 
 
 def _stayed(reason: str) -> str:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -37,7 +37,7 @@ from minicluster.results.results import (
     opened,
     read_result,
 )
-from minicluster.wire import DataUse, Job, JobSpec, JobState, NodeRange, NotebookCell
+from minicluster.wire import Job, JobSpec, JobState, NotebookCell
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """Set where the notebook server runs in an image: a cell's ranks run in the same one."""
@@ -213,22 +213,10 @@ def job_spec(
     parts: tuple[str, ...] = (),
 ) -> JobSpec:
     """Build the request as data from the line's options."""
-    asked = {one.name: getattr(options, one.name) for one in fields(options)}
-    made = {
-        "name": options.name or UNNAMED,
-        "nodes": _range(options.nodes),
-        "slots": _range(options.slots),
-        "data": tuple(DataUse(name=name) for name in options.data),
-        "image": options.image or notebook_image or None,
-        "origin": origin,
-        "parts": parts,
-    }
-    same = {name: value for name, value in asked.items() if name in JobSpec.model_fields}
-    return JobSpec(payload_sha256=payload_sha256, bundle_sha256=bundle_sha256, **{**same, **made})
-
-
-def _range(asked: tuple[int, int] | None) -> NodeRange | None:
-    return None if asked is None else NodeRange(min=asked[0], max=asked[1])
+    asked = {name: value for name, value in vars(options).items() if name in JobSpec.model_fields}
+    made = {"name": options.name or UNNAMED, "image": options.image or notebook_image or None}
+    blobs = {"payload_sha256": payload_sha256, "bundle_sha256": bundle_sha256, "parts": parts}
+    return JobSpec(**{**asked, **made, **blobs, "origin": origin})
 
 
 def identity_of(job: Job) -> JobIdentity:

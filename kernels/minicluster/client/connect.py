@@ -8,11 +8,9 @@ from __future__ import annotations
 import getpass
 import os
 import ssl
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from minicluster.capture import versions
 from minicluster.client import certificates
@@ -24,9 +22,6 @@ from minicluster.client.outside import PERMISSIONS, Outside
 from minicluster.client.reach import find_hub
 from minicluster.errors import MiniclusterError
 from minicluster.wire import About
-
-if TYPE_CHECKING:
-    from minicluster.magics import Distribute
 
 TOKEN_VARIABLE = "MINICLUSTER_TOKEN"  # noqa: S105 - the name of a variable, not a token
 TOKEN_FILE_VARIABLE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - as above
@@ -63,15 +58,14 @@ class Told:
         return cls(environ.get(URL_NAME, ""), token.strip(), environ.get(CA_VARIABLE, ""))
 
 
-def connect(magics: Distribute, said: Namespace) -> None:
-    """Connect to the hub told, to that of MINICLUSTER_URL, or to the last one; keep the token."""
-    if not said.url and os.environ.get(TOKEN_NAME):
-        magics.use(Service.from_environment())
+def connect(url: str | None, ca: str, trust: str) -> Service:
+    """Connect to this hub, to that of MINICLUSTER_URL, or to the last one; keep the token."""
+    if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
-        return
+        return Service.from_environment()
     told, credentials = Told.by(os.environ), Credentials()
-    kept = _which(said.url or "", told, credentials)
-    pem = _trusted(Address(kept.url), said.ca, said.trust, told) or kept.pem
+    kept = _which(url or "", told, credentials)
+    pem = _trusted(Address(kept.url), ca, trust, told) or kept.pem
     address = find_hub(Address(kept.url), _tls(pem))
     kept = credentials.of(address.url) or kept
     token = told.token or kept.token
@@ -82,18 +76,17 @@ def connect(magics: Distribute, said: Namespace) -> None:
             raise
         print("The token kept of this hub expired or was revoked.")  # noqa: T201
         service, about = _ask(address, pem)
-    magics.use(service)
     _say(address, about)
     if not told.token:
         credentials.keep(Kept(url=address.url, token=service.token, pem=pem))
         print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
+    return service
 
 
-def disconnect(magics: Distribute, said: Namespace) -> None:
+def disconnect() -> None:
     """Forget the token of the last connection."""
     credentials = Credentials()
     last = credentials.last()
-    magics.use(None)
     if last is None:
         print("No token is kept.")  # noqa: T201
         return
