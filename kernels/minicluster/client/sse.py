@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
@@ -13,11 +15,14 @@ from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError, told_to_wait_s
 from minicluster.wire import Displays, ErrorAnswer, Job, LogChunk, Records
 
+if TYPE_CHECKING:
+    from httpx_sse import ServerSentEvent
+
 _CALM_S = 15.0
 
 
 @dataclass(frozen=True)
-class Connection:
+class Contact:
     """How the stream stands: `lost` says why it was cut, and is empty when it is there again.
 
     at: when this was seen, in seconds since the epoch. away_s: for how long it has been cut.
@@ -36,19 +41,12 @@ class Ended:
     job: Job
 
 
-@dataclass(frozen=True)
-class _Block:
-    event: str
-    data: str
-    id: str
-
-
 def follow(
     service: Service, job_id: int, over: Callable[[], bool] = lambda: False
-) -> Iterator[Job | LogChunk | Displays | Records | Connection | Ended]:
+) -> Iterator[Job | LogChunk | Displays | Records | Contact | Ended]:
     """Yield a job's events from its beginning to its end, or until `over` says that nobody wants them.
 
-    Cut connections are opened again, for ever, with a `Connection` told before and after.
+    Cut connections are opened again, for ever, with a `Contact` told before and after.
     Raises ServiceError when the service says no (an unknown job, say).
     """
     import httpx
@@ -58,9 +56,9 @@ def follow(
         told_s = 0.0
         opened = time.monotonic()
         try:
-            for block in _blocks(service, job_id, last_id, over):
+            for block in _events(service, job_id, last_id, over):
                 if lost:
-                    yield Connection("", at=time.time(), away_s=time.monotonic() - since)
+                    yield Contact("", at=time.time(), away_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id
                 event = _parsed(block)
                 if event is not None:
@@ -78,7 +76,7 @@ def follow(
         delay_s = max(delay_s, told_s)
         if not lost:
             lost, since = True, time.monotonic()
-        yield Connection(why, delay_s, time.time(), time.monotonic() - since)
+        yield Contact(why, delay_s, time.time(), time.monotonic() - since)
         time.sleep(delay_s)
 
 
@@ -90,7 +88,12 @@ class _Away(Exception):
         self.wait_s = wait_s
 
 
-def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool]) -> Iterator[_Block]:
+def _events(
+    service: Service, job_id: int, last_id: str, over: Callable[[], bool]
+) -> Iterator[ServerSentEvent]:
+    # Imported here: it brings httpx.
+    from httpx_sse import EventSource
+
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
     with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
         if answer.status_code >= 400:
@@ -98,47 +101,14 @@ def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool
             if answer.status_code >= 500 or service.is_away(answer):
                 raise _Away(service.why_away(answer), told_to_wait_s(answer))
             service.check(answer)
-        # The service sends a line each 15 s at least.
-        yield from parse_lines(takewhile(lambda _: not over(), whole_lines(answer.iter_text())))
+        # The service sends something each 15 s at least: a comment, which is no event.
+        wanted = SimpleNamespace(
+            headers=answer.headers, iter_text=lambda: takewhile(lambda _: not over(), answer.iter_text())
+        )
+        yield from EventSource(cast(Any, wanted)).iter_sse()
 
 
-def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Put pieces of a text together to its lines.
-
-    A line ends where the service ends it; httpx would end it at U+2028, too, which may stand in JSON.
-    """
-    held: list[str] = []
-    for piece in pieces:
-        first, *more = piece.split("\n")
-        held.append(first)
-        for start in more:
-            yield "".join(held).removesuffix("\r")
-            held = [start]
-
-
-def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:
-    """Put the lines of an event stream together to events; comments are passed over.
-
-    An event that was cut before its empty line is not yielded, it comes again.
-    """
-    event, data, identity = "message", [], ""
-    for line in lines:
-        if not line:
-            if data:
-                yield _Block(event, "\n".join(data), identity)
-            event, data = "message", []
-            continue
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "event":
-            event = value
-        elif field == "data":
-            data.append(value)
-        elif field == "id":
-            identity = value
-
-
-def _parsed(block: _Block) -> Job | LogChunk | Displays | Records | Ended | None:
+def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | Ended | None:
     if block.event == "job":
         return Job.model_validate_json(block.data)
     if block.event == "log":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.client.sse import Connection, Ended
+from minicluster.client.sse import Contact, Ended
 from minicluster.display.ansi import as_html
 from minicluster.display.curves import Metrics, Progress
 from minicluster.display.failures import told
@@ -30,7 +30,7 @@ _TITLES = {
     JobState.STOPPED: "Stopped",
 }
 
-Event = Job | LogChunk | Displays | Records | Connection | Ended
+Event = Job | LogChunk | Displays | Records | Contact | Ended
 Entry = str | dict[str, str | int]
 """A line of text with its colours, or the data of something displayed by MIME type (see panel.js)."""
 
@@ -51,7 +51,7 @@ class RunView:
         self._attempts: dict[int, int] = {}
         self._displays: dict[tuple[int, str], Display] = {}
         self.metrics = Metrics()
-        self._connection: Connection | None = None
+        self._connection: Contact | None = None
         self._tail_lines = tail_lines
         self._sent_head: dict[str, Any] | None = None
         self._metrics_new = False
@@ -62,7 +62,7 @@ class RunView:
             self.job = event
         elif isinstance(event, Ended):
             self.job, self._connection = event.job, None
-        elif isinstance(event, Connection):
+        elif isinstance(event, Contact):
             self._connection = event
         elif isinstance(event, Records):
             self.metrics.add(event.records)

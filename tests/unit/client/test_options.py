@@ -216,8 +216,8 @@ def test_a_command_explains_what_it_takes():
     ("line", "message"),
     [
         ("data psh x", "Did you mean data push"),
-        ("data push", "data push: the following arguments are required: DIR"),
-        ("data push a b", "Unknown word 'b'"),
+        ("data push --name x", "data push: the following arguments are required: DIR"),
+        ("data push a b --name x", "Unknown word 'b'"),
         ("data push a --name", "--name: expected one argument"),
         ("data push a --name --shared", "--name: expected one argument"),
         ("data push a --shared=yes", "--shared: ignored explicit argument 'yes'"),
@@ -256,7 +256,7 @@ def test_wrong_commands(line, message):
     ("line", "message", "hint"),
     [
         ("--nodes 3", "--nodes belongs to a cell, whose first line has two %", "%%distribute --nodes 3"),
-        ("data list", "Unknown word 'data list'", "data push DIR [--name NAME]"),
+        ("data list", "Unknown word 'data list'", "data push DIR --name NAME"),
         ("data pusj digits --name x", "Did you mean data push", "data rm NAME"),
         ("doctor", "doctor is a command of the administrator's", "%distribute status"),
         ("data push ~nobody-here/x --name x", "there is no such user here", "~/ is your own home"),
