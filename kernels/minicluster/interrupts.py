@@ -19,7 +19,7 @@ _ENDS_WITHIN_S = 1.0
 _BUSY_AGAIN_S = 2.0
 
 
-class Kernel:
+class NotebookKernel:
     """The process that runs the notebook's cells, or the terminal's shell: both are IPython shells."""
 
     def __init__(self, shell: Any) -> None:
@@ -55,7 +55,7 @@ class Kernel:
 class StopRequests:
     """The person's wish to stop. Both ways to tell it may be called from any thread and any signal."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: NotebookKernel) -> None:
         self.kernel = kernel
         self.count = 0
         self._asked = False

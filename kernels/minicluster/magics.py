@@ -138,7 +138,7 @@ class Distribute(Magics):
     def notebook(self, plain: bool = False) -> Notebook:
         """Return what a run needs from this notebook."""
         from minicluster.capture.capture import Limits
-        from minicluster.interrupts import Kernel
+        from minicluster.interrupts import NotebookKernel
         from minicluster.origin import running_cell
         from minicluster.runs import Notebook
 
@@ -155,7 +155,7 @@ class Distribute(Magics):
                 self.bundle_limit_bytes,
             ),
             tail_lines=self.tail_lines,
-            kernel=Kernel(self._shell),
+            kernel=NotebookKernel(self._shell),
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),

@@ -23,7 +23,7 @@ from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
 from minicluster.display.tables import JobHandle
 from minicluster.display.view import RunView
-from minicluster.interrupts import Kernel, StopRequests, interrupts_go_to
+from minicluster.interrupts import NotebookKernel, StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
 from minicluster.publishing import installed
 from minicluster.publishing.site import user_site
@@ -68,7 +68,7 @@ class Notebook:
     hidden: Callable[[str], bool]
     limits: Limits
     tail_lines: int
-    kernel: Kernel
+    kernel: NotebookKernel
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None

@@ -16,9 +16,8 @@ from minicluster.capture import versions
 from minicluster.client import certificates
 from minicluster.client.address import Address, understand
 from minicluster.client.client import TOKEN_NAME, Service
-from minicluster.client.connection import URL_NAME, ServiceError
-from minicluster.client.credentials import Credentials, Kept
-from minicluster.client.outside import PERMISSIONS, Outside
+from minicluster.client.connection import PERMISSIONS, URL_NAME, ExternalAccess, ServiceError
+from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.client.reach import find_hub
 from minicluster.errors import MiniclusterError
 from minicluster.wire import About
@@ -39,7 +38,7 @@ class NotConnected(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Told:
+class EnvironmentSettings:
     """What the environment says about a cluster outside of which this notebook is."""
 
     url: str = ""
@@ -47,7 +46,7 @@ class Told:
     ca: str = ""
 
     @classmethod
-    def by(cls, environ: Mapping[str, str]) -> Told:
+    def by(cls, environ: Mapping[str, str]) -> EnvironmentSettings:
         """Read it. Raises NotConnected when the token's file cannot be read."""
         token, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
         if path and not token:
@@ -63,7 +62,7 @@ def connect(url: str | None, ca: str, trust: str) -> Service:
     if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
         return Service.from_environment()
-    told, credentials = Told.by(os.environ), Credentials()
+    told, credentials = EnvironmentSettings.by(os.environ), Credentials()
     kept = _which(url or "", told, credentials)
     pem = _trusted(Address(kept.url), ca, trust, told) or kept.pem
     address = find_hub(Address(kept.url), _tls(pem))
@@ -78,7 +77,7 @@ def connect(url: str | None, ca: str, trust: str) -> Service:
         service, about = _ask(address, pem)
     _say(address, about)
     if not told.token:
-        credentials.keep(Kept(url=address.url, token=service.token, pem=pem))
+        credentials.keep(SavedCluster(url=address.url, token=service.token, pem=pem))
         print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
     return service
 
@@ -102,7 +101,7 @@ def open_known() -> Service:
     """
     if os.environ.get(TOKEN_NAME):
         return Service.from_environment()
-    told, credentials = Told.by(os.environ), Credentials()
+    told, credentials = EnvironmentSettings.by(os.environ), Credentials()
     kept = _which("", told, credentials)
     pem = _trusted(Address(kept.url), "", "", told) or kept.pem
     token = told.token or kept.token
@@ -114,11 +113,11 @@ def open_known() -> Service:
     return service
 
 
-def _which(url: str, told: Told, credentials: Credentials) -> Kept:
+def _which(url: str, told: EnvironmentSettings, credentials: Credentials) -> SavedCluster:
     """Return the cluster that is meant, with what is kept of it."""
     if url or told.url:
         address = understand(url or told.url)
-        return credentials.of(address.url) or Kept(url=address.url, token="")
+        return credentials.of(address.url) or SavedCluster(url=address.url, token="")
     last = credentials.last()
     if last is None:
         raise NotConnected(
@@ -128,7 +127,7 @@ def _which(url: str, told: Told, credentials: Credentials) -> Kept:
     return last
 
 
-def _trusted(address: Address, ca: str, trust: str, told: Told) -> str:
+def _trusted(address: Address, ca: str, trust: str, told: EnvironmentSettings) -> str:
     """Return the certificates to trust that somebody named now."""
     if trust:
         return certificates.by_fingerprint(address, trust)
@@ -142,7 +141,7 @@ def _tls(pem: str) -> ssl.SSLContext | None:
 
 def _open(address: Address, pem: str, token: str) -> tuple[Service, About]:
     """Come in by a token. Raises ServiceError."""
-    service = Service(address.service, token, outside=Outside(address.token_page, _tls(pem)))
+    service = Service(address.service, token, outside=ExternalAccess(address.token_page, _tls(pem)))
     about = service.about()
     service.user = about.user
     return service, about

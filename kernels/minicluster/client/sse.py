@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from minicluster.client.client import Service
-from minicluster.client.connection import ServiceError, told_to_wait_s
+from minicluster.client.connection import ServiceError, retry_after_s
 from minicluster.wire import Displays, ErrorAnswer, Job, LogChunk, Records
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _events(
         if answer.status_code >= 400:
             answer.read()
             if answer.status_code >= 500 or service.is_away(answer):
-                raise _Away(service.why_away(answer), told_to_wait_s(answer))
+                raise _Away(service.why_away(answer), retry_after_s(answer))
             service.check(answer)
         # The service sends something each 15 s at least: a comment, which is no event.
         wanted = SimpleNamespace(

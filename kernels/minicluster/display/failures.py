@@ -1,4 +1,4 @@
-"""How a job that did not succeed is told in the notebook: short, with the cell's own lines."""
+"""How a job that did not succeed is shown in the notebook: short, with the cell's own lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DistributedCellError(MiniclusterError):
         self.error = job.error or JobError(
             kind=ErrorKind.LOST, message=f"Job {job.id} ended as {job.state.value}, and nobody said why."
         )
-        super().__init__(told(self.error), self.error.hint)
+        super().__init__(error_text(self.error), self.error.hint)
 
     def __str__(self) -> str:
         return "\n".join(self._render_traceback_())
@@ -63,7 +63,7 @@ def raise_unless_succeeded(job: Job, log_url: str) -> None:
         raise DistributedCellError(job, log_url)
 
 
-def told(error: JobError) -> str:
+def error_text(error: JobError) -> str:
     """Return an error's sentence with the rank and the node where it began."""
     return f"{_where(error)}{error.message}"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from IPython.display import display
 
-from minicluster.display.render import kept
+from minicluster.display.render import mime_bundle
 from minicluster.display.view import RunView
 from minicluster.display.widget import LiveWidget
 
@@ -47,7 +47,7 @@ class PanelScreen:
 
     def end(self, view: RunView, now: float) -> None:
         """Leave the picture of the end alone; of one who was interrupted, what a page needs to go on."""
-        shown = kept(view, now) if view.job.state.terminal else self._so_far(view, now)
+        shown = mime_bundle(view, now) if view.job.state.terminal else self._so_far(view, now)
         if self._handle is None:
             display(shown, raw=True)
         else:
@@ -74,4 +74,4 @@ class PanelScreen:
         told = {"job": job.id, "service": self._address, "made": job.created_at}
         if job.origin is not None:
             told |= {"notebook": job.origin.notebook, "cell": job.origin.cell}
-        return {JOB_TYPE: told, **kept(view, now)}
+        return {JOB_TYPE: told, **mime_bundle(view, now)}

@@ -29,7 +29,7 @@ _DISPLAY_CHARS = 20_000
 
 
 @dataclass(frozen=True)
-class Shown:
+class DisplayLine:
     """A line that stands for something displayed. text: what a terminal shows in its place."""
 
     id: str
@@ -37,7 +37,7 @@ class Shown:
 
 
 @dataclass
-class _Line:
+class _TailLine:
     text: str
     times: int = 1
     display: str = ""
@@ -45,8 +45,8 @@ class _Line:
     def shown(self) -> str:
         return self.text if self.times == 1 else f"{self.text}  (×{self.times})"
 
-    def entry(self) -> str | Shown:
-        return Shown(self.display, self.text) if self.display else self.shown()
+    def entry(self) -> str | DisplayLine:
+        return DisplayLine(self.display, self.text) if self.display else self.shown()
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TailChange:
 
     first: int
     start: int
-    lines: tuple[str | Shown, ...]
+    lines: tuple[str | DisplayLine, ...]
 
 
 class _OpenLine:
@@ -120,13 +120,13 @@ class TerminalTail:
     def __init__(self, max_lines: int = 200, max_bytes: int = 64 * 1024) -> None:
         self._max_lines = max_lines
         self._max_bytes = max_bytes
-        self._done: deque[_Line] = deque()
+        self._done: deque[_TailLine] = deque()
         self._done_bytes = 0
         self._first = 0
         self._open = _OpenLine()
         self._held = ""
         self._changed_from = 0
-        self._display: _Line | None = None
+        self._display: _TailLine | None = None
         self._clear_next = False
         self._cleared = False
 
@@ -179,9 +179,9 @@ class TerminalTail:
 
     def lines(self) -> list[str]:
         """Return each entry as text; that of something displayed may have several lines."""
-        return [entry.text if isinstance(entry, Shown) else entry for entry in self.entries()]
+        return [entry.text if isinstance(entry, DisplayLine) else entry for entry in self.entries()]
 
-    def entries(self) -> list[str | Shown]:
+    def entries(self) -> list[str | DisplayLine]:
         """Return the lines, and what was displayed between them."""
         done = [line.entry() for line in self._done]
         text = self._open.text()
@@ -245,7 +245,7 @@ class TerminalTail:
             self._make_room()
             if self._open.text():
                 self._end_line()
-            self._display = _Line("", display=found[2])
+            self._display = _TailLine("", display=found[2])
         elif kind == "end":
             self._end_display()
 
@@ -271,9 +271,9 @@ class TerminalTail:
             self._done[-1].times += 1
             self._changed_from = min(self._changed_from, self._open_number - 1)
             return
-        self._keep(_Line(text))
+        self._keep(_TailLine(text))
 
-    def _keep(self, line: _Line) -> None:
+    def _keep(self, line: _TailLine) -> None:
         self._changed_from = min(self._changed_from, self._open_number)
         self._done.append(line)
         self._done_bytes += len(line.text.encode())

@@ -6,10 +6,10 @@ from typing import Any
 
 from minicluster.client.sse import Contact, Ended
 from minicluster.display.ansi import as_html
-from minicluster.display.curves import Metrics, Progress
-from minicluster.display.failures import told
+from minicluster.display.curves import JobMetrics, RankProgress
+from minicluster.display.failures import error_text
 from minicluster.display.plot import plot_html
-from minicluster.display.terminal import Shown, TailChange, TerminalTail
+from minicluster.display.terminal import DisplayLine, TailChange, TerminalTail
 from minicluster.wire import Display, Displays, Job, JobState, LogChunk, Records
 
 _PLOT_EVERY_S = 0.25
@@ -50,7 +50,7 @@ class RunView:
         self.skipped_bytes: dict[int, int] = {}
         self._attempts: dict[int, int] = {}
         self._displays: dict[tuple[int, str], Display] = {}
-        self.metrics = Metrics()
+        self.metrics = JobMetrics()
         self._connection: Contact | None = None
         self._tail_lines = tail_lines
         self._sent_head: dict[str, Any] | None = None
@@ -91,7 +91,7 @@ class RunView:
             if event.rank in self.tails:
                 self.tails[event.rank].changed(display.id)
 
-    def entry(self, rank: int, line: str | Shown) -> Entry:
+    def entry(self, rank: int, line: str | DisplayLine) -> Entry:
         """Return how a line of a rank is shown: its text, or what the rank displayed there."""
         if isinstance(line, str):
             return line
@@ -129,7 +129,7 @@ class RunView:
         if job.state is JobState.QUEUED and job.expected_start_at is not None:
             parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
         if job.error is not None:
-            parts.append(told(job.error))
+            parts.append(error_text(job.error))
         if job.state.terminal:
             parts.append(job.note)
         return " · ".join(part for part in parts if part)
@@ -207,7 +207,7 @@ def _coloured(entry: Entry) -> Entry:
     return {_COLOURED: as_html(entry)} if isinstance(entry, str) and "\x1b[" in entry else entry
 
 
-def progress_words(progress: Progress) -> dict[str, Any]:
+def progress_words(progress: RankProgress) -> dict[str, Any]:
     """Return a progress bar's share (0 to 1, None when the end is unknown) and its two texts."""
     total = progress.total
     count = f"{progress.done:g}" if total is None else f"{progress.done:g} of {total:g}"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.display.tables import Link, Table
+from minicluster.display.tables import LinkCell, Table
 from minicluster.errors import MiniclusterError
 from minicluster.pickling.pickling import readable_size
 from minicluster.wire import Artifact, ArtifactList
@@ -60,7 +60,7 @@ def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
     until = time.strftime("%Y-%m-%d", time.localtime(listed.keep_until)) if listed.keep_until else ""
     places = placed(listed.artifacts)
     rows: list[tuple[str, ...]] = [
-        (place, readable_size(one.size_bytes), until, Link(path + file_path(job_id, one)))
+        (place, readable_size(one.size_bytes), until, LinkCell(path + file_path(job_id, one)))
         for place, one in list(places.items())[:ROWS]
     ]
     if len(places) > ROWS:

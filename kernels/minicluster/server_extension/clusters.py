@@ -7,10 +7,9 @@ import os
 from minicluster.client.address import Address, AddressWrong, understand
 from minicluster.client.certificates import context_for
 from minicluster.client.client import TOKEN_NAME, Service
-from minicluster.client.connect import Told
-from minicluster.client.connection import URL_NAME, ServiceError, own_pages
-from minicluster.client.credentials import Credentials, Kept
-from minicluster.client.outside import Outside
+from minicluster.client.connect import EnvironmentSettings
+from minicluster.client.connection import URL_NAME, ExternalAccess, ServiceError, own_pages
+from minicluster.client.credentials import Credentials, SavedCluster
 
 _PATIENCE_S = 5.0
 
@@ -44,7 +43,7 @@ class Clusters:
         """Return where the jobs of this server's notebooks may run."""
         if os.environ.get(TOKEN_NAME):
             return [_own_address()]
-        told, last = Told.by(os.environ), Credentials().last()
+        told, last = EnvironmentSettings.by(os.environ), Credentials().last()
         url = understand(told.url).url if told.url else last.url if last else ""
         return [Address(url).service] if url else []
 
@@ -53,7 +52,7 @@ class Clusters:
         is_ours = bool(address) and address == _own_address()
         return os.environ.get(TOKEN_NAME, "") if is_ours else ""
 
-    def _kept(self, address: str) -> Kept | None:
+    def _kept(self, address: str) -> SavedCluster | None:
         """Return the cluster that this address is of, if the user connected to it."""
         try:
             hub = understand(address)
@@ -61,9 +60,9 @@ class Clusters:
             return None
         if hub.service != address:
             return None
-        told = Told.by(os.environ)
+        told = EnvironmentSettings.by(os.environ)
         if told.url and told.token and understand(told.url).url == hub.url:
-            return Kept(url=hub.url, token=told.token)
+            return SavedCluster(url=hub.url, token=told.token)
         return Credentials().of(hub.url)
 
 
@@ -71,8 +70,8 @@ def _own_address() -> str:
     return own_pages(os.environ.get(URL_NAME, ""))
 
 
-def _connected(address: str, token: str, kept: Kept | None) -> Service:
+def _connected(address: str, token: str, kept: SavedCluster | None) -> Service:
     if kept is None:
         return Service(os.environ[URL_NAME], token, _PATIENCE_S)
-    outside = Outside(Address(kept.url).token_page, context_for(kept.pem) if kept.pem else None)
+    outside = ExternalAccess(Address(kept.url).token_page, context_for(kept.pem) if kept.pem else None)
     return Service(address, token, _PATIENCE_S, outside)

@@ -22,7 +22,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from minicluster.client.connection import ServiceError
 from minicluster.errors import MiniclusterError
 from minicluster.server_extension.clusters import Clusters
-from minicluster.server_extension.watch import Watch
+from minicluster.server_extension.watch import WatchedJobs
 from minicluster.server_extension.watched_job import JobKey
 from minicluster.wire import Job, NotebookCell
 
@@ -36,8 +36,8 @@ def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any
     clusters = Clusters()
     at = lambda name: url_path_join(base_url, "minicluster", name)  # noqa: E731
     return [
-        (at("stream"), StreamHandler, {"watch": Watch(clusters.service)}),
-        (at("stop"), StopHandler, {"clusters": clusters}),
+        (at("stream"), StreamHandler, {"watch": WatchedJobs(clusters.service)}),
+        (at("stop"), StopJobHandler, {"clusters": clusters}),
         (at("jobs"), NotebookJobsHandler, {"clusters": clusters}),
     ]
 
@@ -47,7 +47,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
 
     auth_resource = "kernels"
 
-    def initialize(self, watch: Watch) -> None:
+    def initialize(self, watch: WatchedJobs) -> None:
         super().initialize()
         self._watch = watch
         self._unsent_bytes = 0
@@ -101,7 +101,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         self._unsent_bytes -= len(text)
 
 
-class ServiceHandler(APIHandler):
+class JobServiceHandler(APIHandler):
     """Base of what is asked of a job service; its refusals come as they are."""
 
     auth_resource = "kernels"
@@ -116,7 +116,7 @@ class ServiceHandler(APIHandler):
         self.finish(json.dumps({"message": str(error), "code": code}))
 
 
-class StopHandler(ServiceHandler):
+class StopJobHandler(JobServiceHandler):
     """Stops a job as its owner, whatever its kernel does."""
 
     @authenticated
@@ -139,7 +139,7 @@ class StopHandler(ServiceHandler):
         return service.stop(key.job)
 
 
-class NotebookJobsHandler(ServiceHandler):
+class NotebookJobsHandler(JobServiceHandler):
     """The jobs whose panels a notebook may lack."""
 
     @authenticated

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import follow
-from minicluster.display.render import kept
+from minicluster.display.render import mime_bundle
 from minicluster.display.view import RunView
 from minicluster.errors import MiniclusterError
 from minicluster.runs import job_page
@@ -32,7 +32,7 @@ class JobKey:
     made: float
 
 
-class Reader(Protocol):
+class PageReader(Protocol):
     """A page. `tell` takes a message, and says whether it has time for more."""
 
     def tell(self, message: dict[str, Any]) -> bool: ...
@@ -46,22 +46,22 @@ class WatchedJob:
 
     def __init__(self, key: JobKey) -> None:
         self.key = key
-        self.readers: set[Reader] = set()
-        self.live: set[Reader] = set()
-        self._lacking: set[Reader] = set()
+        self.readers: set[PageReader] = set()
+        self.live: set[PageReader] = set()
+        self._lacking: set[PageReader] = set()
         self._view: RunView | None = None
         self._refusal: dict[str, str] | None = None
         self._lock = threading.Lock()
         self._number = 0
         self._kept = False
 
-    def add(self, reader: Reader, live: bool = False) -> None:
+    def add(self, reader: PageReader, live: bool = False) -> None:
         if reader not in self.readers:
             self.readers.add(reader)
             self._lacking.add(reader)
         self.live.add(reader) if live else self.live.discard(reader)
 
-    def remove(self, reader: Reader) -> None:
+    def remove(self, reader: PageReader) -> None:
         self.readers.discard(reader)
         self.live.discard(reader)
         self._lacking.discard(reader)
@@ -99,7 +99,7 @@ class WatchedJob:
             self._view, self._refusal = None, {"message": message, "code": code}
             self._lacking = set(self.readers)
 
-    def keep(self, reader: Reader, now: float, waited: bool | None = None) -> None:
+    def keep(self, reader: PageReader, now: float, waited: bool | None = None) -> None:
         """Give a page the picture of the end for its notebook; one page alone: two would write one file.
 
         None gets it while a kernel writes into one of them. waited: whether a kernel takes the results, None
@@ -112,7 +112,7 @@ class WatchedJob:
             self._kept = True
             if view.job.state is JobState.SUCCEEDED:
                 view.about_results = _about_results(waited, view.job.id)
-            self._tell({"picture": kept(view, now)}, {reader})
+            self._tell({"picture": mime_bundle(view, now)}, {reader})
 
     def publish(self, now: float) -> None:
         """Tell each reader what it lacks."""
@@ -131,7 +131,7 @@ class WatchedJob:
             whole = {**view.snapshot(now), "number": self._number}
             self._tell({"change": whole}, set(self._lacking))
 
-    def _tell(self, message: dict[str, Any], readers: set[Reader]) -> None:
+    def _tell(self, message: dict[str, Any], readers: set[PageReader]) -> None:
         """Send to some readers; who is too slow gets everything later in place of each step."""
         for reader in readers:
             if reader.tell({**asdict(self.key), **message}):

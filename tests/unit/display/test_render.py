@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster.client.sse import Contact, Ended
-from minicluster.display.curves import Metrics
+from minicluster.display.curves import JobMetrics
 from minicluster.display.plain import PlainScreen
 from minicluster.display.plot import plot_html
 from minicluster.display.render import picture, text_form
@@ -115,7 +115,7 @@ def test_where_the_output_is_cut_makes_no_difference(text, at):
 
 
 def test_curves_stay_small_and_keep_their_last_value():
-    metrics = Metrics()
+    metrics = JobMetrics()
     metrics.add(logged(step, loss=1 / (step + 1)) for step in range(10_000))
     metrics.add([logged(5, rank=1, loss=99.0, only_there=1.0)])
     assert len(metrics.curves["loss"].points) <= 400
@@ -131,7 +131,7 @@ def test_curves_and_progress_go_on_when_the_lowest_rank_is_lost_and_the_others_t
 
     streams = [list(told(0, range(20))), list(told(1, range(60))), list(told(2, range(60)))]
     for order in (streams, reversed(streams)):
-        metrics = Metrics()
+        metrics = JobMetrics()
         for stream in order:
             metrics.add(stream)
         curve, progress = metrics.curves["loss"], metrics.progress
@@ -141,7 +141,7 @@ def test_curves_and_progress_go_on_when_the_lowest_rank_is_lost_and_the_others_t
 
 
 def test_progress_tells_the_time_left():
-    metrics = Metrics()
+    metrics = JobMetrics()
     metrics.add(
         Record(kind="progress", rank=0, at=float(n), done=n, total=10, label="epoch") for n in range(5)
     )
@@ -151,7 +151,7 @@ def test_progress_tells_the_time_left():
 
 
 def test_all_that_is_logged_is_drawn_by_its_own_scale_or_counted():
-    metrics = Metrics()
+    metrics = JobMetrics()
     magnitudes = {"loss": 2.0, "rate": 1e-4, "accuracy": 0.9, "samples": 5e6, "none": 0.0, "broken": math.nan}
     metrics.add(
         logged(step, **{name: value * (step + 1) / 3 for name, value in magnitudes.items()})
