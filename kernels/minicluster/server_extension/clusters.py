@@ -1,4 +1,4 @@
-"""The clusters that this server may speak to: its hub's, or those that its user connected to."""
+"""The clusters of this server: its hub's, or those that its user connected to."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Clusters:
         self._open: dict[str, tuple[str, Service]] = {}
 
     def service(self, address: str) -> Service:
-        """Return the connection to a service, by the address that a notebook says.
+        """Return the connection to a service by the address in a notebook.
 
-        The token goes only where it belongs, whatever a notebook says. Raises ServiceError, MiniclusterError.
+        Each token goes only to its own cluster, whatever a notebook says. Raises MiniclusterError.
         """
         own = self._own(address)
         kept = None if own else self._kept(address)
@@ -40,7 +40,7 @@ class Clusters:
         return known[1]
 
     def addresses(self) -> list[str]:
-        """Return where the jobs of this server's notebooks may run."""
+        """Return the services where this server's notebooks may have jobs."""
         if os.environ.get(TOKEN_NAME):
             return [_own_address()]
         told, last = EnvironmentSettings.by(os.environ), Credentials().last()
@@ -48,12 +48,12 @@ class Clusters:
         return [Address(url).service] if url else []
 
     def _own(self, address: str) -> str:
-        """Return the hub's token if this is the service of the hub that started the server."""
+        """Return the hub's token if the address is that of this server's hub."""
         is_ours = bool(address) and address == _own_address()
         return os.environ.get(TOKEN_NAME, "") if is_ours else ""
 
     def _kept(self, address: str) -> SavedCluster | None:
-        """Return the cluster that this address is of, if the user connected to it."""
+        """Return the cluster at this address, if the user connected to it."""
         try:
             hub = understand(address)
         except AddressWrong:
