@@ -1,4 +1,4 @@
-"""`%distribute run train.py --lr 0.1`: a script that was never a notebook, as torchrun would run it."""
+"""`%distribute run train.py --lr 0.1`: runs a script as torchrun does."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`%distribute connect URL`: a notebook outside of the hub comes in by the hub's address and a token.
+"""`%distribute connect URL`: connects a notebook outside of the hub, by the hub's address and a token.
 
-Only the hub's proxy is spoken to. What differs between the two sides is said here, before a cell runs.
+All requests go to the hub's proxy. Differences between both sides are printed here, before a cell runs.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class NotConnected(MiniclusterError):
 
 @dataclass(frozen=True)
 class EnvironmentSettings:
-    """What the environment says about a cluster outside of which this notebook is."""
+    """The environment's settings for a notebook outside of the hub."""
 
     url: str = ""
     token: str = ""
     ca: str = ""
 
     @classmethod
-    def by(cls, environ: Mapping[str, str]) -> EnvironmentSettings:
+    def of(cls, environ: Mapping[str, str]) -> EnvironmentSettings:
         """Read it. Raises NotConnected when the token's file cannot be read."""
         token, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
         if path and not token:
@@ -62,21 +62,21 @@ def connect(url: str | None, ca: str, trust: str) -> Service:
     if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
         return Service.from_environment()
-    told, credentials = EnvironmentSettings.by(os.environ), Credentials()
-    kept = _which(url or "", told, credentials)
-    pem = _trusted(Address(kept.url), ca, trust, told) or kept.pem
+    settings, credentials = EnvironmentSettings.of(os.environ), Credentials()
+    kept = _which(url or "", settings, credentials)
+    pem = _trusted(Address(kept.url), ca, trust, settings) or kept.pem
     address = find_hub(Address(kept.url), _tls(pem))
     kept = credentials.of(address.url) or kept
-    token = told.token or kept.token
+    token = settings.token or kept.token
     try:
         service, about = _open(address, pem, token) if token else _ask(address, pem)
     except ServiceError as error:
-        if told.token or not kept.token or error.code != "not_authenticated":
+        if settings.token or not kept.token or error.code != "not_authenticated":
             raise
-        print("The token kept of this hub expired or was revoked.")  # noqa: T201
+        print("The saved token of this hub expired or was revoked.")  # noqa: T201
         service, about = _ask(address, pem)
     _say(address, about)
-    if not told.token:
+    if not settings.token:
         credentials.keep(SavedCluster(url=address.url, token=service.token, pem=pem))
         print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
     return service
@@ -95,16 +95,16 @@ def disconnect() -> None:
 
 
 def open_known() -> Service:
-    """Connect a new kernel without asking: on the hub as it says, else by the environment or as last time.
+    """Connect a new kernel without questions: to its hub, else by the environment, else to the last cluster.
 
     Raises NotConnected, and what `connect` raises.
     """
     if os.environ.get(TOKEN_NAME):
         return Service.from_environment()
-    told, credentials = EnvironmentSettings.by(os.environ), Credentials()
-    kept = _which("", told, credentials)
-    pem = _trusted(Address(kept.url), "", "", told) or kept.pem
-    token = told.token or kept.token
+    settings, credentials = EnvironmentSettings.of(os.environ), Credentials()
+    kept = _which("", settings, credentials)
+    pem = _trusted(Address(kept.url), "", "", settings) or kept.pem
+    token = settings.token or kept.token
     if not token:
         raise NotConnected(f"There is no token for {kept.url} yet.", "Once: %distribute connect")
     address = find_hub(Address(kept.url), _tls(pem))
@@ -113,10 +113,10 @@ def open_known() -> Service:
     return service
 
 
-def _which(url: str, told: EnvironmentSettings, credentials: Credentials) -> SavedCluster:
-    """Return the cluster that is meant, with what is kept of it."""
-    if url or told.url:
-        address = understand(url or told.url)
+def _which(url: str, settings: EnvironmentSettings, credentials: Credentials) -> SavedCluster:
+    """Return the cluster that is meant, with its saved token."""
+    if url or settings.url:
+        address = understand(url or settings.url)
         return credentials.of(address.url) or SavedCluster(url=address.url, token="")
     last = credentials.last()
     if last is None:
@@ -127,11 +127,11 @@ def _which(url: str, told: EnvironmentSettings, credentials: Credentials) -> Sav
     return last
 
 
-def _trusted(address: Address, ca: str, trust: str, told: EnvironmentSettings) -> str:
-    """Return the certificates to trust that somebody named now."""
+def _trusted(address: Address, ca: str, trust: str, settings: EnvironmentSettings) -> str:
+    """Return the certificates to trust that the line or the environment names."""
     if trust:
         return certificates.by_fingerprint(address, trust)
-    path = ca or told.ca
+    path = ca or settings.ca
     return certificates.read_file(path) if path else ""
 
 
@@ -140,7 +140,7 @@ def _tls(pem: str) -> ssl.SSLContext | None:
 
 
 def _open(address: Address, pem: str, token: str) -> tuple[Service, About]:
-    """Come in by a token. Raises ServiceError."""
+    """Connect by a token. Raises ServiceError."""
     service = Service(address.service, token, outside=ExternalAccess(address.token_page, _tls(pem)))
     about = service.about()
     service.user = about.user
@@ -163,7 +163,7 @@ def _ask(address: Address, pem: str) -> tuple[Service, About]:
 
 
 def _say(address: Address, about: About) -> None:
-    """Print where this notebook is now, and what does not fit."""
+    """Print which cluster this notebook uses, and what differs."""
     print(f"Connected to {address.url} as {about.user}.")  # noqa: T201
     ours = versions.here()
     lines = versions.differences(ours, about.ranks)

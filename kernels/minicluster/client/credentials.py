@@ -1,4 +1,4 @@
-"""The clusters that this machine was connected to, kept in a file that its owner alone can read."""
+"""The clusters that this machine was connected to, in a file that its owner alone can read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CredentialsUnusable(MiniclusterError):
 
 
 class SavedCluster(Message):
-    """One cluster. url: of its hub. pem: the certificates to trust there; "": those that everybody trusts."""
+    """A cluster. url: of its hub. pem: the certificates to trust; empty: the usual authorities."""
 
     url: str
     token: str
@@ -26,13 +26,13 @@ class SavedCluster(Message):
 
 
 class _Clusters(Message):
-    """The cluster of the last connection stands first."""
+    """All clusters, the last connected one first."""
 
     clusters: tuple[SavedCluster, ...] = ()
 
 
 class Credentials:
-    """The file. It is read anew each time: other kernels write it, too."""
+    """The file. It is read each time, since other kernels write it, too."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         home = environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -48,7 +48,7 @@ class Credentials:
         return next(iter(self._read()), None)
 
     def of(self, url: str) -> SavedCluster | None:
-        """Return what is kept of a hub. Raises CredentialsUnusable."""
+        """Return the cluster of a hub. Raises CredentialsUnusable."""
         return next((kept for kept in self._read() if kept.url == url), None)
 
     def keep(self, cluster: SavedCluster) -> None:

@@ -1,4 +1,4 @@
-"""A job's event stream, read until its end: it resumes where it was cut, without loss or doubling."""
+"""A job's event stream, read until its end: it resumes where it was cut, without loss or repetition."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from httpx_sse import ServerSentEvent
 
 _CALM_S = 15.0
+_MESSAGES = {"job": Job, "log": LogChunk, "records": Records, "displays": Displays}
 
 
 @dataclass(frozen=True)
 class Contact:
-    """How the stream stands: `lost` says why it was cut, and is empty when it is there again.
+    """The state of the connection. lost: why it was cut; empty when it is open again.
 
-    at: when this was seen, in seconds since the epoch. away_s: for how long it has been cut.
+    at: when this was noticed, in seconds since the epoch. away_s: for how long it has been cut.
     """
 
     lost: str
@@ -44,16 +45,16 @@ class Ended:
 def follow(
     service: Service, job_id: int, over: Callable[[], bool] = lambda: False
 ) -> Iterator[Job | LogChunk | Displays | Records | Contact | Ended]:
-    """Yield a job's events from its beginning to its end, or until `over` says that nobody wants them.
+    """Yield a job's events from its beginning to its end, or until `over` returns True.
 
-    Cut connections are opened again, for ever, with a `Contact` told before and after.
-    Raises ServiceError when the service says no (an unknown job, say).
+    A cut connection is opened again, without limit; a `Contact` is yielded when it is cut and when it is
+    open again. Raises ServiceError when the service refuses (an unknown job, say).
     """
     import httpx
 
     last_id, delay_s, lost, since = "", 0.1, False, 0.0
     while True:
-        told_s = 0.0
+        asked_s = 0.0
         opened = time.monotonic()
         try:
             for block in _events(service, job_id, last_id, over):
@@ -71,9 +72,9 @@ def follow(
         except httpx.TransportError as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
         except _Away as error:
-            why, told_s = str(error), error.wait_s
+            why, asked_s = str(error), error.wait_s
         delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
-        delay_s = max(delay_s, told_s)
+        delay_s = max(delay_s, asked_s)
         if not lost:
             lost, since = True, time.monotonic()
         yield Contact(why, delay_s, time.time(), time.monotonic() - since)
@@ -81,7 +82,7 @@ def follow(
 
 
 class _Away(Exception):
-    """The service is not behind its proxy for the moment, or has too many readers."""
+    """The service cannot be reached behind its proxy now, or has too many readers."""
 
     def __init__(self, why: str, wait_s: float) -> None:
         super().__init__(why)
@@ -109,26 +110,19 @@ def _events(
 
 
 def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | Ended | None:
-    if block.event == "job":
-        return Job.model_validate_json(block.data)
-    if block.event == "log":
-        return LogChunk.model_validate_json(block.data)
-    if block.event == "records":
-        return Records.model_validate_json(block.data)
-    if block.event == "displays":
-        return Displays.model_validate_json(block.data)
     if block.event == "end":
         return Ended(Job.model_validate_json(block.data))
     if block.event == "error":
         raise _ended(block.data)
-    # Kinds of events that a newer service sends.
-    return None
+    # A newer service may send other kinds of events.
+    model = _MESSAGES.get(block.event)
+    return None if model is None else model.model_validate_json(block.data)
 
 
-def _ended(told: str) -> ServiceError:
-    """Return why the service ended a stream before its end: a token that was taken back, say."""
+def _ended(data: str) -> ServiceError:
+    """Return why the service ended a stream early: a revoked token, say."""
     try:
-        error = ErrorAnswer.model_validate_json(told).error
+        error = ErrorAnswer.model_validate_json(data).error
     except ValidationError:
-        return ServiceError(f"The service ended the stream: {told}")
+        return ServiceError(f"The service ended the stream: {data}")
     return ServiceError(error.message, error.hint, error.code)

@@ -43,7 +43,7 @@ class Clusters:
         """Return the services where this server's notebooks may have jobs."""
         if os.environ.get(TOKEN_NAME):
             return [_own_address()]
-        told, last = EnvironmentSettings.by(os.environ), Credentials().last()
+        told, last = EnvironmentSettings.of(os.environ), Credentials().last()
         url = understand(told.url).url if told.url else last.url if last else ""
         return [Address(url).service] if url else []
 
@@ -60,7 +60,7 @@ class Clusters:
             return None
         if hub.service != address:
             return None
-        told = EnvironmentSettings.by(os.environ)
+        told = EnvironmentSettings.of(os.environ)
         if told.url and told.token and understand(told.url).url == hub.url:
             return SavedCluster(url=hub.url, token=told.token)
         return Credentials().of(hub.url)
