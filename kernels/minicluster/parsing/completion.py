@@ -61,6 +61,8 @@ class Completer:
 
     def _values(self, parser: LineParser, action: Action, word: str) -> Iterable[str]:
         """Return values of an argument; of a list, what may follow its last comma."""
+        if action.choices is not None:
+            return action.choices
         if action.type is values.variables:
             names = self._magics.names()
         else:
