@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
+from argparse import SUPPRESS
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster.commands import COMMANDS
+from minicluster.options import cell_arguments
 
 _BLOCK = re.compile(
     r"^(?:<!-- not run on one machine: (?P<reason>.+?) -->\n)?```(?P<kind>\w*)\n(?P<source>.*?)^```$",
@@ -27,3 +33,29 @@ class Block:
 
 def blocks(text: str) -> list[Block]:
     return [Block(found["kind"], found["source"], found["reason"] or "") for found in _BLOCK.finditer(text)]
+
+
+def reference() -> dict[str, str]:
+    """The guide's tables of options and commands by their heads, as they are declared."""
+    options = [one for one in cell_arguments() if one.help != SUPPRESS]
+    return {
+        "`%%distribute`": _table((f"{one.name} {one.more.get('metavar', '')}", one.help) for one in options),
+        "`%distribute`": _table((one.usage, one.help) for one in COMMANDS.values()),
+    }
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"| `{name.strip()}` | {help} |\n" for name, help in rows)
+
+
+def with_reference(guide: str) -> str:
+    """The guide with its tables made anew."""
+    for head, table in reference().items():
+        start = guide.index(f"| {head} | |\n|---|---|\n") + len(f"| {head} | |\n|---|---|\n")
+        guide = guide[:start] + table + guide[guide.index("\n\n", start) + 1 :]
+    return guide
+
+
+if __name__ == "__main__":
+    path = Path(__file__).resolve().parents[1] / "docs" / "guide.md"
+    path.write_text(with_reference(path.read_text()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MiniclusterError(Exception):
-    """Something that its reader can act on: one sentence of what, one of what to do."""
+    """An error for people: what happened, and a hint of what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -15,5 +15,5 @@ class MiniclusterError(Exception):
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
     def _render_traceback_(self) -> list[str]:
-        """Show the sentences alone in IPython: the stack of this package helps nobody."""
+        """Show the message alone in IPython: this package's stack helps nobody."""
         return [f"{type(self).__name__}: {self.message}", *([self.hint] if self.hint else [])]

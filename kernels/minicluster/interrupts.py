@@ -1,9 +1,9 @@
-"""Whose interrupt it is: a person's, which stops the job, or the end of the kernel, which never does.
+"""Tells a person's interrupt, which stops the job, from the kernel's end, which never does.
 
-Before each shutdown and restart a kernel manager interrupts the kernel once, and right after that it asks for
-the shutdown. That request is heard by another thread while the cell still runs. So an interrupt counts as a
-person's when no such request has followed it for a moment, or when another interrupt has: only the last one
-before the request can be the manager's.
+Before each shutdown or restart a kernel manager interrupts the kernel once, then requests the shutdown, which
+another thread receives while the cell still runs. So an interrupt is a person's if no shutdown request
+follows within a moment, or if another interrupt follows: only the last one before the request
+is the manager's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ENDS_WITHIN_S = 1.0
 _BUSY_AGAIN_S = 2.0
 
 
-class Kernel:
-    """The process that runs the notebook's cells, or the terminal's shell: both are IPython shells."""
+class NotebookKernel:
+    """The notebook's kernel, or IPython in a terminal."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -29,20 +29,19 @@ class Kernel:
 
     @property
     def managed(self) -> bool:
-        """Whether a kernel manager stands between the person and this process."""
+        """Whether a kernel manager controls this process."""
         return self._kernel is not None
 
     @property
     def ends(self) -> bool:
-        """Whether its shutdown or restart was asked for."""
+        """Whether its shutdown or restart was requested."""
         return self.managed and bool(self._shell.exit_now)
 
     def stay_busy(self, job_id: int, made: float) -> None:
-        """Say again that a cell runs and waits for a job.
+        """Send again that a cell waits for a job.
 
-        A notebook server counts the time since a kernel's last message. A page that was opened after the cell
-        had begun learns that the results will come (lab/kernels.js). The message belongs to no cell, so that
-        no front end takes it for the start of one.
+        It keeps the notebook server's idle culling away, and tells a page that was opened later that results
+        will come (lab/kernels.js). It has no parent, so that no front end takes it for a cell's start.
         """
         if not self.managed or time.monotonic() - self._busy_at < _BUSY_AGAIN_S:
             return
@@ -53,23 +52,23 @@ class Kernel:
 
 
 class StopRequests:
-    """The person's wish to stop. Both ways to tell it may be called from any thread and any signal."""
+    """A person's requests to stop. `ask` and `interrupt` may be called from any thread or signal."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: NotebookKernel) -> None:
         self.kernel = kernel
         self.count = 0
         self._asked = False
         self._interrupted_at: float | None = None
 
     def ask(self) -> None:
-        """Take what only a person does: the Stop button."""
+        """Take a request that only a person makes: the Stop button."""
         self.count += 1
         self._asked = True
 
     def interrupt(self) -> None:
-        """Take an interrupt, which may be the first sign of the kernel's end.
+        """Take an interrupt, which may precede the kernel's end.
 
-        It may be taken after the request that it was sent before: that one has a thread of its own.
+        It may arrive after the shutdown request that follows it: that has a thread of its own.
         """
         self.count += 1
         if self._interrupted_at is None and self.kernel.managed:
@@ -87,9 +86,9 @@ class StopRequests:
 
 @contextmanager
 def interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Let the kernel's interrupt (Ctrl-C) be taken instead of breaking into the work."""
+    """Call a function on the kernel's interrupt (Ctrl-C) instead of raising KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
-        # Signals are the main thread's; a cell in a subshell has the Stop button.
+        # Only the main thread handles signals; a cell in a subshell has the Stop button.
         yield
         return
     before = signal.signal(signal.SIGINT, lambda *_: interrupt())

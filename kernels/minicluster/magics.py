@@ -1,23 +1,22 @@
-"""`%%distribute` and `%distribute` in IPython: the lines are parsed here, the work is done elsewhere.
+"""The magics `%%distribute` and `%distribute` in IPython.
 
-Whatever is not needed to load the extension is imported when a magic is first used.
+Loading the extension imports only what it needs; the rest is imported when a magic is first used.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleMatcherResult, context_matcher
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
-from minicluster.commands.table import commands_help, parse_command_line
-from minicluster.display.figures import have_drawn
+from minicluster.commands import commands_help, parse_command_line
 from minicluster.options import cell_parser, parse_cell_line
 from minicluster.parsing.parser import HelpAsked
 
@@ -38,17 +37,17 @@ class Distribute(Magics):
     send_limit_bytes = Int(
         1 << 30,
         min=1,
-        help="Bytes of names that may travel with a cell. More lets larger datasets travel, each "
-        "time anew and to every rank; reading them in the cell is mostly better.",
+        help="Bytes of names that may travel with a cell, to every rank. Mostly it is better to read large "
+        "data sets in the cell.",
     ).tag(config=True)
     result_limit_bytes = Int(
-        1 << 30, min=1, help="Bytes of names that may come back from rank 0; what is more stays there."
+        1 << 30, min=1, help="Bytes of names that may come back from rank 0; the rest stays there."
     ).tag(config=True)
     modules_limit_bytes = Int(
-        10_000_000, min=1, help="Bytes of source of the modules beside the notebook that travel with a cell."
+        10_000_000, min=1, help="Bytes of the modules beside the notebook that travel with a cell."
     ).tag(config=True)
     bundle_limit_bytes = Int(
-        50_000_000, min=1, help="Bytes of the files that --with sends along; a data set is sent only once."
+        50_000_000, min=1, help="Bytes of the files of --with, sent with each cell; a data set is sent once."
     ).tag(config=True)
     tail_lines = Int(
         200, min=1, max=5000, help="Lines of each rank that a panel shows; more cost the browser more."
@@ -60,7 +59,7 @@ class Distribute(Magics):
         self._shell = shell
         self._service: Service | None = None
         self._completer: Completer | None = None
-        self._neighbour_told = False
+        self._mentioned = False
         self._sent: dict[JobIdentity, Sent] = {}
         self._stayed: dict[str, str] = {}
 
@@ -75,7 +74,7 @@ class Distribute(Magics):
             options = parse_cell_line(line)
         except HelpAsked as asked:
             return print(asked)  # noqa: T201
-        self._tell_neighbour()
+        self._mention_nbdistributed()
         # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
         number = self._shell.displayhook.prompt_count
@@ -86,25 +85,24 @@ class Distribute(Magics):
 
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
-        """Look after jobs: `%distribute status`; an unknown word lists all that may stand there."""
+        """Look after jobs: `%distribute status`; an unknown word lists all commands."""
         try:
             command, said = parse_command_line(line)
         except HelpAsked as asked:
             return print(asked)  # noqa: T201
-        module, _, function = command.place.partition(":")
-        return getattr(import_module(f".{module}", __package__), function)(self, said)
+        return command.run(self, **said)
 
     # What `%%distribute?` and `%distribute?` show.
-    run_cell.__doc__ = cell_parser().help()
+    run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
 
     def names(self) -> Iterable[str]:
-        """Return the notebook's names, as they may stand in a line."""
+        """Return the notebook's names that a line may use."""
         return (name for name in self._shell.user_ns if not name.startswith("_"))
 
     @context_matcher()
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
-        """Return what Tab offers, if that is on a line of these magics."""
+        """Return what Tab offers on a line of these magics."""
         line = re.match(r"(%%?)distribute\s(.*)", context.text_until_cursor)
         if line is None or (line[1] == "%%" and context.cursor_line):
             return {"completions": []}
@@ -121,11 +119,11 @@ class Distribute(Magics):
         self._stayed.update({item.name: _stayed(item.reason) for item in result.left_behind})
         if summary := result.summary():
             print(summary)  # noqa: T201
-        have_drawn(result.value)
+        _figures_are_drawn(result.value)
         return result.value
 
     def service(self) -> Service:
-        """Return the connection to the cluster, made when it is first needed."""
+        """Return the connection to the cluster; the first call opens it."""
         if self._service is None:
             from minicluster.client.connect import open_known
 
@@ -133,14 +131,14 @@ class Distribute(Magics):
         return self._service
 
     def use(self, service: Service | None) -> None:
-        """Speak to this cluster from now on; None: to the one that is known by itself."""
-        # The one before is left open: handles of detached jobs go on with it.
+        """Use this cluster from now on; None: the default one."""
+        # The former connection stays open: handles of detached jobs use it.
         self._service = service
 
     def notebook(self, plain: bool = False) -> Notebook:
-        """Return what a run needs from this notebook."""
+        """Return what a run needs of this notebook."""
         from minicluster.capture.capture import Limits
-        from minicluster.interrupts import Kernel
+        from minicluster.interrupts import NotebookKernel
         from minicluster.origin import running_cell
         from minicluster.runs import Notebook
 
@@ -157,7 +155,7 @@ class Distribute(Magics):
                 self.bundle_limit_bytes,
             ),
             tail_lines=self.tail_lines,
-            kernel=Kernel(self._shell),
+            kernel=NotebookKernel(self._shell),
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
@@ -166,7 +164,7 @@ class Distribute(Magics):
         )
 
     def _shown_as(self, filename: str) -> str:
-        """Return what this notebook's tracebacks call a file of its code: "Cell In[3]"."""
+        """Return how tracebacks name a file of this notebook's code: "Cell In[3]"."""
         known = self._shell.compile.format_code_name(filename)
         return filename if known is None else " ".join(known)
 
@@ -176,7 +174,7 @@ class Distribute(Magics):
         return getattr(self._shell, "kernel", None)
 
     def _screens(self, plain: bool) -> MakeScreen:
-        # Only a kernel has a front end that may show widgets.
+        # Only a kernel has a front end with widgets.
         if plain or self._kernel is None or importlib.util.find_spec("anywidget") is None:
             from minicluster.display.plain import PlainScreen
 
@@ -187,10 +185,10 @@ class Distribute(Magics):
         address, by_page = self.service().browser_path(), page_draws_panels(self._kernel)
         return lambda ask_stop: PanelScreen(ask_stop, address, by_page)
 
-    def _tell_neighbour(self) -> None:
+    def _mention_nbdistributed(self) -> None:
         cell_magics = self._shell.magics_manager.magics["cell"]
-        if "distributed" in cell_magics and not self._neighbour_told:
-            self._neighbour_told = True
+        if "distributed" in cell_magics and not self._mentioned:
+            self._mentioned = True
             print(  # noqa: T201
                 "Note: nbdistributed is loaded as well. %%distribute (this one) is Minicluster's and runs "
                 "on the cluster; %%distributed, with a d at its end, is nbdistributed's."
@@ -198,8 +196,20 @@ class Distribute(Magics):
 
 
 def _is_ipythons(name: str) -> bool:
-    """Tell IPython's own names from those of start-up files, which it hides from %who as well."""
+    """Whether a name is IPython's own: it also hides those of start-up files from %who."""
     return name.startswith("_") or name in {"In", "Out", "exit", "quit", "open", "get_ipython"}
+
+
+def _figures_are_drawn(value: Any) -> None:
+    """Have the kernel draw a figure that came from a rank: it learns that with the first one of its own."""
+    module = sys.modules.get("matplotlib.figure")
+    if (
+        module is not None
+        and isinstance(value, module.Figure)
+        and importlib.util.find_spec("matplotlib_inline")
+    ):
+        # It looks by itself whether this is a kernel whose figures stand under their cells.
+        importlib.import_module("matplotlib_inline.backend_inline")
 
 
 def _stayed(reason: str) -> str:
@@ -207,15 +217,15 @@ def _stayed(reason: str) -> str:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Register the magics, with the shell's configuration, and what Tab offers on their lines."""
+    """Register the magics with the shell's configuration, and their completion."""
     magics = Distribute(shell, parent=shell)
     shell.register_magics(magics)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(magics.complete)
-    shell.input_transformers_cleanup.append(_help_without_a_body)
+    shell.input_transformers_cleanup.append(_allow_help_without_body)
 
 
-def _help_without_a_body(lines: list[str]) -> list[str]:
-    """Let `%%distribute --help` stand alone in its cell: IPython wants a body behind a cell's magic."""
+def _allow_help_without_body(lines: list[str]) -> list[str]:
+    """Let `%%distribute --help` stand alone in its cell: IPython demands a body after a cell magic."""
     first = lines[0].split() if len(lines) == 1 else []
     return [*lines, "pass\n"] if first[:1] == ["%%distribute"] and {"--help", "-h"} & {*first} else lines

@@ -1,16 +1,22 @@
-"""What may stand behind `%%distribute`: a field for each option, with its value, help and what Tab offers."""
+"""The options of `%%distribute`: each is one field, with its flag, type, help, and what Tab offers.
+
+The line's parser, `--help`, Tab, the guide's table and the request to the job service follow from it.
+"""
 
 from __future__ import annotations
 
-import operator
-from argparse import Namespace
-from collections.abc import Callable, Mapping
+from argparse import SUPPRESS
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minicluster.parsing import values
-from minicluster.parsing.parser import Argument, LineParser, OptionWrong, split_line
+from minicluster.parsing.parser import Argument, Join, LineParser, OptionWrong, split_line
+
+if TYPE_CHECKING:
+    from minicluster.client.client import Service
+    from minicluster.wire import DataUse, NodeRange
 
 __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
 
@@ -18,130 +24,140 @@ ABOUT = (
     "Run this cell on all nodes of the cluster, or on those asked for. What the cell reads travels there, "
     "what it assigns comes back. %distribute? shows the commands about jobs, nodes, data and images."
 )
+_MOST_DATA_SETS = 32
 
 
 def option(
-    name: str, read: Callable[[str], Any] | None, like: str, help: str, default: Any = None, **more: Any
+    name: str,
+    help: str,
+    like: str = "",
+    default: Any = None,
+    completer: Callable[[Service], Iterable[str]] | None = None,
+    **more: Any,
 ) -> Any:
-    """Declare an option as a field of CellOptions; more: see Argument. A flag has neither read nor like."""
-    default = False if read is None else default
-    argument = Argument(name=name, help=help, read=read, like=like, default=default, **more)
-    made: Any = field(metadata={"argument": argument}, default=default)
-    if isinstance(default, dict):
-        made = field(metadata={"argument": argument}, default_factory=dict)
-    return made
+    """Declare an option as a field. like: an example of its value; without one it is a flag."""
+    default = default if like else False
+    more |= {"default": default, **({"metavar": like} if like else {"action": "store_true"})}
+    one = Argument(name, help, completer, more)
+    return field(default_factory=lambda: default, metadata={"argument": one})
+
+
+def image_names(service: Service) -> Iterable[str]:
+    return (one.name for one in service.images().images)
+
+
+def data_set_names(service: Service) -> Iterable[str]:
+    from minicluster.datasets import calls
+
+    own = ("", service.user) if service.user else ()
+    sets = calls.listed(service)
+    return (one.name if not own or one.owner in own else f"{one.owner}/{one.name}" for one in sets)
 
 
 @dataclass(frozen=True)
 class CellOptions:
-    """What a line says. A field with the name of one of wire.JobSpec's goes there.
+    """The options of a line. A field that JobSpec has, too, goes there; the kernel uses the others.
 
-    nodes, slots: least and most. push, pull: None means what the cell reads, makes.
+    push, pull: None means what the cell reads, makes.
     """
 
-    nodes: tuple[int, int] | None = option(
-        "--nodes", values.count_range, "3 (or 1:3)", "so many nodes; or as many as there are, from 1 to 3"
+    # fmt: off
+    nodes: NodeRange | None = option(  # noqa: RUF009
+        "--nodes", "this many nodes, or as many as there are from 1 to 3; all by default", "3 (or 1:3)",
+        type=values.node_range,
     )
-    slots: tuple[int, int] | None = option(
-        "--gpus", values.count_range, "4 (or 2:4)", "so many GPUs wherever they are, a rank for each"
+    slots: NodeRange | None = option(  # noqa: RUF009
+        "--gpus", "this many GPUs on any nodes, with a rank for each", "4 (or 2:4)", type=values.node_range,
     )
     slots_per_node: int = option(
-        "--gpus-per-node", values.count_to(64), "1", "GPUs on each node; CPU slots where there are none", 1
+        "--gpus-per-node", "GPUs on each node; CPU slots where there are none", "1", 1,
+        type=values.number(1, 64),
     )
     ranks_per_node: int | None = option(
-        "--ranks-per-node", values.count_to(256), "2", "ranks on each node, if not one for each GPU"
+        "--ranks-per-node", "ranks on each node, if not one for each GPU", "2", type=values.number(1, 256),
     )
     name: str | None = option(
-        "--name", values.job_name, "my-run", "what the job is called: else NOTEBOOK [CELL]"
+        "--name", "the job's name, if not that of the notebook and the cell", "my-run", type=values.job_name,
     )
     push: tuple[str, ...] | None = option(
-        "--push",
-        values.names,
-        "a,b (or none)",
-        "what travels, in place of all that the cell reads",
-        offers="names",
+        "--push", "names that travel, in place of all that the cell reads", "a,b (or none)",
+        type=values.variables,
     )
     pull: tuple[str, ...] | None = option(
-        "--pull",
-        values.names,
-        "a,b (or none)",
-        "what comes back, in place of all that the cell assigns or changes",
-        offers="names",
+        "--pull", "names that come back, in place of all that the cell assigns or changes", "a,b (or none)",
+        type=values.variables,
     )
     gather: tuple[str, ...] = option(
-        "--gather", values.names, "losses,acc", "what comes back as a list with each rank's value", (),
-        add=operator.add, offers="names",
-    )  # fmt: skip
+        "--gather", "names that come back as a list with each rank's value", "losses,acc", (),
+        type=values.variables, action=Join,
+    )
     files: tuple[str, ...] = option(
-        "--with", values.paths, "data.json,conf/", "files and folders beside the notebook that go along", (),
-        add=operator.add,
-    )  # fmt: skip
-    data: tuple[str, ...] = option(
-        "--data", values.data_sets, "cinic10,ada/mnist", "data sets that the ranks read", (),
-        add=values.more_data_sets, offers="data",
-    )  # fmt: skip
-    detach: bool = option("--detach", None, "", "return at once; %distribute attach ID shows the job")
+        "--with", "files and folders beside the notebook that travel along", "data.json,conf/", (),
+        type=values.files, action=Join,
+    )
+    data: tuple[DataUse, ...] = option(
+        "--data", "data sets that the ranks read, your own and others'", "cinic10,ada/mnist", (),
+        data_set_names, type=values.data_uses, action=Join,
+    )
+    detach: bool = option("--detach", "return at once; %distribute attach ID shows the job")
     env: Mapping[str, str] = option(
-        "--env", values.variable, "NAME=VALUE", "an environment variable of the ranks, as often as you like",
-        {}, add=operator.or_,
-    )  # fmt: skip
-    timeout_s: float | None = option("--timeout", values.seconds, "30m", "end the job after so long")
+        "--env", "an environment variable of the ranks; may be repeated", "NAME=VALUE", {},
+        type=values.environment, action=Join,
+    )
+    timeout_s: float | None = option(
+        "--timeout", "end the job as failed after this run time", "30m", type=values.seconds,
+    )
     priority: int = option(
-        "--priority",
-        values.priority,
-        "40",
-        "1 to 99: a higher one goes first where the policy looks at it",
-        50,
+        "--priority", "1 to 99, 50 by default: higher goes first where the policy looks at it", "40", 50,
+        type=values.number(1, 99),
     )
     quiet_after_s: float | None = option(
-        "--quiet",
-        values.seconds_or_never,
-        "5m (or 0: never)",
-        "tell of a rank without progress after so long",
+        "--quiet", "say why when a rank makes no progress for this long", "5m (or 0: never)",
+        type=values.seconds_or_never,
     )
     image: str | None = option(
-        "--image",
-        values.image,
-        "NAME",
-        "the image that ranks run in, if not the notebook's own",
-        offers="images",
+        "--image", "the image that the ranks run in, if not the notebook's own", "NAME",
+        completer=image_names, type=values.image,
     )
     shm_bytes: int | None = option(
-        "--shm", values.size_bytes, "2g", "shared memory, for loaders with many processes"
+        "--shm", "shared memory for loaders with many processes, at most half of the task's memory", "2g",
+        type=values.size_bytes,
     )
-    comm: str = option(
-        "--comm", values.communication, "auto", "how gradients are averaged: auto or ddp", "auto",
-        offers=("auto", "ddp"),
-    )  # fmt: skip
-    fault_tolerant: bool = option("--fault-tolerant", None, "", "ranks that are left go on, new ones join")
-    sync_env: bool = option("--sync-env", None, "", "install for the ranks what you installed here with pip")
-    plain: bool = option("--plain", None, "", "show text in place of the panel")
+    # Not shown: both do the same. Compressed communication comes later.
+    comm: str = option("--comm", SUPPRESS, "auto", "auto", choices=("auto", "ddp"))
+    fault_tolerant: bool = option("--fault-tolerant", "go on with the ranks that are left; new ones join")
+    sync_env: bool = option("--sync-env", "install for the ranks what you installed here with pip")
+    plain: bool = option("--plain", "show text in place of the panel")
+    # fmt: on
 
 
 @cache
 def cell_arguments() -> tuple[Argument, ...]:
-    """Return the options of a cell, for whatever runs something as a cell is run."""
-    return tuple(replace(one.metadata["argument"], dest=one.name) for one in fields(CellOptions))
+    """Return the options of a cell, also for what runs something as a cell is run."""
+    declared = [(one.name, one.metadata["argument"]) for one in fields(CellOptions)]
+    return tuple(replace(one, more={"dest": dest, **one.more}) for dest, one in declared)
 
 
 @cache
 def cell_parser() -> LineParser:
-    valid = "  ".join(f"{one.name} {one.like}".strip() for one in cell_arguments())
-    return LineParser("%%distribute", ABOUT, cell_arguments(), f"%%distribute? explains them: {valid}")
+    parser = LineParser("%%distribute", ABOUT, cell_arguments())
+    valid = "  ".join(f"{name} {action.metavar or ''}".strip() for name, action in parser.options.items())
+    parser.hint = f"%%distribute? explains them: {valid}"
+    return parser
 
 
 def parse_cell_line(line: str) -> CellOptions:
     """Parse the line of a cell. Raises OptionWrong and HelpAsked."""
-    return cell_options(cell_parser().parse(split_line(line)))
+    return cell_options(**vars(cell_parser().parse_words(split_line(line))))
 
 
-def cell_options(said: Namespace) -> CellOptions:
-    """Take a cell's options out of what a parser found. Raises OptionWrong."""
-    options = CellOptions(**{one.name: getattr(said, one.name) for one in fields(CellOptions)})
+def cell_options(**said: Any) -> CellOptions:
+    """Check the options of a cell together. Raises OptionWrong."""
+    options = CellOptions(**said)
     whole_nodes = options.nodes or options.ranks_per_node or options.slots_per_node != 1
     if options.slots and (whole_nodes or options.fault_tolerant):
         raise OptionWrong(
-            "--gpus takes GPUs wherever they are, one rank for each.",
+            "--gpus takes GPUs on any nodes, one rank for each.",
             "Leave --nodes, --gpus-per-node, --ranks-per-node and --fault-tolerant out, or --gpus.",
         )
     if options.gather and options.fault_tolerant:
@@ -149,4 +165,6 @@ def cell_options(said: Namespace) -> CellOptions:
             "--gather makes a list with a value of each rank, and with --fault-tolerant ranks come and go.",
             "Leave one of them out.",
         )
+    if len(options.data) > _MOST_DATA_SETS:
+        raise OptionWrong(f"--data: at most {_MOST_DATA_SETS} data sets can be named.")
     return options

@@ -1,4 +1,4 @@
-"""Which cell of which notebook runs now, as far as the front end tells it."""
+"""The cell and notebook that run now, as far as the front end tells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from minicluster.wire import NotebookCell
 
 SERVER_VARIABLE = "MINICLUSTER_PANELS"
-"""Set by our extension of a Jupyter server for the kernels that it starts: its pages can draw panels."""
+"""Set by our Jupyter server extension for its kernels: the server's pages can draw panels."""
 
 _SESSION_VARIABLE = "JPY_SESSION_NAME"
 _KERNEL_ID = re.compile(r"kernel-([\w-]+)\.json$")
@@ -27,19 +27,19 @@ def running_cell(kernel: Any, environ: Mapping[str, str] = os.environ) -> Notebo
 
 
 def page_draws_panels(kernel: Any, environ: Mapping[str, str] = os.environ) -> bool:
-    """Say whether the page from which the cell was run draws panels itself, without widgets.
+    """Whether the page that ran the cell draws panels itself, without widgets.
 
-    VS Code may use the same Jupyter server, and has none of its extensions.
+    VS Code may use the same Jupyter server without its extensions.
     """
     cell = _cell_id(kernel)
     return bool(environ.get(SERVER_VARIABLE)) and bool(cell) and not cell.startswith(_IN_VS_CODE)
 
 
 def _cell_id(kernel: Any) -> str:
-    """Return what JupyterLab and others write into the request's metadata."""
+    """Return the cell's id that JupyterLab and others write into the request."""
     request = kernel.get_parent() if kernel is not None else None
-    told = ((request or {}).get("metadata") or {}).get("cellId")
-    return told[:256] if isinstance(told, str) else ""
+    cell_id = ((request or {}).get("metadata") or {}).get("cellId")
+    return cell_id[:256] if isinstance(cell_id, str) else ""
 
 
 def _kernel_id(kernel: Any) -> str:

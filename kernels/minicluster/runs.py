@@ -1,4 +1,4 @@
-"""The way of a cell in the notebook: captured, handed in, followed, and its result taken back."""
+"""A cell's run from the notebook: captured, submitted, followed, and its result read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +23,7 @@ from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
 from minicluster.display.tables import JobHandle
 from minicluster.display.view import RunView
-from minicluster.interrupts import Kernel, StopRequests, interrupts_go_to
+from minicluster.interrupts import NotebookKernel, StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
 from minicluster.publishing import installed
 from minicluster.publishing.site import user_site
@@ -37,14 +37,12 @@ from minicluster.results.results import (
     opened,
     read_result,
 )
-from minicluster.wire import DataUse, Job, JobSpec, JobState, NodeRange, NotebookCell
+from minicluster.wire import Job, JobSpec, JobState, NotebookCell
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
-"""Set where the notebook server runs in an image: a cell's ranks run in the same one."""
+"""The image of the notebook server, if it runs in one: a cell's ranks run in the same."""
 
-UNNAMED = "cell"
-"""What a job is called that has neither a name nor a notebook."""
-
+_UNNAMED = "cell"
 _NOT_PULLED = "stayed on the ranks of an earlier cell, where --pull did not name it: make it here again."
 
 JobIdentity = tuple[int, float]
@@ -56,11 +54,12 @@ MakeScreen = Callable[[Callable[[], None]], Screen]
 class Notebook:
     """What a run needs from the notebook.
 
-    make_screen: makes the screen for a job, given what to call when its Stop button is pressed.
+    hidden: whether a name is IPython's own.
+    make_screen: makes the screen for a job, given the function that its Stop button calls.
     stayed: names that stayed on the ranks of earlier cells, with the reason.
-    shown_as: what a traceback calls a file of the notebook's code: "Cell In[3]".
-    origin: the cell that runs now, where the front end tells which it is.
-    sent: by job (see `identity_of`), what went out with its cell and is still to be changed by its result.
+    shown_as: returns how a traceback names a file of the notebook's code: "Cell In[3]".
+    origin: the cell that runs now, if the front end tells it.
+    sent: by job (see `identity_of`), the objects that travelled and that its result will change.
     """
 
     service: Service
@@ -68,7 +67,7 @@ class Notebook:
     hidden: Callable[[str], bool]
     limits: Limits
     tail_lines: int
-    kernel: Kernel
+    kernel: NotebookKernel
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None
@@ -84,7 +83,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     """
     cell = CellSource.parse(source, filename)
     reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
-    # Its functions come back with its name: tracebacks here and on the ranks of later cells show its lines.
+    # Its functions come back: tracebacks here and on the ranks of later cells show its lines.
     remember({filename: Source(filename, source)})
     around = Surroundings(
         notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as, notebook.stayed
@@ -100,9 +99,12 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
 def run_payload(
     captured: Captured, cell: CellSource, options: CellOptions, notebook: Notebook
 ) -> Result | JobHandle:
-    """Hand in what was packed, and follow it. Raises as `run_cell`."""
+    """Submit a packed cell and follow it. Raises as `run_cell`."""
     payload = captured.payload
-    bundle = _bundle(options, notebook)
+    bundle = None
+    if options.files:
+        packed = pack_bundle(options.files, Path.cwd(), notebook.limits.bundle_bytes)
+        bundle = notebook.service.put_blob(packed).sha256
     image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)
     if options.sync_env:
         check_site(notebook.service)
@@ -120,40 +122,30 @@ def run_payload(
             notebook.sent[identity_of(job)] = sent
         return job
 
-    return JobHandle(notebook.service, submit()) if options.detach else _followed(notebook, submit)
+    if options.detach:
+        return JobHandle(notebook.service, submit())
+    return fetch_result(follow(notebook, submit), notebook)
 
 
 def check_site(service: Service) -> None:
-    """Refuse what would do nothing: a virtual environment of a laptop has no packages of its own user's."""
+    """Refuse --sync-env where it would do nothing: a virtual environment has no user site."""
     if service.outside and user_site() is None:
         raise OptionWrong(
-            "--sync-env takes along what pip put into ~/.local, and this Python does not use that.",
-            "Choose an image that has it: %distribute images shows them, --image NAME takes one.",
+            "--sync-env installs for the ranks what pip put into ~/.local, which this Python does not use.",
+            "Choose an image with these packages: %distribute images shows them, --image NAME takes one.",
         )
 
 
-def _bundle(options: CellOptions, notebook: Notebook) -> str | None:
-    """Bring the files that the line names to the service; return their blob's SHA-256."""
-    if not options.files:
-        return None
-    data = pack_bundle(options.files, Path.cwd(), notebook.limits.bundle_bytes)
-    return notebook.service.put_blob(data).sha256
-
-
 def attach(job_id: int, notebook: Notebook) -> Result:
-    """Follow a job from its beginning, however long ago, and return what it made."""
-    return _followed(notebook, lambda: notebook.service.job(job_id))
-
-
-def _followed(notebook: Notebook, get_job: Callable[[], Job]) -> Result:
-    return fetch_result(follow(notebook, get_job), notebook)
+    """Follow a job, with all of its output, and return its result."""
+    return fetch_result(follow(notebook, lambda: notebook.service.job(job_id)), notebook)
 
 
 def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
     """Show a job until its end. Raises DistributedCellError, JobStopped, JobGoesOn."""
     stops = StopRequests(notebook.kernel)
     with interrupts_go_to(stops.interrupt):
-        # From here on an interrupt must not lose sight of a job that was handed in.
+        # From here on an interrupt must not lose a job that was submitted.
         job = get_job()
         view = RunView(job, notebook.service.browser_path(job_page(job.id)), notebook.tail_lines)
         ended = Follower(notebook.service, view, stops).run(notebook.make_screen(stops.ask))
@@ -166,13 +158,13 @@ def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
 
 
 def fetch_result(job: Job, notebook: Notebook, pull: tuple[str, ...] | None = None) -> Result:
-    """Bring a job's result. Raises ServiceError as long as there is none, ResultConflict.
+    """Read a job's result. Raises ServiceError as long as there is none, ResultConflict.
 
-    It is for the objects that this notebook sent; where they are not known any more (after a restart of the
-    kernel), when all is there already, and for the names of `pull`, for copies of them.
+    It changes the objects that this notebook sent. It makes copies of them if the kernel was restarted, if it
+    was read before, and for the names of `pull`.
     """
     check_owner(job, notebook.service.user)
-    # On the disk: it may be larger than the memory that is left.
+    # On disk: it may be larger than the free memory.
     with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
         _bring(job, notebook, file)
         result = opened(file, job)
@@ -198,7 +190,7 @@ def _bring(job: Job, notebook: Notebook, file: BinaryIO) -> None:
 
 
 def _as_copies(result: ResultFile, job: Job, notebook: Notebook, pull: tuple[str, ...] | None) -> Result:
-    """Make anew what was sent with the cell, and put into that what came back."""
+    """Make copies of what was sent with the cell, and change these."""
     copies = copies_of(notebook.service.cell(job.id), job, notebook.namespace)
     found = read_result(result, job, notebook.namespace, copies.sent)
     return chosen(copies.with_changes(found, job), pull, job)
@@ -213,26 +205,14 @@ def job_spec(
     parts: tuple[str, ...] = (),
 ) -> JobSpec:
     """Build the request as data from the line's options."""
-    asked = {one.name: getattr(options, one.name) for one in fields(options)}
-    made = {
-        "name": options.name or UNNAMED,
-        "nodes": _range(options.nodes),
-        "slots": _range(options.slots),
-        "data": tuple(DataUse(name=name) for name in options.data),
-        "image": options.image or notebook_image or None,
-        "origin": origin,
-        "parts": parts,
-    }
-    same = {name: value for name, value in asked.items() if name in JobSpec.model_fields}
-    return JobSpec(payload_sha256=payload_sha256, bundle_sha256=bundle_sha256, **{**same, **made})
-
-
-def _range(asked: tuple[int, int] | None) -> NodeRange | None:
-    return None if asked is None else NodeRange(min=asked[0], max=asked[1])
+    asked = {name: value for name, value in vars(options).items() if name in JobSpec.model_fields}
+    made = {"name": options.name or _UNNAMED, "image": options.image or notebook_image or None}
+    blobs = {"payload_sha256": payload_sha256, "bundle_sha256": bundle_sha256, "parts": parts}
+    return JobSpec(**{**asked, **made, **blobs, "origin": origin})
 
 
 def identity_of(job: Job) -> JobIdentity:
-    """Return what tells a job from all others: another cluster has one of this number, too."""
+    """Return what identifies a job: another cluster has one with the same number."""
     return job.id, job.created_at
 
 

@@ -80,7 +80,7 @@ def test_a_stop_that_nobody_answers_does_not_hang(page: Page) -> None:
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     assert page.evaluate("[sent, interrupts]") == [[{"kind": "stop"}], 1]
     page.clock.run_for(6000)
-    expect(page.locator(".mc-detail")).to_contain_text("The job was not stopped: nobody answered")
+    expect(page.locator(".mc-detail")).to_contain_text("The job was not stopped: there was no answer")
     expect(page.get_by_role("button", name="Stop")).to_be_enabled()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
 
-from minicluster.client.outside import PERMISSIONS
+from minicluster.client.connection import PERMISSIONS
 from minicluster_hub.launch.visitor import Visitor
 
 _LIMIT_S = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from minicluster.commands.files import file_path
+from minicluster.results.downloads import file_path
 from minicluster.wire import ArtifactList
 
 from .jobs import submit

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from minicluster.client.address import understand
-from minicluster.client.outside import PERMISSIONS
+from minicluster.client.connection import PERMISSIONS
 from minicluster.client.reach import HubNotFound, find_hub
 from minicluster_hub.configure import USER_SCOPES
 from minicluster_hub.launch.errors import VisitFailed

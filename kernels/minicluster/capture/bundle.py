@@ -73,18 +73,26 @@ def _named(name: str, folder: Path) -> list[Path]:
 
 
 def _below(root: Path, folder: Path, ignored: Ignored) -> Iterator[str]:
+    # Of an ignored folder that is named itself, all but what is ignored within it travels.
+    named = root.relative_to(folder).as_posix()
+    base = root if named != "." and ignored(named, is_folder=True) else folder
+
+    def stays(path: Path, is_folder: bool) -> bool:
+        return ignored(path.relative_to(base).as_posix(), is_folder=is_folder)
+
     for place, folders, files in os.walk(root):
-        here = Path(place).relative_to(folder)
-        inside = [name for name in folders if not ignored((here / name).as_posix(), is_folder=True)]
+        here = Path(place)
+        inside = [name for name in folders if not stays(here / name, True)]
         for name in inside:
-            if (Path(place) / name).is_symlink():
+            if (here / name).is_symlink():
                 raise BundleNotSendable(
-                    f"{here / name} is a link to a folder.",
+                    f"{(here / name).relative_to(folder)} is a link to a folder.",
                     f"Name it itself with --with, or in {IGNORE_FILE}.",
                 )
-        folders[:] = inside
-        paths = ((here / name).as_posix() for name in files)
-        yield from (path for path in paths if not ignored(path, is_folder=False))
+        if ignored.whole_folders:
+            folders[:] = inside
+        paths = (here / name for name in files)
+        yield from (path.relative_to(folder).as_posix() for path in paths if not stays(path, False))
 
 
 def _sendable(path: str, folder: Path) -> str:

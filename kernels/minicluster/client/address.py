@@ -1,15 +1,16 @@
-"""A hub's address as people give it: typed by hand, or pasted from any page of it in the browser."""
+"""A hub's address, typed by hand or copied from any of its pages in the browser."""
 
 from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from itertools import takewhile
 from urllib.parse import urlsplit
 
 from minicluster.errors import MiniclusterError
 
 _PAGES = frozenset({"hub", "user", "services"})
-"""With these begins the path of each of a hub's pages, behind the prefix that the hub may have."""
+"""The first parts of the paths of a hub's pages, after the hub's prefix."""
 
 
 class AddressWrong(MiniclusterError):
@@ -18,7 +19,7 @@ class AddressWrong(MiniclusterError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a hub is. url: with a slash at its end, and with the hub's prefix if it has one."""
+    """Where a hub is. url: with the hub's prefix, and a slash at its end."""
 
     url: str
 
@@ -36,27 +37,27 @@ class Address:
 
     @property
     def port(self) -> int:
-        told = urlsplit(self.url)
-        return told.port or (443 if told.scheme == "https" else 80)
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
 
     @property
     def readable(self) -> bool:
-        """Whether others on the way can read what is sent."""
+        """Whether others on the network can read what is sent."""
         return urlsplit(self.url).scheme == "http" and not _is_this_machine(self.host)
 
     def by(self, scheme: str) -> Address:
-        """Return the same address spoken to in another way."""
+        """Return the same address with another scheme."""
         return Address(f"{scheme}:{self.url.partition(':')[2]}")
 
 
 def understand(text: str) -> Address:
     """Return the hub's own address. Raises AddressWrong."""
-    told = text.strip().strip("<>\"'")
-    if "://" not in told:
-        host = urlsplit(f"//{told}").hostname or ""
-        told = f"{'http' if _is_this_machine(host) else 'https'}://{told}"
+    typed = text.strip().strip("<>\"'")
+    if "://" not in typed:
+        host = urlsplit(f"//{typed}").hostname or ""
+        typed = f"{'http' if _is_this_machine(host) else 'https'}://{typed}"
     try:
-        parts = urlsplit(told)
+        parts = urlsplit(typed)
         port = parts.port
     except ValueError as error:
         raise _wrong(text, str(error)) from None
@@ -75,12 +76,8 @@ def understand(text: str) -> Address:
 
 
 def _prefix(path: str) -> str:
-    kept: list[str] = []
-    for part in filter(None, path.split("/")):
-        if part in _PAGES:
-            break
-        kept.append(part)
-    return "".join(f"/{part}" for part in kept) + "/"
+    parts = takewhile(lambda part: part not in _PAGES, filter(None, path.split("/")))
+    return "".join(f"/{part}" for part in parts) + "/"
 
 
 def _is_this_machine(host: str) -> bool:

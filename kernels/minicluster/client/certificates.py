@@ -1,6 +1,6 @@
-"""Trusting a hub whose certificate no known authority signed: by its file, or by its fingerprint.
+"""Trust in a hub whose certificate no known authority signed, by a file or by its fingerprint.
 
-What is trusted then is that file or that one certificate and nothing else; the name is still checked.
+Only that file or that certificate is trusted then; the host name is still checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PATIENCE_S = 10.0
 
 
 class CertificateUnknown(MiniclusterError):
-    """The hub cannot prove who it is; nothing was sent to it."""
+    """The hub's certificate is not trusted; nothing was sent to it."""
 
 
 def context_for(pem: str) -> ssl.SSLContext:
@@ -40,8 +40,8 @@ def read_file(path: str) -> str:
     try:
         pem = Path(path).expanduser().read_text()
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
-        told = f"--ca {path}: {_why_unread(error)}."
-        raise CertificateUnknown(told, "Give the file's path, with .pem or .crt.") from None
+        message = f"--ca {path}: {_why_unread(error)}."
+        raise CertificateUnknown(message, "Give the file's path, with .pem or .crt.") from None
     context_for(pem)
     return pem
 
@@ -52,8 +52,8 @@ def _why_unread(error: Exception) -> str:
     return "it is not text" if isinstance(error, UnicodeDecodeError) else "there is no such user here"
 
 
-def by_fingerprint(address: Address, told: str) -> str:
-    """Return the hub's certificate if its fingerprint is the one told. Raises CertificateUnknown."""
+def by_fingerprint(address: Address, fingerprint: str) -> str:
+    """Return the hub's certificate if it has this fingerprint. Raises CertificateUnknown."""
     try:
         pem, shown = _shown_by(address)
     except OSError as error:
@@ -61,10 +61,10 @@ def by_fingerprint(address: Address, told: str) -> str:
             f"{address.host}, port {address.port}, shows no certificate: {error.strerror or error}.",
             "Look for a slip in the address; does the browser open it?",
         ) from None
-    wanted = told.lower().removeprefix("sha256:").replace(":", "").replace(" ", "")
+    wanted = fingerprint.lower().removeprefix("sha256:").replace(":", "").replace(" ", "")
     if wanted != shown.replace(":", "").lower():
         raise CertificateUnknown(
-            f"The certificate of {address.host} has another fingerprint than you told. SHA-256, of its own:\n"
+            f"The certificate of {address.host} has another fingerprint than --trust says. Its SHA-256:\n"
             f"{shown}",
             "Compare it with the one that the browser or the hub's admin shows. If they differ, somebody "
             "else may answer in the hub's place.",
@@ -73,7 +73,7 @@ def by_fingerprint(address: Address, told: str) -> str:
 
 
 def refusal(address: Address, error: ssl.SSLCertVerificationError) -> CertificateUnknown:
-    """Say why a certificate is not trusted, and how it can be."""
+    """Return why a certificate is not trusted, and how it can be."""
     why = error.verify_message.rstrip(".")
     try:
         _, shown = _shown_by(address)
@@ -93,7 +93,7 @@ def refusal(address: Address, error: ssl.SSLCertVerificationError) -> Certificat
 
 
 def _shown_by(address: Address) -> tuple[str, str]:
-    """Return the certificate that a server shows, not checked in any way, and its fingerprint."""
+    """Return a server's certificate, unchecked, and its fingerprint."""
     blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     blind.check_hostname = False
     blind.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What a notebook asks the job service, with its user's own token."""
+"""The requests of a notebook to the job service, with its user's own token."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import hashlib
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from urllib.parse import quote
 
 from minicluster.capture.payload import CellPayload
-from minicluster.client.connection import PATIENCE_S, URL_NAME, Connection, ServiceError
+from minicluster.client.connection import (
+    PATIENCE_S,
+    URL_NAME,
+    Connection,
+    ExternalAccess,
+    ServiceError,
+)
 from minicluster.pickling.hashes import PartHashes
 from minicluster.wire import (
     About,
@@ -33,19 +39,16 @@ from minicluster.wire import (
     Versions,
 )
 
-if TYPE_CHECKING:
-    from minicluster.client.outside import Outside
-
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 _FILES_AT_ONCE = 1000
 
 
 class Service(Connection):
-    """The job service, as notebooks see it. A submission is repeated by its key."""
+    """The job service for notebooks."""
 
     def __init__(
-        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: Outside | None = None
+        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: ExternalAccess | None = None
     ) -> None:
         super().__init__(url, token, patience_s, outside)
         self._ranks: dict[str | None, Versions | None] = {}
@@ -53,7 +56,7 @@ class Service(Connection):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Service:
-        """Connect as the hub told this notebook server. Raises ServiceError where there is no hub."""
+        """Connect as the hub told this server. Raises ServiceError where there is no hub."""
         given = os.environ if environ is None else environ
         missing = [name for name in (URL_NAME, TOKEN_NAME) if not given.get(name)]
         if missing:
@@ -65,19 +68,19 @@ class Service(Connection):
         return cls(given[URL_NAME], given[TOKEN_NAME])
 
     def about(self, image: str | None = None) -> About:
-        """Return whom the token is for, and what the other side has."""
+        """Return whose token this is, and the versions of the cluster."""
         return self._message(About, "GET", "api/about", params={"image": image} if image else {})
 
     def ranks(self, image: str | None) -> Versions | None:
-        """Return what the ranks have, for a notebook that may differ: not one of the hub's own."""
+        """Return the ranks' versions for a notebook outside of the hub, which may differ."""
         if self.outside and self._ranks.get(image) is None:
             self._ranks[image] = self.about(image).ranks
         return self._ranks.get(image)
 
     def submit(self, spec: JobSpec, key: str = "") -> Job:
-        """Hand in a job; with the same key again it is the same job."""
+        """Submit a job; the same key again returns the same job."""
         body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec)
-        # A service of an earlier release refuses a field that it does not know, an empty one, too.
+        # A service of an earlier release refuses unknown fields, also when they are empty.
         empty = {"spec": {"parts"}} if not spec.parts else None
         content = body.model_dump_json(exclude_none=True, exclude=empty)
         return self._message(Job, "POST", "api/jobs", content=content)
@@ -89,25 +92,25 @@ class Service(Connection):
         return self._message(Job, "GET", f"api/jobs/{job_id}")
 
     def why(self, job_id: int) -> JobWhy:
-        """Return why a job does not get on; of a running one its ranks are asked now."""
+        """Return why a job is stuck; the ranks of a running one are asked now."""
         return self._message(JobWhy, "GET", f"api/jobs/{job_id}/why")
 
     def my_queue(self) -> MyQueue:
-        """Return why one's jobs wait, one's share, and who is before them."""
+        """Return why the user's jobs wait, the user's share, and whose jobs come first."""
         return self._message(MyQueue, "GET", "api/queue/me")
 
     def stop(self, job_id: int) -> Job:
         return self._message(Job, "POST", f"api/jobs/{job_id}/stop")
 
     def take_gpus(self, server: str) -> ServerPlace:
-        """Take the GPUs again that this notebook server left idle."""
+        """Take back the GPUs that this notebook server left idle."""
         return self._message(ServerPlace, "POST", f"api/gpus/{quote(server, safe='') or '-'}")
 
     def nodes(self) -> NodeList:
         return self._message(NodeList, "GET", "api/nodes")
 
     def log(self, job_id: int, rank: int, limit_bytes: int) -> tuple[str, int]:
-        """Return the end of a rank's output, at most so many bytes, and the bytes left out before."""
+        """Return the last `limit_bytes` of a rank's output, and how many bytes come before them."""
         path = f"api/jobs/{job_id}/log"
         # The size comes as a header, so the first request asks for next to nothing.
         first = self.ask("GET", path, params={"rank": rank, "offset": 0, "limit": 1})
@@ -122,7 +125,7 @@ class Service(Connection):
         return self._message(ImageList, "GET", "api/images")
 
     def publish(self, ask: PublishImage) -> Publication:
-        """Begin to publish what a job left, or ask how far that is."""
+        """Start to publish what a job left, or return its progress."""
         return self._message(Publication, "POST", "api/images", content=ask.model_dump_json())
 
     def artifacts(self, job_id: int) -> ArtifactList:
@@ -137,26 +140,26 @@ class Service(Connection):
         return first.model_copy(update={"artifacts": tuple(artifacts), "more": False})
 
     def bring_result(self, job_id: int, file: BinaryIO) -> None:
-        """Write a job's result into an empty file. Raises OSError when that does not take it."""
+        """Write a job's result into an empty file. Raises OSError of the file."""
         self.bring(f"api/jobs/{job_id}/result", file)
 
     def cell(self, job_id: int) -> bytes:
-        """Return a job's cell with what was sent along."""
+        """Return a job's cell with the names that travelled."""
         path = f"api/jobs/{job_id}/cell"
         cell = CellPayload.from_bytes(self.ask("GET", path).content)
         return cell.with_parts(lambda part: self.ask("GET", path, params={"part": part}).content).to_bytes()
 
     def missing(self, blobs: Sequence[str]) -> set[str]:
-        """Return those of these blobs that are to be sent; the others stay until a job names them."""
+        """Return the blobs that the service lacks; it keeps the others until a job names them."""
         body = MissingBlobs(sha256=tuple(dict.fromkeys(blobs))).model_dump_json()
         return {*self._message(MissingBlobs, "POST", "api/missing-blobs", content=body).sha256}
 
     def put_part(self, data: memoryview, sha256: str) -> None:
-        """Bring a blob to the service that it lacks."""
+        """Upload a blob."""
         self.ask("PUT", f"api/blobs/{sha256}", content=bytes(data))
 
     def put_blob(self, data: bytes) -> BlobInfo:
-        """Bring a blob to the service, unless it is a large one that it has."""
+        """Upload a blob, unless it is large and the service has it."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = f"api/blobs/{sha256}"
         if (

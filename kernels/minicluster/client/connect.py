@@ -1,6 +1,6 @@
-"""`%distribute connect URL`: a notebook outside of the hub comes in by the hub's address and a token.
+"""`%distribute connect URL`: connects a notebook outside of the hub, by the hub's address and a token.
 
-Only the hub's proxy is spoken to. What differs between the two sides is said here, before a cell runs.
+All requests go to the hub's proxy. Differences between both sides are printed here, before a cell runs.
 """
 
 from __future__ import annotations
@@ -8,25 +8,19 @@ from __future__ import annotations
 import getpass
 import os
 import ssl
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from minicluster.capture import versions
 from minicluster.client import certificates
 from minicluster.client.address import Address, understand
 from minicluster.client.client import TOKEN_NAME, Service
-from minicluster.client.connection import URL_NAME, ServiceError
-from minicluster.client.credentials import Credentials, Kept
-from minicluster.client.outside import PERMISSIONS, Outside
+from minicluster.client.connection import PERMISSIONS, URL_NAME, ExternalAccess, ServiceError
+from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.client.reach import find_hub
 from minicluster.errors import MiniclusterError
 from minicluster.wire import About
-
-if TYPE_CHECKING:
-    from minicluster.magics import Distribute
 
 TOKEN_VARIABLE = "MINICLUSTER_TOKEN"  # noqa: S105 - the name of a variable, not a token
 TOKEN_FILE_VARIABLE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - as above
@@ -44,15 +38,15 @@ class NotConnected(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the environment says about a cluster outside of which this notebook is."""
+class EnvironmentSettings:
+    """The environment's settings for a notebook outside of the hub."""
 
     url: str = ""
     token: str = ""
     ca: str = ""
 
     @classmethod
-    def by(cls, environ: Mapping[str, str]) -> Told:
+    def of(cls, environ: Mapping[str, str]) -> EnvironmentSettings:
         """Read it. Raises NotConnected when the token's file cannot be read."""
         token, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
         if path and not token:
@@ -63,37 +57,35 @@ class Told:
         return cls(environ.get(URL_NAME, ""), token.strip(), environ.get(CA_VARIABLE, ""))
 
 
-def connect(magics: Distribute, said: Namespace) -> None:
-    """Connect to the hub told, to that of MINICLUSTER_URL, or to the last one; keep the token."""
-    if not said.url and os.environ.get(TOKEN_NAME):
-        magics.use(Service.from_environment())
+def connect(url: str | None, ca: str, trust: str) -> Service:
+    """Connect to this hub, to that of MINICLUSTER_URL, or to the last one; keep the token."""
+    if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
-        return
-    told, credentials = Told.by(os.environ), Credentials()
-    kept = _which(said.url or "", told, credentials)
-    pem = _trusted(Address(kept.url), said.ca, said.trust, told) or kept.pem
+        return Service.from_environment()
+    settings, credentials = EnvironmentSettings.of(os.environ), Credentials()
+    kept = _which(url or "", settings, credentials)
+    pem = _trusted(Address(kept.url), ca, trust, settings) or kept.pem
     address = find_hub(Address(kept.url), _tls(pem))
     kept = credentials.of(address.url) or kept
-    token = told.token or kept.token
+    token = settings.token or kept.token
     try:
         service, about = _open(address, pem, token) if token else _ask(address, pem)
     except ServiceError as error:
-        if told.token or not kept.token or error.code != "not_authenticated":
+        if settings.token or not kept.token or error.code != "not_authenticated":
             raise
-        print("The token kept of this hub expired or was revoked.")  # noqa: T201
+        print("The saved token of this hub expired or was revoked.")  # noqa: T201
         service, about = _ask(address, pem)
-    magics.use(service)
     _say(address, about)
-    if not told.token:
-        credentials.keep(Kept(url=address.url, token=service.token, pem=pem))
+    if not settings.token:
+        credentials.keep(SavedCluster(url=address.url, token=service.token, pem=pem))
         print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
+    return service
 
 
-def disconnect(magics: Distribute, said: Namespace) -> None:
+def disconnect() -> None:
     """Forget the token of the last connection."""
     credentials = Credentials()
     last = credentials.last()
-    magics.use(None)
     if last is None:
         print("No token is kept.")  # noqa: T201
         return
@@ -103,16 +95,16 @@ def disconnect(magics: Distribute, said: Namespace) -> None:
 
 
 def open_known() -> Service:
-    """Connect a new kernel without asking: on the hub as it says, else by the environment or as last time.
+    """Connect a new kernel without questions: to its hub, else by the environment, else to the last cluster.
 
     Raises NotConnected, and what `connect` raises.
     """
     if os.environ.get(TOKEN_NAME):
         return Service.from_environment()
-    told, credentials = Told.by(os.environ), Credentials()
-    kept = _which("", told, credentials)
-    pem = _trusted(Address(kept.url), "", "", told) or kept.pem
-    token = told.token or kept.token
+    settings, credentials = EnvironmentSettings.of(os.environ), Credentials()
+    kept = _which("", settings, credentials)
+    pem = _trusted(Address(kept.url), "", "", settings) or kept.pem
+    token = settings.token or kept.token
     if not token:
         raise NotConnected(f"There is no token for {kept.url} yet.", "Once: %distribute connect")
     address = find_hub(Address(kept.url), _tls(pem))
@@ -121,11 +113,11 @@ def open_known() -> Service:
     return service
 
 
-def _which(url: str, told: Told, credentials: Credentials) -> Kept:
-    """Return the cluster that is meant, with what is kept of it."""
-    if url or told.url:
-        address = understand(url or told.url)
-        return credentials.of(address.url) or Kept(url=address.url, token="")
+def _which(url: str, settings: EnvironmentSettings, credentials: Credentials) -> SavedCluster:
+    """Return the cluster that is meant, with its saved token."""
+    if url or settings.url:
+        address = understand(url or settings.url)
+        return credentials.of(address.url) or SavedCluster(url=address.url, token="")
     last = credentials.last()
     if last is None:
         raise NotConnected(
@@ -135,11 +127,11 @@ def _which(url: str, told: Told, credentials: Credentials) -> Kept:
     return last
 
 
-def _trusted(address: Address, ca: str, trust: str, told: Told) -> str:
-    """Return the certificates to trust that somebody named now."""
+def _trusted(address: Address, ca: str, trust: str, settings: EnvironmentSettings) -> str:
+    """Return the certificates to trust that the line or the environment names."""
     if trust:
         return certificates.by_fingerprint(address, trust)
-    path = ca or told.ca
+    path = ca or settings.ca
     return certificates.read_file(path) if path else ""
 
 
@@ -148,8 +140,8 @@ def _tls(pem: str) -> ssl.SSLContext | None:
 
 
 def _open(address: Address, pem: str, token: str) -> tuple[Service, About]:
-    """Come in by a token. Raises ServiceError."""
-    service = Service(address.service, token, outside=Outside(address.token_page, _tls(pem)))
+    """Connect by a token. Raises ServiceError."""
+    service = Service(address.service, token, outside=ExternalAccess(address.token_page, _tls(pem)))
     about = service.about()
     service.user = about.user
     return service, about
@@ -171,7 +163,7 @@ def _ask(address: Address, pem: str) -> tuple[Service, About]:
 
 
 def _say(address: Address, about: About) -> None:
-    """Print where this notebook is now, and what does not fit."""
+    """Print which cluster this notebook uses, and what differs."""
     print(f"Connected to {address.url} as {about.user}.")  # noqa: T201
     ours = versions.here()
     lines = versions.differences(ours, about.ranks)

@@ -1,10 +1,12 @@
-"""How a notebook's questions reach the job service: its token, its patience, and what a refusal says."""
+"""How a notebook's requests reach the job service: its token, retries, and the errors of refusals."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -14,18 +16,23 @@ from minicluster.errors import MiniclusterError
 from minicluster.wire import VERSION_HEADER, WIRE_VERSION, ErrorAnswer, Message
 
 if TYPE_CHECKING:
-    import httpx
+    import ssl
 
-    from minicluster.client.outside import Outside
+    import httpx
 
 URL_NAME = "MINICLUSTER_URL"
 PAGES_NAME = "MINICLUSTER_PAGES"
-"""The service as its users' browsers find it, where that is not at the notebooks' own address."""
+"""The service's address for browsers, where the notebooks' own address is another one."""
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
 PATIENCE_S = 30.0
 _AWAY = frozenset({429, 502, 503, 504})
 _PIECE_BYTES = 1 << 20
+
+PERMISSIONS = (
+    "access:services!service=minicluster custom:minicluster:submit!user custom:minicluster:read!user"
+)
+"""Of the token of a notebook outside of the hub, as the hub's token page wants them."""
 
 M = TypeVar("M", bound=Message)
 
@@ -33,8 +40,8 @@ M = TypeVar("M", bound=Message)
 class ServiceError(MiniclusterError):
     """The job service refused something, or cannot be reached.
 
-    code: the service's short word for it ("unknown_job"); "unreachable" when there was no answer.
-    away: it, or what it needs, may be there again in a moment.
+    code: the service's name for the error ("unknown_job"); "unreachable" when there was no answer.
+    away: the same request may succeed in a moment.
     """
 
     def __init__(self, message: str, hint: str = "", code: str = "", away: bool = False) -> None:
@@ -43,10 +50,32 @@ class ServiceError(MiniclusterError):
         self.away = away
 
 
-def own_pages(url: str) -> str:
-    """Return where pages find the service of the hub that started this server. url: as this server finds it.
+@dataclass(frozen=True)
+class ExternalAccess:
+    """How a notebook that no hub started reaches the service, with a token that its user made.
 
-    A path, or an address where the hub gives the service a domain of its own.
+    token_page: where the hub makes tokens. tls: the certificates to trust; None: the usual authorities.
+    """
+
+    token_page: str
+    tls: ssl.SSLContext | None = None
+
+    def refused(self, error: ServiceError | None) -> ServiceError:
+        """Return the error for a token that the service refused."""
+        hint = (
+            f"Make a new one at {self.token_page} with the permissions\n{PERMISSIONS}\n"
+            "then: %distribute connect"
+        )
+        if error is not None and error.code == "scope_missing":
+            return ServiceError(f"This token may not do that: {error.message}.", hint, error.code)
+        message = "The hub does not know this token: it expired, it was revoked, or a part of it is missing."
+        return ServiceError(message, hint, "not_authenticated")
+
+
+def own_pages(url: str) -> str:
+    """Return where browsers find the service of this server's hub: a path, or an address of its own.
+
+    url: where this server finds it.
     """
     return os.environ.get(PAGES_NAME) or urlsplit(url).path
 
@@ -54,13 +83,12 @@ def own_pages(url: str) -> str:
 class Connection:
     """A user's connection to the job service; methods may be called from any thread.
 
-    url: the service's full address with its path. patience_s: how long to try again while the
-    service does not answer; every request can be repeated.
-    outside: None in a notebook server of the hub.
+    url: the service's full address with its path. patience_s: how long to repeat a request while the
+    service does not answer. outside: None in a notebook server of the hub.
     """
 
     def __init__(
-        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: Outside | None = None
+        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: ExternalAccess | None = None
     ) -> None:
         # Imported here: it takes longer than the whole extension.
         import httpx
@@ -78,24 +106,24 @@ class Connection:
         )
 
     def browser_path(self, path: str = "") -> str:
-        """Return a link for the notebook's page: on the hub, the service mostly has the same origin."""
+        """Return a link for the notebook's page; on the hub mostly a path on the same origin."""
         return (self.url if self.outside else own_pages(self.url)) + path
 
     def link(self, path: str = "") -> str:
-        """Return a whole address for a browser, to stand in text: self.url may be for servers alone."""
+        """Return a full address for a browser; self.url may be one that only servers reach."""
         hub = "" if self.outside else os.environ.get(_HUB_NAME, "")
         return urljoin(hub or self.url, self.browser_path(path))
 
     def ask(
         self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any
     ) -> httpx.Response:
-        """Return the answer, if it is no refusal or one that passes. Raises ServiceError."""
+        """Return the answer. passing: statuses that are no errors. Raises ServiceError."""
         return self._patiently(lambda: self._http.request(method, path, **more), passing)
 
     def bring(self, path: str, file: BinaryIO, sha256: str = "") -> None:
-        """Write a download into a file. sha256: go on where the file ends, if the service has still the same.
+        """Write a download into a file. Raises OSError of the file.
 
-        Raises OSError when the file does not take it.
+        sha256: continue at the file's end, if the service still has this content.
         """
 
         def bring() -> httpx.Response:
@@ -123,10 +151,10 @@ class Connection:
         """Raise ServiceError for an answer that says no."""
         if answer.status_code < 400:
             return answer
-        said = self._said(answer)
+        error = _service_error(answer)
         if self.outside and answer.status_code in (401, 403):
-            raise ServiceError(*self.outside.refused(*((said.code, said.message) if said else ("", ""))))
-        raise said or _strange(answer)
+            raise self.outside.refused(error)
+        raise error or _unexplained(answer)
 
     def close(self) -> None:
         self._http.close()
@@ -141,7 +169,8 @@ class Connection:
         import httpx
 
         until = time.monotonic() + self._patience_s
-        for delay_s in _delays_s():
+        for attempt in count():
+            delay_s = min(2.0, 0.1 * 2**attempt)
             try:
                 answer = call()
             except httpx.TransportError as error:
@@ -151,31 +180,21 @@ class Connection:
                     return answer
                 if not self.is_away(answer):
                     return self.check(answer)
-                trouble = self._said(answer)
-                delay_s = max(delay_s, told_to_wait_s(answer))
+                trouble = _service_error(answer)
+                delay_s = max(delay_s, retry_after_s(answer))
             if time.monotonic() + delay_s > until:
                 raise trouble if isinstance(trouble, ServiceError) else self._unreachable(trouble)
             time.sleep(delay_s)
         raise AssertionError("the delays never end")
 
     def is_away(self, answer: httpx.Response) -> bool:
-        """Whether the same question may be answered in a moment: a proxy spoke in the service's place, or it
-        had too many questions.
-        """
-        unrouted = answer.status_code == 404 and self._said(answer) is None
+        """Whether the same request may succeed in a moment: a proxy answered, or the service is too busy."""
+        unrouted = answer.status_code == 404 and _service_error(answer) is None
         return unrouted or answer.status_code in _AWAY
 
     def why_away(self, answer: httpx.Response) -> str:
-        said = self._said(answer)
-        return said.message if said else f"the service answered {answer.status_code}"
-
-    def _said(self, answer: httpx.Response) -> ServiceError | None:
-        """Return what the service itself says is wrong, None when only its proxy spoke."""
-        try:
-            error = ErrorAnswer.model_validate_json(answer.content).error
-        except ValidationError:
-            return None
-        return ServiceError(error.message, error.hint, error.code, answer.status_code in _AWAY)
+        error = _service_error(answer)
+        return error.message if error else f"the service answered {answer.status_code}"
 
     def _unreachable(self, trouble: Exception | None) -> ServiceError:
         why = f"{type(trouble).__name__}: {trouble}" if trouble else "the proxy says that it is not running"
@@ -187,21 +206,22 @@ class Connection:
         )
 
 
-def told_to_wait_s(answer: httpx.Response) -> float:
-    """Return how long the service wants to be left alone."""
-    told = answer.headers.get("Retry-After", "")
-    return float(told) if told.isdecimal() and len(told) < 4 else 0.0
+def _service_error(answer: httpx.Response) -> ServiceError | None:
+    """Return the service's own error, None when only its proxy answered."""
+    try:
+        error = ErrorAnswer.model_validate_json(answer.content).error
+    except ValidationError:
+        return None
+    return ServiceError(error.message, error.hint, error.code, answer.status_code in _AWAY)
 
 
-def _delays_s() -> Any:
-    """Yield waiting times for ever: short ones first."""
-    delay_s = 0.1
-    while True:
-        yield delay_s
-        delay_s = min(2.0, delay_s * 2)
+def retry_after_s(answer: httpx.Response) -> float:
+    """Return how long the service asks to wait."""
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() and len(text) < 4 else 0.0
 
 
-def _strange(answer: httpx.Response) -> ServiceError:
+def _unexplained(answer: httpx.Response) -> ServiceError:
     if answer.status_code in (401, 403):
         return ServiceError(
             f"The job service does not accept this notebook's token (HTTP {answer.status_code}).",

@@ -1,4 +1,4 @@
-"""The clusters that this machine was connected to, kept in a file that its owner alone can read."""
+"""The clusters that this machine was connected to, in a file that its owner alone can read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class CredentialsUnusable(MiniclusterError):
     """The file with the tokens cannot be used as it is."""
 
 
-class Kept(Message):
-    """One cluster. url: of its hub. pem: the certificates to trust there; "": those that everybody trusts."""
+class SavedCluster(Message):
+    """A cluster. url: of its hub. pem: the certificates to trust; empty: the usual authorities."""
 
     url: str
     token: str
@@ -26,13 +26,13 @@ class Kept(Message):
 
 
 class _Clusters(Message):
-    """The cluster of the last connection stands first."""
+    """All clusters, the last connected one first."""
 
-    clusters: tuple[Kept, ...] = ()
+    clusters: tuple[SavedCluster, ...] = ()
 
 
 class Credentials:
-    """The file. It is read anew each time: other kernels write it, too."""
+    """The file. It is read each time, since other kernels write it, too."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         home = environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -43,15 +43,15 @@ class Credentials:
         home = Path.home()
         return f"~/{self.path.relative_to(home)}" if self.path.is_relative_to(home) else str(self.path)
 
-    def last(self) -> Kept | None:
+    def last(self) -> SavedCluster | None:
         """Return the cluster of the last connection. Raises CredentialsUnusable."""
         return next(iter(self._read()), None)
 
-    def of(self, url: str) -> Kept | None:
-        """Return what is kept of a hub. Raises CredentialsUnusable."""
+    def of(self, url: str) -> SavedCluster | None:
+        """Return the cluster of a hub. Raises CredentialsUnusable."""
         return next((kept for kept in self._read() if kept.url == url), None)
 
-    def keep(self, cluster: Kept) -> None:
+    def keep(self, cluster: SavedCluster) -> None:
         """Put a cluster first. Raises CredentialsUnusable."""
         others = (kept for kept in self._read() if kept.url != cluster.url)
         self._write(_Clusters(clusters=(cluster, *others)))
@@ -60,7 +60,7 @@ class Credentials:
         """Drop a cluster with its token. Raises CredentialsUnusable."""
         self._write(_Clusters(clusters=tuple(kept for kept in self._read() if kept.url != url)))
 
-    def _read(self) -> tuple[Kept, ...]:
+    def _read(self) -> tuple[SavedCluster, ...]:
         try:
             with self.path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode

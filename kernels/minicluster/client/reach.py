@@ -1,6 +1,6 @@
-"""Finding the job service behind a hub's address, and saying what is there instead when it is not.
+"""Finds the job service behind a hub's address, or says what is there instead.
 
-No token is sent here: that goes only to where the service has answered.
+No token is sent here: it goes only to an address where the service has answered.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def _get(
 
 def _json(answer: httpx.Response) -> dict[str, Any]:
     try:
-        told = json.loads(answer.content)
+        body = json.loads(answer.content)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return body if isinstance(body, dict) else {}
 
 
 def _followed(address: Address, answer: httpx.Response, tls: ssl.SSLContext | None) -> Address:
-    """Follow to https on the same host and nowhere else: the token must not end up with strangers."""
+    """Follow a redirect to https on the same host only: the token must not reach others."""
     sent_to = str(answer.next_request.url if answer.next_request else answer.headers.get("location", ""))
     there = understand(sent_to)
     if there.host != address.host:
@@ -76,14 +76,14 @@ def _followed(address: Address, answer: httpx.Response, tls: ssl.SSLContext | No
 def _by_the_other_scheme(
     address: Address, tls: ssl.SSLContext | None, error: httpx.TransportError
 ) -> Address:
-    """Take https where http was told; never the other way round."""
+    """Use https where http was given, never the other way round."""
     unknown = _cause(error, ssl.SSLCertVerificationError)
     if isinstance(unknown, ssl.SSLCertVerificationError):
         raise refusal(address, unknown) from None
-    told_https = address.url.startswith("https:")
-    other = address.by("http" if told_https else "https")
+    was_https = address.url.startswith("https:")
+    other = address.by("http" if was_https else "https")
     if not _nobody_there(error) and _speaks(other, tls):
-        if not told_https:
+        if not was_https:
             return find_hub(other, tls)
         raise HubNotFound(
             f"{address.host}, port {address.port}, does not speak https, only http: others on the way could "
@@ -133,7 +133,7 @@ def _what_to_do(error: Exception) -> str:
 
 
 def _error(answer: httpx.Response) -> ErrorDetail | None:
-    """Return what the job service says in its own form; others answer with errors of other forms."""
+    """Return the job service's own error, None for any other answer."""
     try:
         return ErrorAnswer.model_validate_json(answer.content).error
     except ValueError:
@@ -141,7 +141,7 @@ def _error(answer: httpx.Response) -> ErrorDetail | None:
 
 
 def _not_there(address: Address, answer: httpx.Response, tls: ssl.SSLContext | None) -> MiniclusterError:
-    """Say what is at the address instead of the service."""
+    """Return an error that says what is at the address instead of the service."""
     said = _error(answer)
     if said is not None:
         return HubNotFound(f"The cluster at {address.url} says: {said.message}.", said.hint)

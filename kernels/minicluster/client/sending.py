@@ -1,4 +1,4 @@
-"""A cell on its way to the service: what the service has already stays here, what is large is told first."""
+"""Uploads a cell in parts: only what the service lacks is sent, and a large upload is announced."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from minicluster.client.connection import ServiceError
 from minicluster.pickling.parts import holders
 from minicluster.pickling.pickling import parts_of, readable_size
 
-TOLD_BYTES = 5_000_000
+ANNOUNCED_BYTES = 5_000_000
 
 
 @dataclass(frozen=True)
 class CellBlobs:
-    """The blobs of a cell that is with the service. parts: what the payload refers to."""
+    """The blobs of an uploaded cell. parts: large values that the payload refers to."""
 
     payload_sha256: str
     parts: tuple[str, ...]
@@ -29,7 +29,7 @@ def send(
     names: Mapping[str, Any],
     namespace: dict[str, Any],
 ) -> CellBlobs:
-    """Bring a cell to the service. names, namespace: of what travels, to say whose bytes they are."""
+    """Upload a cell. names, namespace: of what travels, to print whose bytes they are."""
     in_order = service.hashes.of(payload.parts)
     found = dict(zip(in_order, payload.parts, strict=True))
     try:
@@ -37,10 +37,10 @@ def send(
     except ServiceError as error:
         if error.code != "unknown_path":
             raise
-        # A service of an earlier release, which knows cells in one piece only.
+        # A service of an earlier release takes cells in one piece only.
         return CellBlobs(service.put_blob(payload.to_bytes()).sha256, ())
     size = sum(found[sha256].size_bytes for sha256 in missing)
-    if size >= TOLD_BYTES:
+    if size >= ANNOUNCED_BYTES:
         whose = ", ".join(holders(names, missing, lambda value: parts_of(value, namespace)))
         print(f"Sending {readable_size(size)}{f': {whose}' if whose else ''}")  # noqa: T201
     for sha256 in missing:

@@ -1,26 +1,32 @@
-"""A job's event stream, read until its end: it resumes where it was cut, without loss or doubling."""
+"""A job's event stream, read until its end: it resumes where it was cut, without loss or repetition."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
 from minicluster.client.client import Service
-from minicluster.client.connection import ServiceError, told_to_wait_s
+from minicluster.client.connection import ServiceError, retry_after_s
 from minicluster.wire import Displays, ErrorAnswer, Job, LogChunk, Records
 
+if TYPE_CHECKING:
+    from httpx_sse import ServerSentEvent
+
 _CALM_S = 15.0
+_MESSAGES = {"job": Job, "log": LogChunk, "records": Records, "displays": Displays}
 
 
 @dataclass(frozen=True)
-class Connection:
-    """How the stream stands: `lost` says why it was cut, and is empty when it is there again.
+class Contact:
+    """The state of the connection. lost: why it was cut; empty when it is open again.
 
-    at: when this was seen, in seconds since the epoch. away_s: for how long it has been cut.
+    at: when this was noticed, in seconds since the epoch. away_s: for how long it has been cut.
     """
 
     lost: str
@@ -36,31 +42,24 @@ class Ended:
     job: Job
 
 
-@dataclass(frozen=True)
-class _Block:
-    event: str
-    data: str
-    id: str
-
-
 def follow(
     service: Service, job_id: int, over: Callable[[], bool] = lambda: False
-) -> Iterator[Job | LogChunk | Displays | Records | Connection | Ended]:
-    """Yield a job's events from its beginning to its end, or until `over` says that nobody wants them.
+) -> Iterator[Job | LogChunk | Displays | Records | Contact | Ended]:
+    """Yield a job's events from its beginning to its end, or until `over` returns True.
 
-    Cut connections are opened again, for ever, with a `Connection` told before and after.
-    Raises ServiceError when the service says no (an unknown job, say).
+    A cut connection is opened again, without limit; a `Contact` is yielded when it is cut and when it is
+    open again. Raises ServiceError when the service refuses (an unknown job, say).
     """
     import httpx
 
     last_id, delay_s, lost, since = "", 0.1, False, 0.0
     while True:
-        told_s = 0.0
+        asked_s = 0.0
         opened = time.monotonic()
         try:
-            for block in _blocks(service, job_id, last_id, over):
+            for block in _events(service, job_id, last_id, over):
                 if lost:
-                    yield Connection("", at=time.time(), away_s=time.monotonic() - since)
+                    yield Contact("", at=time.time(), away_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id
                 event = _parsed(block)
                 if event is not None:
@@ -73,92 +72,57 @@ def follow(
         except httpx.TransportError as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
         except _Away as error:
-            why, told_s = str(error), error.wait_s
+            why, asked_s = str(error), error.wait_s
         delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
-        delay_s = max(delay_s, told_s)
+        delay_s = max(delay_s, asked_s)
         if not lost:
             lost, since = True, time.monotonic()
-        yield Connection(why, delay_s, time.time(), time.monotonic() - since)
+        yield Contact(why, delay_s, time.time(), time.monotonic() - since)
         time.sleep(delay_s)
 
 
 class _Away(Exception):
-    """The service is not behind its proxy for the moment, or has too many readers."""
+    """The service cannot be reached behind its proxy now, or has too many readers."""
 
     def __init__(self, why: str, wait_s: float) -> None:
         super().__init__(why)
         self.wait_s = wait_s
 
 
-def _blocks(service: Service, job_id: int, last_id: str, over: Callable[[], bool]) -> Iterator[_Block]:
+def _events(
+    service: Service, job_id: int, last_id: str, over: Callable[[], bool]
+) -> Iterator[ServerSentEvent]:
+    # Imported here: it brings httpx.
+    from httpx_sse import EventSource
+
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
     with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
         if answer.status_code >= 400:
             answer.read()
             if answer.status_code >= 500 or service.is_away(answer):
-                raise _Away(service.why_away(answer), told_to_wait_s(answer))
+                raise _Away(service.why_away(answer), retry_after_s(answer))
             service.check(answer)
-        # The service sends a line each 15 s at least.
-        yield from parse_lines(takewhile(lambda _: not over(), whole_lines(answer.iter_text())))
+        # The service sends something each 15 s at least: a comment, which is no event.
+        wanted = SimpleNamespace(
+            headers=answer.headers, iter_text=lambda: takewhile(lambda _: not over(), answer.iter_text())
+        )
+        yield from EventSource(cast(Any, wanted)).iter_sse()
 
 
-def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Put pieces of a text together to its lines.
-
-    A line ends where the service ends it; httpx would end it at U+2028, too, which may stand in JSON.
-    """
-    held: list[str] = []
-    for piece in pieces:
-        first, *more = piece.split("\n")
-        held.append(first)
-        for start in more:
-            yield "".join(held).removesuffix("\r")
-            held = [start]
-
-
-def parse_lines(lines: Iterable[str]) -> Iterator[_Block]:
-    """Put the lines of an event stream together to events; comments are passed over.
-
-    An event that was cut before its empty line is not yielded, it comes again.
-    """
-    event, data, identity = "message", [], ""
-    for line in lines:
-        if not line:
-            if data:
-                yield _Block(event, "\n".join(data), identity)
-            event, data = "message", []
-            continue
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "event":
-            event = value
-        elif field == "data":
-            data.append(value)
-        elif field == "id":
-            identity = value
-
-
-def _parsed(block: _Block) -> Job | LogChunk | Displays | Records | Ended | None:
-    if block.event == "job":
-        return Job.model_validate_json(block.data)
-    if block.event == "log":
-        return LogChunk.model_validate_json(block.data)
-    if block.event == "records":
-        return Records.model_validate_json(block.data)
-    if block.event == "displays":
-        return Displays.model_validate_json(block.data)
+def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | Ended | None:
     if block.event == "end":
         return Ended(Job.model_validate_json(block.data))
     if block.event == "error":
         raise _ended(block.data)
-    # Kinds of events that a newer service sends.
-    return None
+    # A newer service may send other kinds of events.
+    model = _MESSAGES.get(block.event)
+    return None if model is None else model.model_validate_json(block.data)
 
 
-def _ended(told: str) -> ServiceError:
-    """Return why the service ended a stream before its end: a token that was taken back, say."""
+def _ended(data: str) -> ServiceError:
+    """Return why the service ended a stream early: a revoked token, say."""
     try:
-        error = ErrorAnswer.model_validate_json(told).error
+        error = ErrorAnswer.model_validate_json(data).error
     except ValidationError:
-        return ServiceError(f"The service ended the stream: {told}")
+        return ServiceError(f"The service ended the stream: {data}")
     return ServiceError(error.message, error.hint, error.code)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from minicluster.client.client import Service
 from minicluster.datasets import calls
@@ -11,40 +10,32 @@ from minicluster.datasets.folder import scan
 from minicluster.datasets.progress import Progress, sizes
 from minicluster.datasets.push import Push
 from minicluster.display.tables import Table
-from minicluster.parsing.parser import OptionWrong
-from minicluster.parsing.values import local_path
 from minicluster.wire import DataSet
 
-if TYPE_CHECKING:
-    from minicluster.magics import Distribute
 
-
-def show(magics: Distribute, said: Namespace) -> Table:
+def show(service: Service) -> Table:
     """List the data sets that a cell may name."""
-    return table(calls.listed(magics.service()), magics.service())
+    return table(calls.listed(service), service)
 
 
-def push(magics: Distribute, said: Namespace) -> None:
-    """Bring a folder to the cluster."""
-    if not said.name:
-        like = "Like this: %distribute data push cinic-10/ --name cinic10"
-        raise OptionWrong("%distribute data push needs --name NAME.", like)
-    folder = scan(local_path(said.dir))
-    progress = Progress(said.name, folder)
-    work = Push(folder, magics.service(), progress.tell)
+def push(service: Service, path: Path, name: str, shared: bool) -> None:
+    """Upload a folder to the cluster."""
+    folder = scan(path)
+    progress = Progress(name, folder)
+    work = Push(folder, service, progress.tell)
     try:
-        kept = work.run(said.name, said.shared or None)
+        kept = work.run(name, shared or None)
     except BaseException as error:
         progress.broke(work.so_far, error)
         raise
     progress.done(work.so_far, kept)
 
 
-def remove(magics: Distribute, said: Namespace) -> None:
+def remove(service: Service, name: str) -> None:
     """Remove a data set of the user's own."""
-    calls.remove(magics.service(), said.name)
+    calls.remove(service, name)
     print(  # noqa: T201
-        f"The data set {said.name} is removed. Jobs that named it go on with it; nodes drop it when "
+        f"The data set {name} is removed. Jobs that named it go on with it; nodes drop it when "
         "they need the room."
     )
 

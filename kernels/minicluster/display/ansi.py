@@ -1,4 +1,4 @@
-"""Colours of a terminal: the state of its pen, and coloured text as HTML or without colours."""
+"""Colours of a terminal: SGR sequences as pens, and coloured text as HTML or without colours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMED = (
     *("#3e424d", "#e75c58", "#00a250", "#ddb62b", "#208ffb", "#d160c4", "#60c6c8", "#a1a6b2"),
     *("#282c36", "#b22b31", "#007427", "#b27d12", "#0065ca", "#a03196", "#258f8f", "#737a87"),
 )
-"""The sixteen colours, in tones that can be read on white and on black."""
+"""The sixteen colours, readable on white and on black."""
 _ATTRIBUTES = {1: "bold", 2: "faint", 3: "italic", 4: "underlined"}
 _ENDED = {22: ("bold", "faint"), 23: ("italic",), 24: ("underlined",), 39: ("colour",), 49: ("background",)}
 _STYLES = {
@@ -25,7 +25,7 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class Pen:
-    """How the next character is written. Colours as SGR writes them: "31", "38;5;200", "48;2;0;0;9"."""
+    """The attributes of text. Colours as in SGR: "31", "38;5;200", "48;2;0;0;9"."""
 
     bold: bool = False
     faint: bool = False
@@ -34,7 +34,7 @@ class Pen:
     colour: str = ""
     background: str = ""
 
-    def told(self, parameters: str) -> Pen:
+    def after(self, parameters: str) -> Pen:
         """Return the pen after an SGR sequence with these parameters."""
         pen = self
         codes = [int(code or 0) for code in re.split("[;:]", parameters)]
@@ -86,7 +86,7 @@ def runs(text: str) -> Iterator[tuple[str, Pen]]:
     pen = PLAIN
     for number, part in enumerate(COLOUR.split(text)):
         if number % 2:
-            pen = pen.told(part)
+            pen = pen.after(part)
         elif part:
             yield part, pen
 

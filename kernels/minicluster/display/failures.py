@@ -1,4 +1,4 @@
-"""How a job that did not succeed is told in the notebook: short, with the cell's own lines."""
+"""How a job that did not succeed is shown in the notebook: short, with the cell's own lines."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from minicluster.wire import ErrorKind, Job, JobError, JobState
 
 
 class DistributedCellError(MiniclusterError):
-    """A distributed cell failed. `job` has everything: job.error.traceback, rank, node."""
+    """A distributed cell failed. job.error has its traceback, rank and node."""
 
     def __init__(self, job: Job, log_url: str) -> None:
         self.job = job
         self.log_url = log_url
         self.error = job.error or JobError(
-            kind=ErrorKind.LOST, message=f"Job {job.id} ended as {job.state.value}, and nobody said why."
+            kind=ErrorKind.LOST, message=f"Job {job.id} ended as {job.state.value} without a reason."
         )
-        super().__init__(told(self.error), self.error.hint)
+        super().__init__(error_text(self.error), self.error.hint)
 
     def __str__(self) -> str:
         return "\n".join(self._render_traceback_())
@@ -33,7 +33,7 @@ class DistributedCellError(MiniclusterError):
 
 
 class JobStopped(KeyboardInterrupt):
-    """A distributed cell was stopped; what was logged stays."""
+    """A distributed cell was stopped; its log stays."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class JobStopped(KeyboardInterrupt):
 
 
 class JobGoesOn(KeyboardInterrupt):
-    """The kernel ends while a distributed cell runs; the job goes on without it."""
+    """The kernel ends while a distributed cell runs; the job continues without it."""
 
     def __init__(self, job: Job) -> None:
         self.message = f"The kernel ends, job {job.id} goes on. Come back to it: %distribute attach {job.id}"
@@ -55,7 +55,7 @@ class JobGoesOn(KeyboardInterrupt):
 
 
 def raise_unless_succeeded(job: Job, log_url: str) -> None:
-    """Raise what the notebook shows for a job that is over and has no result."""
+    """Raise the error of a job that ended without a result."""
     if job.state is JobState.STOPPED:
         ran = "" if job.started_at is not None else " before it started"
         raise JobStopped(f"job {job.id} was stopped{ran}. Its log stays: %distribute logs {job.id}")
@@ -63,8 +63,8 @@ def raise_unless_succeeded(job: Job, log_url: str) -> None:
         raise DistributedCellError(job, log_url)
 
 
-def told(error: JobError) -> str:
-    """Return an error's sentence with the rank and the node where it began."""
+def error_text(error: JobError) -> str:
+    """Return an error's message with the rank and the node where it began."""
     return f"{_where(error)}{error.message}"
 
 

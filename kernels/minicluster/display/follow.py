@@ -1,4 +1,4 @@
-"""Following a job to its end: events come in a thread, the screen is drawn at most 20 times a second."""
+"""Follows a job to its end: a thread reads its events, the screen is drawn at most 20 times a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minicluster.wire import Job
 _DRAW_EVERY_S = 0.05
 _END_WITHIN_S = 60.0
 _SENT_WITHIN_S = 2.0
-"""Less than the time after which a kernel manager ends what holds on to its cell (2.5 s)."""
+"""Below the 2.5 s after which a kernel manager kills a kernel that still runs a cell."""
 _QUEUED_EVENTS = 2000
 _STOPPING = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
 _STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are killed after 5 s"
@@ -33,7 +33,7 @@ class Screen(Protocol):
 
 
 class Follower:
-    """Shows a job until it is over, and passes on the user's wish to stop it."""
+    """Shows a job until it ends, and sends the user's request to stop it."""
 
     def __init__(self, service: Service, view: RunView, stops: StopRequests) -> None:
         self._service = service
@@ -48,8 +48,8 @@ class Follower:
     def run(self, screen: Screen) -> Job:
         """Follow to the end and return the job as it ended.
 
-        Raises ServiceError when the service says no, JobStopped when a stopped job takes too long,
-        JobGoesOn when the kernel is to end before the job.
+        Raises ServiceError when the service refuses, JobStopped when a stopped job does not end in time,
+        JobGoesOn when the kernel ends before the job.
         """
         threading.Thread(target=self._read, name="minicluster-events", daemon=True).start()
         try:
@@ -63,7 +63,7 @@ class Follower:
         while True:
             ended = self._take(time.monotonic() + _DRAW_EVERY_S)
             if ended is None:
-                self._heed_person()
+                self._take_stop_request()
             if isinstance(ended, Ended):
                 return ended.job
             if isinstance(ended, Exception):
@@ -75,7 +75,7 @@ class Follower:
                 drawn_at = time.monotonic()
 
     def _take(self, until: float) -> Ended | Exception | None:
-        """Apply events until a moment; return early with what ends the loop."""
+        """Apply events until this time; return what ends the loop at once."""
         while (left_s := until - time.monotonic()) > 0:
             try:
                 event = self._events.get(timeout=left_s)
@@ -94,7 +94,7 @@ class Follower:
                 if not self._put(event):
                     return
         except Exception as error:
-            # Told in the notebook's own thread.
+            # Raised in the notebook's own thread.
             self._put(error)
 
     def _put(self, event: object) -> bool:
@@ -106,9 +106,9 @@ class Follower:
             return True
         return False
 
-    def _heed_person(self) -> None:
-        """Show a wish to stop at once; send it when it is certain that it is not the kernel's end."""
-        # Looked at first: whoever ends the kernel has interrupted it before.
+    def _take_stop_request(self) -> None:
+        """Show a request to stop at once; send it when it is certain that the kernel does not end."""
+        # Read first: a kernel's end is always preceded by an interrupt.
         ends = self._stops.kernel.ends
         if self._stops.count > self._stops_seen:
             self._stops_seen = self._stops.count
@@ -125,9 +125,9 @@ class Follower:
         if self._stopping is not None:
             self._stopping.join(_SENT_WITHIN_S)
             raise self._still_ending()
-        gone_on = JobGoesOn(self._view.job)
-        self._view.notice = gone_on.message
-        raise gone_on
+        error = JobGoesOn(self._view.job)
+        self._view.notice = error.message
+        raise error
 
     def _still_ending(self) -> JobStopped:
         job_id = self._view.job.id

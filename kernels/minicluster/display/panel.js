@@ -1,19 +1,18 @@
-// The panel of one job: the same drawing for every front end. Who brings the messages differs: in JupyterLab its
-// extension (lab/index.js) from the job service, elsewhere a widget (panel.py) from the kernel.
+// The panel of one job, the same for every front end. In JupyterLab its messages come from the job service through
+// our extension (lab/index.js), elsewhere from the kernel through a widget (widget.py).
 //
 // A message is a change of what is shown, made by RunView (view.py):
-//   number   counts up by one for each change. One was missed: wait for the next `full` message.
-//   full     true: this is everything, in place of all that came before.
+//   number   counts changes. After a gap, wait for the next `full` message.
+//   full     true: this replaces everything before.
 //   head     {id, name, state, title, detail, nodes, log, elapsed_s, ticking, terminal, stopping, failed_rank}
-//   ranks    {"0": {first, start, entries, skipped}}: what a rank shows, as entries with absolute numbers. Those
-//            before `first` are gone, `entries` stand from `start` on. skipped: bytes of the log left out.
+//   ranks    {"0": {first, start, entries, skipped}}: entries of a rank's output, with absolute numbers. Those
+//            before `first` are dropped, `entries` begin at `start`. skipped: bytes of the log left out.
 //   metrics  {plot, progress: null | {share, text, left}}; plot: SVG and a legend as HTML
-// An entry is a line of text, or something rich in its place between the lines: {mime: data}, see RICH. Of an
-// image it may also have width and height.
+// An entry is a line of text, or displayed data: {mime: data}, see RICH, for an image also width and height.
 
-const QUIET_MS = 25_000; // Something is heard each 10 s, else nobody sends any more.
-const ANSWER_MS = 6_000; // So long a Stop may go unanswered.
-const NO_ANSWER = "nobody answered. Its page, behind Full log, has a Stop, too";
+const QUIET_MS = 25_000; // The sender says something each 10 s.
+const ANSWER_MS = 6_000; // A Stop is answered within this time.
+const NO_ANSWER = "there was no answer. The job's page, behind Full log, has a Stop, too";
 const STOP_GRACE_MS = 250;
 
 // --- small things ---------------------------------------------------------------------------------------------
@@ -26,7 +25,7 @@ function make(tag, className, text) {
 }
 
 function setText(node, text) {
-  // Only real changes, so that a screen reader is not told the same again.
+  // Only real changes, so that a screen reader does not repeat the text.
   if (node.textContent !== text) node.textContent = text;
 }
 
@@ -44,7 +43,7 @@ const ATTRIBUTES = new Set(
     "stroke-linejoin text-anchor font-size font-family").split(" "),
 );
 
-// Copies a drawing; whatever is no drawing (scripts, handlers, links to elsewhere) stays behind.
+// Copies a drawing, without scripts, handlers and links.
 function drawing(html) {
   const copied = (node) => {
     if (node.nodeType === Node.TEXT_NODE) return document.createTextNode(node.data);
@@ -60,7 +59,7 @@ function drawing(html) {
   return [...parsed.body.childNodes].map(copied);
 }
 
-// --- what is known of the job ---------------------------------------------------------------------------------
+// --- the state of the job -------------------------------------------------------------------------------------
 
 export class JobState {
   constructor() {
@@ -86,7 +85,7 @@ export class JobState {
     return true;
   }
 
-  // Forgets the numbers, for a sender that counts anew.
+  // Forgets the number, for a new sender.
   startAnew() {
     this.number = -1;
   }
@@ -130,8 +129,8 @@ class Headline {
     this.node.append(top, this.detail);
   }
 
-  // silent: why the state may be old, "" while news come in. asked: whether somebody pressed Stop.
-  // trouble: why that did not work. note: what the front end has to add.
+  // silent: why the state may be old, "" while messages arrive. asked: whether Stop was pressed.
+  // trouble: why Stop failed. note: the front end's own message.
   draw(head, { silent, asked, trouble, note }) {
     this.badge.className = `mc-badge mc-${silent ? "silent" : head.state}`;
     setText(this.title, silent ? `Last seen: ${head.title}` : head.title);
@@ -155,7 +154,7 @@ function isEnding(head) {
   return head.terminal || head.stopping || head.state === "stopping" || head.state === "failing";
 }
 
-// --- how far it is --------------------------------------------------------------------------------------------
+// --- the progress bar -----------------------------------------------------------------------------------------
 
 class ProgressBar {
   constructor() {
@@ -199,7 +198,7 @@ class RankTabs {
   }
 
   draw(ranks, failed) {
-    // Whichever rank prints first, the lowest is shown, until one fails or somebody picks another.
+    // The lowest rank is shown, until one fails or the user picks another.
     this.chosen = this.picked ?? (ranks.includes(failed) ? failed : ranks[0]) ?? 0;
     const wanted = `${ranks.join()};${this.chosen}`;
     if (wanted === this.shown) return;
@@ -235,7 +234,7 @@ class RankTabs {
 
 // --- what a rank printed and displayed ------------------------------------------------------------------------
 
-// How rich entries are drawn: a function from an entry's data to a node, by MIME type, the best first.
+// How displayed data is drawn: functions from the data to a node, by MIME type, the best first.
 const RICH = new Map([
   ["application/vnd.minicluster.coloured", coloured],
   ["text/html", frame],
@@ -280,7 +279,7 @@ const FRAME_SCRIPT = `new ResizeObserver(() => parent.postMessage(
   { minicluster: document.documentElement.offsetHeight }, "*")).observe(document.documentElement);`;
 const FRAME_PX = 600;
 
-// HTML of a rank, in a frame with an origin of its own: its scripts reach nothing of this page.
+// HTML of a rank, in a frame with an origin of its own: its scripts cannot reach this page.
 function frame(html) {
   const node = make("iframe", "mc-frame");
   node.setAttribute("sandbox", "allow-scripts");
@@ -291,7 +290,7 @@ function frame(html) {
   return node;
 }
 
-// A frame tells its height; nobody else may say anything about it.
+// A frame sends its height; no other sender is heard.
 window.addEventListener("message", ({ source, data }) => {
   const height = Number(data?.minicluster);
   if (!height) return;
@@ -329,7 +328,7 @@ class RankOutput {
     this.node.setAttribute("aria-label", `Output of rank ${rank}`);
   }
 
-  // Entries that stay keep their nodes; returns whether any changed.
+  // Keeps the nodes of unchanged entries; returns whether any changed.
   drawEntries(part) {
     const old = this.shown;
     const gone = Math.min(Math.max(0, part.first - old.first), old.entries.length);
@@ -344,7 +343,7 @@ class RankOutput {
   }
 }
 
-// How many of the first entries are the same.
+// The number of first entries that are equal.
 function sameEntries(ours, theirs) {
   let same = 0;
   while (same < ours.length && same < theirs.length && isSame(ours[same], theirs[same])) same += 1;
@@ -373,9 +372,8 @@ class Plot {
 
 // --- all of it ------------------------------------------------------------------------------------------------
 
-// A panel in an element. `stop` asks for the job's stop and may return a promise, whose error is shown.
-// Panels of the same job may share their state; who changes it calls `redraw`. rich: what this front end draws
-// better than we do, as in RICH.
+// A panel in an element. `stop` requests the job's stop; if it returns a promise, its error is shown. Panels of one
+// job may share their state; whoever changes it calls `redraw`. rich: drawings of this front end in place of RICH's.
 export class Panel {
   constructor(root, stop, state = new JobState(), rich = []) {
     this.state = state;
@@ -416,7 +414,7 @@ export class Panel {
     if (this.state.apply(change)) this.redraw();
   }
 
-  // Whoever sends is there, also when it has nothing to say.
+  // Notes that the sender is alive.
   hear() {
     this.heardAt = performance.now();
     if (!this.silent) return;
@@ -424,14 +422,14 @@ export class Panel {
     this.redraw();
   }
 
-  // Nobody sends any more: what is shown is old, and is called so.
+  // Says that what is shown may be old.
   fallSilent(why) {
     if (this.silent || !this.state.head || this.state.head.terminal) return;
     this.silent = why;
     this.redraw();
   }
 
-  // Add to what the job itself has to say.
+  // Adds the front end's own message.
   say(note) {
     if (note === this.note) return;
     this.note = note;
@@ -459,7 +457,7 @@ export class Panel {
   tick() {
     if (!this.state.head) return;
     const now = performance.now();
-    if (now - this.heardAt > QUIET_MS) this.fallSilent("its kernel or its server says nothing any more");
+    if (now - this.heardAt > QUIET_MS) this.fallSilent("its kernel or its server sends nothing any more");
     this.headline.tick(this.state.elapsed(this.silent ? this.heardAt : now));
   }
 
@@ -489,7 +487,7 @@ export class Panel {
 function stopByKernel(model, state) {
   model.send({ kind: "stop" });
   setTimeout(() => {
-    // The message came through, or the job is over by itself: an interrupt would hit something else.
+    // If the message arrived or the job has ended, an interrupt would hit another cell.
     if (!isEnding(state.head)) model.widget_manager?.kernel?.interrupt?.();
   }, STOP_GRACE_MS);
 }

@@ -1,8 +1,7 @@
-"""A running job under its cell: an output that names the job, so that a page can draw it, and its picture.
+"""A running job under its cell: an output that names the job, with its picture.
 
-The output says from its first moment which job it is, for every front end. JupyterLab with our extension
-draws the job from the service (lab/), whatever becomes of the kernel. Others show the picture, renewed from
-time to time, and a widget beside it.
+JupyterLab with our extension draws the named job from the service (lab/), even without the kernel. Other
+front ends show the picture, which is renewed from time to time, and a widget beside it.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from typing import Any
 
 from IPython.display import display
 
-from minicluster.display.render import kept
+from minicluster.display.render import mime_bundle
 from minicluster.display.view import RunView
 from minicluster.display.widget import LiveWidget
 
 JOB_TYPE = "application/vnd.minicluster.job+json"
 _RENEW_AFTER_S = (2.0, 120.0)
-"""Each new picture changes the notebook's document, which JupyterLab saves every 120 s."""
+"""Least and most. Each new picture changes the document, which JupyterLab saves every 120 s."""
 _RENEW_SHARE = 0.2
 
 
 class PanelScreen:
     """A screen (see follow.Screen) that shows a job in a panel.
 
-    address: of the job service, as this notebook's pages know it. by_page: whether they draw panels.
+    address: of the job service for the notebook's pages. by_page: whether these draw panels themselves.
     """
 
     def __init__(self, on_stop: Callable[[], None], address: str, by_page: bool) -> None:
@@ -46,8 +45,8 @@ class PanelScreen:
             self._widget.show(view, now)
 
     def end(self, view: RunView, now: float) -> None:
-        """Leave the picture of the end alone; of one who was interrupted, what a page needs to go on."""
-        shown = kept(view, now) if view.job.state.terminal else self._so_far(view, now)
+        """Leave the final picture alone, or what a page needs to follow an open job."""
+        shown = mime_bundle(view, now) if view.job.state.terminal else self._so_far(view, now)
         if self._handle is None:
             display(shown, raw=True)
         else:
@@ -64,14 +63,14 @@ class PanelScreen:
         self._renewed_at, self._title = now, view.title()
 
     def _renew_at(self, view: RunView) -> float:
-        """Say when the next picture is due: soon where the state is another one, else after growing gaps."""
+        """Return when the next picture is due: soon after a change of state, else after growing gaps."""
         soon, late = _RENEW_AFTER_S
         gap_s = soon if view.title() != self._title else _RENEW_SHARE * (self._renewed_at - self._opened_at)
         return self._renewed_at + min(max(soon, gap_s), late)
 
     def _so_far(self, view: RunView, now: float) -> dict[str, Any]:
         job = view.job
-        told = {"job": job.id, "service": self._address, "made": job.created_at}
+        named = {"job": job.id, "service": self._address, "made": job.created_at}
         if job.origin is not None:
-            told |= {"notebook": job.origin.notebook, "cell": job.origin.cell}
-        return {JOB_TYPE: told, **kept(view, now)}
+            named |= {"notebook": job.origin.notebook, "cell": job.origin.cell}
+        return {JOB_TYPE: named, **mime_bundle(view, now)}

@@ -1,4 +1,4 @@
-"""A job as plain text, where there are no widgets: a terminal, a log, `--plain`."""
+"""A job as plain text: in a terminal, in a log, or with `--plain`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PlainScreen:
         _write(f"[job {view.job.id}] {took}, full log: %distribute logs {view.job.id}")
 
     def _say_state(self, view: RunView, now: float) -> None:
-        # The expected start changes all the time; it is told once for each state.
+        # The expected start changes all the time; it is printed once for each state.
         said = f"{view.title()}|{view.notice}|{view.job.reason}|{view.job.note}|{view.in_contact}"
         if said != self._said:
             self._said = said

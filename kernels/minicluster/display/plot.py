@@ -31,12 +31,10 @@ def plot_html(
 ) -> str:
     """Draw the curves over their steps; empty when nothing was logged yet.
 
-    Curves of about one magnitude share a plot; another (a learning rate beside a loss) gets one of its own,
-    so that each is read by its own scale. What is not drawn is counted: names that were logged as well
-    (left_out), and ranks that logged the same names (other_ranks).
-
-    as_image: with each SVG in an image, since JupyterLab takes SVG elements out of an output that it does not
-        trust: that of a notebook which was opened again, say.
+    Curves of about the same magnitude share a plot; a learning rate beside a loss gets a plot of its own.
+    left_out: logged names without a curve. other_ranks: ranks that logged the same names. Both are counted.
+    as_image: put each SVG into an image, since JupyterLab removes SVG elements from outputs that it does not
+        trust, as those of a notebook that was opened again.
     """
     if not curves:
         return ""
@@ -72,8 +70,9 @@ def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
     heights = {name: max((abs(y) for _, y in curve.points), default=0.0) for name, curve in curves.items()}
     groups: list[list[str]] = []
     for name in sorted(heights, key=lambda name: not heights[name]):  # What is 0 fits everywhere.
-        near = (group for group in groups if _near(heights[group[0]], heights[name]))
-        group = next(near, None)
+        height = heights[name]
+        near = (one for one in groups if heights[one[0]] / _FACTOR <= height <= heights[one[0]] * _FACTOR)
+        group = next(near if height else iter(groups), None)
         if group is None:
             groups.append([name])
         else:
@@ -81,19 +80,15 @@ def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
     return groups
 
 
-def _near(one: float, other: float) -> bool:
-    return not other or one / _FACTOR <= other <= one * _FACTOR
-
-
 def _counted(names: Sequence[str], other_ranks: int) -> str:
-    told = (
-        [f"+{len(names)} more: {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}"] if names else []
-    )
+    lines = []
+    if names:
+        lines.append(f"+{len(names)} more: {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}")
     if other_ranks:
         others = f"{other_ranks} other rank{'s' * (other_ranks > 1)}"
-        told.append(f"of one rank; {others} logged the same names")
+        lines.append(f"of one rank; {others} logged the same names")
     style = f"{_TEXT_STYLE};margin-left:{_LEFT}px"
-    return "".join(f'<div class="mc-more" style="{style}">{escape(line)}</div>' for line in told)
+    return "".join(f'<div class="mc-more" style="{style}">{escape(line)}</div>' for line in lines)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -109,20 +104,16 @@ def _axes(x_range: tuple[float, float], y_range: tuple[float, float]) -> str:
     for share in (0.0, 0.5, 1.0):
         y = _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" {_GRID}/>')
-        parts.append(_label(_LEFT - 5, y + 3, "end", number(_between(y_range, share))))
+        parts.append(_label(_LEFT - 5, y + 3, "end", number(y_range[0] + share * (y_range[1] - y_range[0]))))
     for share, anchor in ((0.0, "start"), (1.0, "end")):
         x = _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-        parts.append(_label(x, _HEIGHT - 6, anchor, number(_between(x_range, share))))
+        parts.append(_label(x, _HEIGHT - 6, anchor, number(x_range[share > 0])))
     parts.append(_label((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "middle", "step"))
     return "".join(parts)
 
 
 def _label(x: float, y: float, anchor: str, text: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {_TEXT}>{text}</text>'
-
-
-def _between(ends: tuple[float, float], share: float) -> float:
-    return ends[0] + share * (ends[1] - ends[0])
 
 
 def _line(

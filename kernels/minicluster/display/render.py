@@ -1,4 +1,4 @@
-"""What the notebook keeps of a job: a picture that any front end shows, and its text."""
+"""The picture of a job that stays in the notebook, as HTML that any front end shows, and as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import groupby
 
 from minicluster.display.ansi import as_html, without_colours
 from minicluster.display.plot import number, plot_html
-from minicluster.display.terminal import Shown
+from minicluster.display.terminal import DisplayLine
 from minicluster.display.view import Entry, RunView, duration, progress_words
 from minicluster.wire import JobState
 
@@ -42,10 +42,10 @@ _STYLE_VALUE = re.compile(r"[\w\s#%.,()\-]{1,100}")
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif);base64,[A-Za-z0-9+/=\s]+")
 
 
-def kept(view: RunView, now: float) -> dict[str, str]:
-    """Return the picture and its text by their MIME types.
+def mime_bundle(view: RunView, now: float) -> dict[str, str]:
+    """Return the picture and its text by MIME type.
 
-    One of a job that goes on says when it was taken and how to look again: nobody may be there to renew it.
+    The picture of an open job says when it was made and how to look again: it may never be renewed.
     """
     return {"text/html": picture(view, now), "text/plain": text_form(view, now)}
 
@@ -53,14 +53,13 @@ def kept(view: RunView, now: float) -> dict[str, str]:
 def picture(view: RunView, now: float) -> str:
     """Return HTML without scripts or widgets; everything that a user wrote is escaped.
 
-    JupyterLab takes the styles away where it does not trust a notebook: panel.css has them by class, too.
+    JupyterLab removes styles from notebooks that it does not trust: panel.css has them by class, too.
     """
     body = [_headline(view, now)]
-    for line in filter(None, (_how_to_look_again(view), view.detail(now))):
+    progress = view.metrics.progress
+    words = progress_words(progress)["text"] if progress is not None else ""
+    for line in filter(None, (_how_to_look_again(view), view.detail(now), words)):
         body.append(f'<div class="mc-soft" style="{_SOFT}">{escape(line)}</div>')
-    if view.metrics.progress is not None:
-        words = progress_words(view.metrics.progress)
-        body.append(f'<div class="mc-soft" style="{_SOFT}">{escape(words["text"])}</div>')
     ended = view.job.state.terminal
     ranks = sorted(view.tails) if ended else sorted(view.tails)[:_RANKS_SO_FAR]
     outputs = "".join(_output(view, rank) for rank in ranks)
@@ -91,7 +90,7 @@ def _title(view: RunView, now: float) -> str:
 
 
 def _how_to_look_again(view: RunView) -> str:
-    """Return what to type where no panel comes back by itself; the job needs no page and no kernel."""
+    """Return what to type where no panel comes back by itself."""
     return "" if view.job.state.terminal else f"Look again: %distribute attach {view.job.id}"
 
 
@@ -127,8 +126,8 @@ def _output(view: RunView, rank: int) -> str:
     )
 
 
-def _small(lines: list[str | Shown]) -> list[str | Shown]:
-    """Return the newest lines and the newest of what was displayed: this picture is sent again and again."""
+def _small(lines: list[str | DisplayLine]) -> list[str | DisplayLine]:
+    """Return the newest lines, and of what was displayed the newest alone: this picture is sent often."""
     newest = lines[-_LINES_SO_FAR:]
     displayed = [line for line in newest if not isinstance(line, str)]
     return [line for line in newest if isinstance(line, str) or line is displayed[-1]]
@@ -165,9 +164,9 @@ def _image(mime: str, entry: dict[str, str | int]) -> str:
     return f'<img src="{source}" alt="{alt}"{sizes} style="display:block;max-width:100%;margin:4px 0">'
 
 
-# HTML that a rank displayed, without what could act: for a picture that stays in a notebook.
-# Only listed elements, attributes and styles are written again; scripts, frames, forms, handlers and links to
-# elsewhere are left out. A panel shows the whole in a frame of its own instead.
+# HTML that a rank displayed, for a picture that stays in a notebook: only listed elements, attributes and
+# styles are written again; scripts, frames, forms, handlers and most links are left out. A panel shows all of
+# it, in a frame.
 
 
 def _words(text: str) -> frozenset[str]:
@@ -178,14 +177,10 @@ _ELEMENTS = _words(
     "table caption colgroup col thead tbody tfoot tr th td div span p br hr h1 h2 h3 h4 h5 h6 b strong "
     "i em u s small sub sup code pre kbd blockquote ul ol li dl dt dd details summary progress a img"
 )
-
 _EMPTY = _words("br hr img col")
-
 _SILENT = _words("script style template title head noscript iframe object svg math")
-"""Their content is no text for people, or not for here."""
-
+"""Their content is not shown."""
 _ATTRIBUTES = _words("colspan rowspan scope align width height border value max title alt open start")
-
 _STYLES = _words(
     "color background-color font-weight font-style font-size text-align text-decoration vertical-align "
     "white-space width min-width max-width height padding margin border border-bottom border-top "
@@ -194,7 +189,7 @@ _STYLES = _words(
 
 
 def sanitized(html: str) -> str:
-    """Return what may be shown of some HTML; empty when there is nothing of it."""
+    """Return the allowed part of some HTML; empty when nothing is left."""
     writer = _Writer()
     writer.feed(html)
     writer.close()
@@ -212,8 +207,8 @@ class _Writer(HTMLParser):
         if tag in _SILENT:
             self._silent.append(tag)
         elif not self._silent and tag in _ELEMENTS:
-            kept = "".join(_attribute(tag, name, value or "") for name, value in attrs)
-            self._parts.append(f"<{tag}{kept}>")
+            allowed = "".join(_attribute(tag, name, value or "") for name, value in attrs)
+            self._parts.append(f"<{tag}{allowed}>")
             if tag not in _EMPTY:
                 self._open.append(tag)
 
@@ -233,7 +228,7 @@ class _Writer(HTMLParser):
             self._parts.append(escape(data))
 
     def result(self) -> str:
-        """Return all with every element closed: what follows must not stand inside."""
+        """Return the text with every element closed, so that what follows stands outside."""
         text = "".join(self._parts)
         return text + "".join(f"</{tag}>" for tag in reversed(self._open)) if text.strip() else ""
 
@@ -252,11 +247,12 @@ def _attribute(tag: str, name: str, value: str) -> str:
 
 
 def _style(text: str) -> str:
-    kept = []
-    for part in text.split(";"):
-        name, _, value = part.partition(":")
-        name, value = name.strip().lower(), value.strip()
-        allowed = name in _STYLES and _STYLE_VALUE.fullmatch(value)
-        if allowed and not re.search(r"(url|expression|var)\s*\(", value, re.IGNORECASE):
-            kept.append(f"{name}:{value}")
-    return ";".join(kept)
+    parts = (part.partition(":") for part in text.split(";"))
+    styles = [(name.strip().lower(), value.strip()) for name, _, value in parts]
+    return ";".join(
+        f"{name}:{value}"
+        for name, value in styles
+        if name in _STYLES
+        and _STYLE_VALUE.fullmatch(value)
+        and not re.search(r"(url|expression|var)\s*\(", value, re.IGNORECASE)
+    )

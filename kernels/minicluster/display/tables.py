@@ -1,4 +1,4 @@
-"""What `%distribute` shows: tables and handles that read well as HTML and as text."""
+"""Tables and handles that `%distribute` shows, as HTML and as text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from minicluster.display.view import duration
 from minicluster.wire import Job, JobState, Node, Snapshot
 
 
-class Link(str):
-    """A cell with an address: to be clicked where HTML is shown, to be read in text."""
+class LinkCell(str):
+    """A cell with an address: a link in HTML, the address in text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under heads; `empty` is said when there are no rows."""
+    """Rows of text under heads. empty: shown when there are no rows."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -32,18 +32,19 @@ class Table:
         columns = list(zip(self.heads, *self.rows, strict=True))
         widths = [max(map(len, column)) for column in columns]
         lines = [self.heads, tuple("-" * width for width in widths), *self.rows]
-        return "\n".join(_padded(line, widths) for line in lines)
+        padded = ((cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+        return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
     def _repr_html_(self) -> str:
         if not self.rows:
             return f"<p>{escape(self.empty)}</p>"
         heads = "".join(f'<th style="text-align:left">{escape(head)}</th>' for head in self.heads)
-        rows = "".join(f"<tr>{_cells(row)}</tr>" for row in self.rows)
+        rows = "".join(f"<tr>{''.join(map(_html, row))}</tr>" for row in self.rows)
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 class JobHandle:
-    """A job that goes on by itself, as `%%distribute --detach` returns it."""
+    """A detached job, as `%%distribute --detach` returns it."""
 
     def __init__(self, service: Service, job: Job) -> None:
         self._service = service
@@ -69,7 +70,7 @@ class JobHandle:
         job = self._job
         name = "" if job.name == "cell" else f" ({job.name})"
         return (
-            f"Job {job.id}{name} goes on without this notebook (it was {job.state.value} when handed in).\n"
+            f"Job {job.id}{name} runs without this notebook (submitted, {job.state.value}).\n"
             f"Watch it and bring its result: %distribute attach {job.id}\n"
             f"Stop it: %distribute stop {job.id}"
         )
@@ -110,14 +111,14 @@ def node_table(nodes: Sequence[Node]) -> Table:
 
 
 def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Table:
-    """List what a job left to go on from. path: of the service, for a browser."""
+    """List a job's snapshots. path: of the service, for a browser."""
     rows = tuple(
         (
             str(one.step),
             str(one.attempt),
             f"{one.size_bytes / 1e6:.1f} MB",
             time.strftime("%H:%M:%S", time.localtime(one.created_at)),
-            Link(f"{path}api/jobs/{job_id}/snapshots/{one.step}"),
+            LinkCell(f"{path}api/jobs/{job_id}/snapshots/{one.step}"),
         )
         for one in snapshots
     )
@@ -143,15 +144,6 @@ def _time(job: Job, now: float) -> str:
     return duration((job.ended_at or now) - job.started_at)
 
 
-def _cells(row: tuple[str, ...]) -> str:
-    return "".join(f'<td style="text-align:left">{_html(cell)}</td>' for cell in row)
-
-
 def _html(cell: str) -> str:
-    if isinstance(cell, Link):
-        return f'<a href="{escape(cell)}" target="_blank" rel="noopener">download</a>'
-    return escape(cell)
-
-
-def _padded(cells: tuple[str, ...], widths: list[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    link = f'<a href="{escape(cell)}" target="_blank" rel="noopener">download</a>'
+    return f'<td style="text-align:left">{link if isinstance(cell, LinkCell) else escape(cell)}</td>'

@@ -1,6 +1,6 @@
-"""The end of a rank's output as a terminal shows it: carriage returns, colours, equal lines once.
+"""The last lines of a rank's output as a terminal shows them: carriage returns, colours, repeated lines once.
 
-What a rank displayed (a figure, a table) stands between the lines, in one of its own; see wire/displays.py.
+What a rank displayed (a figure, a table) is an entry between the lines; see wire/streams.py.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _DISPLAY_CHARS = 20_000
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A line that stands for something displayed. text: what a terminal shows in its place."""
+class DisplayLine:
+    """The place of something displayed. text: what a terminal shows there."""
 
     id: str
     text: str
 
 
 @dataclass
-class _Line:
+class _TailLine:
     text: str
     times: int = 1
     display: str = ""
@@ -45,21 +45,21 @@ class _Line:
     def shown(self) -> str:
         return self.text if self.times == 1 else f"{self.text}  (×{self.times})"
 
-    def entry(self) -> str | Shown:
-        return Shown(self.display, self.text) if self.display else self.shown()
+    def entry(self) -> str | DisplayLine:
+        return DisplayLine(self.display, self.text) if self.display else self.shown()
 
 
 @dataclass(frozen=True)
 class TailChange:
-    """Entries of a tail from the absolute number `start` on; those before `first` are gone."""
+    """Entries from the absolute number `start` on; those before `first` were dropped."""
 
     first: int
     start: int
-    lines: tuple[str | Shown, ...]
+    lines: tuple[str | DisplayLine, ...]
 
 
 class _OpenLine:
-    """The line that is being written: its characters, and the pen of each as a character of a number."""
+    """The line that is being written. _drawn: the number of each character's pen, as a character."""
 
     def __init__(self) -> None:
         self._pens = [PLAIN]
@@ -73,14 +73,14 @@ class _OpenLine:
         self.cursor = 0
 
     def take_pen(self, parameters: str) -> None:
-        """Write on as an SGR sequence says."""
+        """Change the pen by an SGR sequence."""
         step = self._number, parameters
         if step not in self._next:
-            self._next[step] = self._number_of(self._pens[self._number].told(parameters))
+            self._next[step] = self._number_of(self._pens[self._number].after(parameters))
         self._number = self._next[step]
 
     def _number_of(self, pen: Pen) -> int:
-        """Return a pen's number; of a gradient in all colours the rest stays plain."""
+        """Return a pen's number. Beyond the limit of pens (a gradient in all colours) it is the plain one."""
         if len(self._next) >= _MOST_STEPS:
             self._next.clear()
         if pen not in self._pens and len(self._pens) < _MOST_PENS:
@@ -89,7 +89,7 @@ class _OpenLine:
         return self._pens.index(pen) if pen in self._pens else 0
 
     def write(self, part: str) -> None:
-        """Write from the cursor on, which returns and backspaces move."""
+        """Write over the line from the cursor on."""
         part = part[: max(0, _LINE_CHARS - self.cursor)]
         end = self.cursor + len(part)
         if self._number or self._drawn:
@@ -99,12 +99,12 @@ class _OpenLine:
         self.cursor = end
 
     def erase(self, *, all_of_it: bool) -> None:
-        """Remove what stands behind the cursor, or all."""
-        kept = 0 if all_of_it else self.cursor
-        self._text, self._drawn = self._text[:kept], self._drawn[:kept]
+        """Remove the text after the cursor, or all of it."""
+        end = 0 if all_of_it else self.cursor
+        self._text, self._drawn = self._text[:end], self._drawn[:end]
 
     def text(self) -> str:
-        """Return the line, each colour with its escape sequence, plain at its end."""
+        """Return the line with escape sequences of its colours, reset after each."""
         if not self._drawn:
             return self._text
         return "".join(self._piece(run) for run in _SAME.finditer(self._drawn.ljust(len(self._text), "\0")))
@@ -115,24 +115,24 @@ class _OpenLine:
 
 
 class TerminalTail:
-    """The last lines of one stream, bounded in lines and in bytes however much is fed."""
+    """The last lines of one stream, bounded in lines and bytes."""
 
     def __init__(self, max_lines: int = 200, max_bytes: int = 64 * 1024) -> None:
         self._max_lines = max_lines
         self._max_bytes = max_bytes
-        self._done: deque[_Line] = deque()
+        self._done: deque[_TailLine] = deque()
         self._done_bytes = 0
         self._first = 0
         self._open = _OpenLine()
         self._held = ""
         self._changed_from = 0
-        self._display: _Line | None = None
+        self._display: _TailLine | None = None
         self._clear_next = False
         self._cleared = False
 
     def feed(self, text: str) -> None:
-        """Take what the stream printed next, cut anywhere."""
-        # Text that cannot be seen any more is not worth its parsing.
+        """Take the next output, which may be cut anywhere."""
+        # Text that would be dropped at once is not parsed.
         most = 4 * self._max_bytes
         if len(text) > most:
             self.cut()
@@ -147,7 +147,7 @@ class TerminalTail:
         self._changed_from = min(self._changed_from, self._open_number)
 
     def cut(self) -> None:
-        """Begin anew: what was begun has no end, since text is missing here, or its process has ended."""
+        """End the open line, colours and display: text is missing here, or the process has ended."""
         self._held = ""
         self._end_display()
         if self._open.text():
@@ -155,7 +155,7 @@ class TerminalTail:
         self._open.take_pen("0")
 
     def _feed_plain(self, text: str) -> None:
-        """Take text without colours and displays, which most is."""
+        """Take text without colours and displays: the fast way for most text."""
         *ended, last = text.split("\n")
         for part in ended:
             self._move_and_write(part)
@@ -178,21 +178,21 @@ class TerminalTail:
         self._write(text[at:])
 
     def lines(self) -> list[str]:
-        """Return each entry as text; that of something displayed may have several lines."""
-        return [entry.text if isinstance(entry, Shown) else entry for entry in self.entries()]
+        """Return each entry as text; a displayed one may have several lines."""
+        return [entry.text if isinstance(entry, DisplayLine) else entry for entry in self.entries()]
 
-    def entries(self) -> list[str | Shown]:
-        """Return the lines, and what was displayed between them."""
+    def entries(self) -> list[str | DisplayLine]:
+        """Return the lines, and the displays between them."""
         done = [line.entry() for line in self._done]
         text = self._open.text()
         return [*done, text] if text else done
 
     def finished(self) -> tuple[int, list[str]]:
-        """Return the absolute number of the first line kept, and the lines that have ended."""
+        """Return the absolute number of the first line, and the complete lines."""
         return self._first, [line.text for line in self._done]
 
     def take_change(self) -> TailChange | None:
-        """Return what changed since the last call, None when nothing did."""
+        """Return the change since the last call, None if there is none."""
         start = max(self._changed_from, self._first)
         entries = tuple(self.entries()[start - self._first :])
         nothing = not entries and start == self._open_number and not self._cleared
@@ -205,7 +205,7 @@ class TerminalTail:
         return TailChange(self._first, self._first, tuple(self.entries()))
 
     def changed(self, display_id: str) -> None:
-        """Take the lines of something displayed as changed: it looks different now."""
+        """Mark a display as changed."""
         for number, line in enumerate(self._done, self._first):
             if line.display == display_id:
                 self._changed_from = min(self._changed_from, number)
@@ -245,7 +245,7 @@ class TerminalTail:
             self._make_room()
             if self._open.text():
                 self._end_line()
-            self._display = _Line("", display=found[2])
+            self._display = _TailLine("", display=found[2])
         elif kind == "end":
             self._end_display()
 
@@ -271,13 +271,13 @@ class TerminalTail:
             self._done[-1].times += 1
             self._changed_from = min(self._changed_from, self._open_number - 1)
             return
-        self._keep(_Line(text))
+        self._keep(_TailLine(text))
 
-    def _keep(self, line: _Line) -> None:
+    def _keep(self, line: _TailLine) -> None:
         self._changed_from = min(self._changed_from, self._open_number)
         self._done.append(line)
         self._done_bytes += len(line.text.encode())
-        # What is new is shown, however large it is.
+        # The newest entry is shown, however large it is.
         while len(self._done) > 1 and (
             len(self._done) > self._max_lines or self._done_bytes > self._max_bytes
         ):
@@ -289,7 +289,7 @@ class TerminalTail:
             self._clear()
 
     def _clear(self) -> None:
-        """Drop all lines, as clear_output() says."""
+        """Drop all lines, for clear_output()."""
         self._clear_next, self._cleared = False, True
         self._open.clear()
         self._first += len(self._done)

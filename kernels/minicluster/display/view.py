@@ -1,15 +1,15 @@
-"""All that a person may see of a running cell, kept small: its state, its ranks' last lines, its curves."""
+"""All that is shown of a job: its state, the last lines of its ranks, its curves."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from minicluster.client.sse import Connection, Ended
+from minicluster.client.sse import Contact, Ended
 from minicluster.display.ansi import as_html
-from minicluster.display.curves import Metrics, Progress
-from minicluster.display.failures import told
+from minicluster.display.curves import JobMetrics, RankProgress
+from minicluster.display.failures import error_text
 from minicluster.display.plot import plot_html
-from minicluster.display.terminal import Shown, TailChange, TerminalTail
+from minicluster.display.terminal import DisplayLine, TailChange, TerminalTail
 from minicluster.wire import Display, Displays, Job, JobState, LogChunk, Records
 
 _PLOT_EVERY_S = 0.25
@@ -30,15 +30,15 @@ _TITLES = {
     JobState.STOPPED: "Stopped",
 }
 
-Event = Job | LogChunk | Displays | Records | Connection | Ended
+Event = Job | LogChunk | Displays | Records | Contact | Ended
 Entry = str | dict[str, str | int]
-"""A line of text with its colours, or the data of something displayed by MIME type (see panel.js)."""
+"""A line of text with its colours, or displayed data by MIME type (see panel.js)."""
 
 
 class RunView:
-    """Takes a job's events; tells what changed for a panel, or all of it for a picture.
+    """Takes a job's events; returns the changes for a panel, or everything for a picture.
 
-    notice: what the notebook itself has to say while the job runs, about_results: when it has ended.
+    notice: the notebook's own message while the job runs. about_results: its message when the job has ended.
     """
 
     def __init__(self, job: Job, log_path: str, tail_lines: int = 200) -> None:
@@ -50,8 +50,8 @@ class RunView:
         self.skipped_bytes: dict[int, int] = {}
         self._attempts: dict[int, int] = {}
         self._displays: dict[tuple[int, str], Display] = {}
-        self.metrics = Metrics()
-        self._connection: Connection | None = None
+        self.metrics = JobMetrics()
+        self._connection: Contact | None = None
         self._tail_lines = tail_lines
         self._sent_head: dict[str, Any] | None = None
         self._metrics_new = False
@@ -62,7 +62,7 @@ class RunView:
             self.job = event
         elif isinstance(event, Ended):
             self.job, self._connection = event.job, None
-        elif isinstance(event, Connection):
+        elif isinstance(event, Contact):
             self._connection = event
         elif isinstance(event, Records):
             self.metrics.add(event.records)
@@ -91,8 +91,8 @@ class RunView:
             if event.rank in self.tails:
                 self.tails[event.rank].changed(display.id)
 
-    def entry(self, rank: int, line: str | Shown) -> Entry:
-        """Return how a line of a rank is shown: its text, or what the rank displayed there."""
+    def entry(self, rank: int, line: str | DisplayLine) -> Entry:
+        """Return an entry of a rank: its text, or the data that the rank displayed there."""
         if isinstance(line, str):
             return line
         display = self._displays.get((rank, line.id))
@@ -103,7 +103,7 @@ class RunView:
         return {"text/plain": line.text, **display.data, **given}
 
     def first_shown(self) -> int | None:
-        """Return whose output a person sees first: that of the rank that failed, else the lowest's."""
+        """Return the rank whose output is shown first: the one that failed, else the lowest."""
         failed = None if self.job.error is None else self.job.error.rank
         return failed if failed in self.tails else min(self.tails, default=None)
 
@@ -122,16 +122,16 @@ class RunView:
         return title
 
     def detail(self, now: float) -> str:
-        """Say why the job is where it is; what the notebook itself has to say comes first."""
+        """Return why the job is in its state, after the notebook's own message."""
         job = self.job
-        ours = self._contact(now) or self.notice or (_STOPPING if job.state is JobState.STOPPING else "")
-        parts = [self.about_results] if job.state.terminal else [ours, job.reason, job.note]
-        if job.state is JobState.QUEUED and job.expected_start_at is not None:
-            parts.append(f"expected to start in {duration(job.expected_start_at - now)}")
-        if job.error is not None:
-            parts.append(told(job.error))
+        error = error_text(job.error) if job.error is not None else ""
         if job.state.terminal:
-            parts.append(job.note)
+            parts = [self.about_results, error, job.note]
+        else:
+            ours = self._contact(now) or self.notice or (_STOPPING if job.state is JobState.STOPPING else "")
+            starts = job.expected_start_at if job.state is JobState.QUEUED else None
+            expected = "" if starts is None else f"expected to start in {duration(starts - now)}"
+            parts = [ours, job.reason, job.note, expected, error]
         return " · ".join(part for part in parts if part)
 
     @property
@@ -139,7 +139,7 @@ class RunView:
         return self._connection is None or not self._connection.lost
 
     def _contact(self, now: float) -> str:
-        """Say how the connection to the service stands when there is something to say."""
+        """Return a message about the connection to the service; empty when all is well."""
         seen = self._connection
         if seen is None:
             return ""
@@ -152,13 +152,13 @@ class RunView:
         return back if now - seen.at < _BACK_SHOWN_S else ""
 
     def change(self, now: float) -> dict[str, Any]:
-        """Return what a panel lacks since the last call; empty when it lacks nothing."""
+        """Return the changes since the last call; empty when there are none."""
         change: dict[str, Any] = {}
         head = self._head(now)
-        # The time that passed is counted by the panel itself.
-        steady = {key: value for key, value in head.items() if key != "elapsed_s"}
-        if steady != self._sent_head:
-            change["head"], self._sent_head = head, steady
+        # The panel itself counts the elapsed time.
+        compared = {key: value for key, value in head.items() if key != "elapsed_s"}
+        if compared != self._sent_head:
+            change["head"], self._sent_head = head, compared
         tails = {rank: tail.take_change() for rank, tail in sorted(self.tails.items())}
         ranks = {str(rank): self._tail(rank, tail) for rank, tail in tails.items() if tail is not None}
         if ranks:
@@ -168,7 +168,7 @@ class RunView:
         return change
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Return everything, for a panel that was just opened."""
+        """Return everything, for a new panel."""
         ranks = {str(rank): self._tail(rank, tail.whole()) for rank, tail in sorted(self.tails.items())}
         return {"full": True, "head": self._head(now), "ranks": ranks, "metrics": self._metrics()}
 
@@ -191,7 +191,10 @@ class RunView:
 
     def _tail(self, rank: int, change: TailChange) -> dict[str, Any]:
         skipped = self.skipped_bytes.get(rank, 0)
-        entries = tuple(_coloured(self.entry(rank, line)) for line in change.lines)
+        entries = tuple(
+            {_COLOURED: as_html(entry)} if isinstance(entry, str) and "\x1b[" in entry else entry
+            for entry in (self.entry(rank, line) for line in change.lines)
+        )
         return {"first": change.first, "start": change.start, "entries": entries, "skipped": skipped}
 
     def _metrics(self) -> dict[str, Any]:
@@ -202,13 +205,8 @@ class RunView:
         }
 
 
-def _coloured(entry: Entry) -> Entry:
-    """Return a line with colours as a panel draws it."""
-    return {_COLOURED: as_html(entry)} if isinstance(entry, str) and "\x1b[" in entry else entry
-
-
-def progress_words(progress: Progress) -> dict[str, Any]:
-    """Return a progress bar's share (0 to 1, None when the end is unknown) and its two texts."""
+def progress_words(progress: RankProgress) -> dict[str, Any]:
+    """Return a progress bar's share (0 to 1, None if the total is unknown) and its two texts."""
     total = progress.total
     count = f"{progress.done:g}" if total is None else f"{progress.done:g} of {total:g}"
     left = "" if progress.left_s is None or progress.left_s < 0.5 else f"{duration(progress.left_s)} left"
@@ -217,7 +215,7 @@ def progress_words(progress: Progress) -> dict[str, Any]:
 
 
 def duration(seconds: float) -> str:
-    """Write a time as people say it: 8.2 s, 3 min 20 s, 2 h 5 min."""
+    """Write a duration: 8.2 s, 3 min 20 s, 2 h 5 min."""
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"

@@ -1,8 +1,8 @@
-"""The live panel as a widget, for front ends without our extension: it is there as long as its kernel is.
+"""The live panel as a widget, for front ends without our extension. It needs its kernel.
 
-The Stop button interrupts the kernel, as the notebook's own stop button does: since ipykernel 7.4
-a message of a widget waits for the cell that sent to that widget last, so a message alone would
-come when the cell is over. The message is sent as well, for front ends that cannot interrupt.
+The Stop button interrupts the kernel, as the notebook's own stop button does: since ipykernel 7.4 a widget's
+message waits for the cell that used the widget last, so a message alone would arrive after the cell. The
+message is sent as well, for front ends that cannot interrupt.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class PanelWidget(anywidget.AnyWidget):
-    """The front end's half: `state` is read when a page opens it, changes come as messages."""
+    """The front end's part: a page reads `state` when it opens, and gets changes as messages."""
 
     _esm = Path(__file__).with_name("panel.js")
     _css = Path(__file__).with_name("panel.css")
     state = traitlets.Any().tag(sync=True, to_json=lambda make, widget: make())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Replace the text for front ends without widgets, which else shows a Python object."""
+        """Replace the text for front ends without widgets, which would show a Python object."""
         bundle = super()._repr_mimebundle_()
         if bundle is None:
             return None
@@ -40,7 +40,7 @@ class PanelWidget(anywidget.AnyWidget):
 
 
 class LiveWidget:
-    """Opens the widget and sends it what is new."""
+    """Opens the widget and sends it the changes."""
 
     def __init__(self, on_stop: Callable[[], None]) -> None:
         self._on_stop = on_stop
@@ -62,11 +62,11 @@ class LiveWidget:
             self._widget.send({**change, "number": self._number})
 
     def close(self) -> None:
-        """Take it away: no later front end could show it."""
+        """Remove it: no later front end could show it."""
         if self._widget is None:
             return
         self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
-        # Both would else be kept by front ends that save the state of open widgets.
+        # Else front ends that save the state of open widgets would keep both.
         self._widget.layout.close()
         self._widget.close()
 
@@ -79,15 +79,13 @@ class LiveWidget:
         self._handle = display(self._widget, display_id=True)
 
     def _whole_is_due(self, now: float) -> bool:
-        """Say whether to send everything: a page may have missed changes while it loaded."""
-        if self._early and now - self._opened_at >= self._early[0]:
-            self._early.pop(0)
-            self._whole_at = now
-            return True
-        if now - self._whole_at >= _WHOLE_EVERY_S:
-            self._whole_at = now
-            return True
-        return False
+        """Whether to send everything: a page may have missed changes while it loaded."""
+        early = bool(self._early) and now - self._opened_at >= self._early[0]
+        if not early and now - self._whole_at < _WHOLE_EVERY_S:
+            return False
+        self._early = self._early[early:]
+        self._whole_at = now
+        return True
 
     def _on_message(self, widget: object, content: Any, buffers: object) -> None:
         if isinstance(content, dict) and content.get("kind") == "stop":

@@ -1,5 +1,5 @@
-// The JupyterLab extension: panels of jobs where a notebook's outputs name them, drawn from the job service through
-// the user's own Jupyter server. They are live whatever the kernel does, and come back after a reload.
+// The JupyterLab extension: shows a panel where a notebook's output names a job. The data comes from the job service
+// through the user's own Jupyter server, so panels are live without the kernel, and after a reload.
 
 import { Stream } from "./stream.js";
 import { findAgain } from "./notebooks.js";
@@ -23,7 +23,7 @@ export async function plugin(shared, stylesheet) {
       const server = serverOf(app.serviceManager.serverSettings, ServerConnection);
       const stream = new Stream(server);
       const Renderer = rendererOf(Widget, stream, rendermime, () => documents?.autosave ?? false);
-      // Before widgets and HTML, which are there for other front ends.
+      // Preferred to widgets and HTML, which are for other front ends.
       rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new Renderer() }, -10);
       findAgain(tracker, server, Renderer);
     },
@@ -37,14 +37,14 @@ function addStylesheet(href) {
   document.head.append(link);
 }
 
-// The server's addresses below /minicluster, with the page's own log-in.
+// Requests to the server's addresses below /minicluster, with the page's own login.
 function serverOf(settings, ServerConnection) {
   return {
     async ask(path, init = {}) {
       const answer = await ServerConnection.makeRequest(`${settings.baseUrl}minicluster/${path}`, init, settings);
-      const told = await answer.json().catch(() => ({}));
-      if (!answer.ok) throw new Error(told.message || `the Jupyter server answered ${answer.status}`);
-      return told;
+      const body = await answer.json().catch(() => ({}));
+      if (!answer.ok) throw new Error(body.message || `the Jupyter server answered ${answer.status}`);
+      return body;
     },
     socket(path) {
       const token = settings.appendToken && settings.token ? `?token=${encodeURIComponent(settings.token)}` : "";

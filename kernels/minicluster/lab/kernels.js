@@ -1,21 +1,18 @@
-// Whether a notebook's kernel waits for a job, so that its results come into the notebook by themselves. The kernel
-// says so every two seconds (interrupts.py): to every page, also to one that was opened after the cell had begun.
+// Whether a notebook's kernel waits for a job and takes its results. The kernel says so every two seconds
+// (interrupts.py), also to pages that were opened later.
 
-const SAID_FOR_MS = 7_000; // Some of the messages may come late.
+const VALID_MS = 7_000; // Some of the messages may come late.
 
-const known = new WeakMap(); // a session -> its Waits, which hears while no panel of it is in view
+const known = new WeakMap(); // a session -> its Waits, which listens while no panel is in view
 
-// Returns the notebook around a widget, undefined where it stands elsewhere.
-export function notebookOf(widget) {
-  let around = widget.parent;
-  while (around && !("sessionContext" in around && "content" in around)) around = around.parent;
-  return around ?? undefined;
-}
+// Return the notebook, or the cell, around a widget; null outside of one.
+export const notebookOf = (widget) => around(widget, "sessionContext", "content");
+export const cellOf = (widget) => around(widget, "inputArea");
 
-export function cellOf(widget) {
-  let around = widget.parent;
-  while (around && !("inputArea" in around)) around = around.parent;
-  return around ?? undefined;
+export function around(widget, ...names) {
+  let found = widget.parent;
+  while (found && !names.every((name) => name in found)) found = found.parent;
+  return found;
 }
 
 export function waitsIn(notebook) {
@@ -27,23 +24,23 @@ export function waitsIn(notebook) {
 class Waits {
   constructor(session) {
     this.session = session;
-    this.said = new Map(); // a job -> when its kernel said last that it waits for it
+    this.heardAt = new Map(); // a job -> when its kernel last said that it waits for it
     this.since = performance.now();
     session.iopubMessage.connect((_, { content }) => this.hear(content?.minicluster));
-    session.statusChanged.connect((_, status) => /restarting|dead|terminating/.test(status) && this.said.clear());
-    session.kernelChanged.connect(() => this.said.clear());
+    session.statusChanged.connect((_, status) => /restarting|dead|terminating/.test(status) && this.heardAt.clear());
+    session.kernelChanged.connect(() => this.heardAt.clear());
   }
 
-  hear(told) {
-    if (Number.isInteger(told?.job)) this.said.set(`${told.job} ${told.made}`, performance.now());
+  hear(job) {
+    if (Number.isInteger(job?.job)) this.heardAt.set(`${job.job} ${job.made}`, performance.now());
   }
 
-  // Returns true or false, null when it is not known yet.
+  // Returns true or false, null while it is unknown.
   isFor({ job, made }) {
     const now = performance.now();
-    if (now - this.said.get(`${job} ${made}`) < SAID_FOR_MS) return true;
+    if (now - this.heardAt.get(`${job} ${made}`) < VALID_MS) return true;
     const kernel = this.session.session?.kernel;
-    const isSure = !kernel || kernel.status === "idle" || now - this.since > SAID_FOR_MS;
+    const isSure = !kernel || kernel.status === "idle" || now - this.since > VALID_MS;
     return this.session.isReady && isSure ? false : null;
   }
 }

@@ -1,5 +1,5 @@
-// Cells whose job runs although the notebook says nothing of it: the page was closed before it was saved, or
-// another page submitted it. Their panel stands in the cell, not in the document, until the job has ended.
+// Panels of cells whose job the notebook does not name: the page was closed before it was saved, or another page
+// submitted the job. Such a panel stands in the cell, not in the document, until the job has ended.
 
 import { MIME, isJob } from "./renderer.js";
 import { saveInTurn } from "./saves.js";
@@ -21,7 +21,7 @@ class LostPanels {
     this.asking = 0;
     saveInTurn(panel.context);
     panel.context.ready.then(() => this.look(true));
-    // Somebody runs a cell, here or in another page; or the document was read from the disk again.
+    // A cell runs, here or in another page, or the document was read from disk again.
     panel.sessionContext.statusChanged.connect((_, status) => status === "busy" && this.askSoon());
     panel.context.fileChanged.connect(() => this.askSoon());
   }
@@ -33,13 +33,13 @@ class LostPanels {
     }, ASK_AFTER_MS);
   }
 
-  // first: the page was just opened; jobs that ended since the notebook was saved are shown as well.
+  // first: the page was just opened, so jobs that ended after the last save are shown, too.
   async look(first) {
     if (this.panel.isDisposed || !this.hasCells()) return;
     const path = this.panel.context.localPath ?? this.panel.context.path;
-    const told = await this.server.ask(`jobs?path=${encodeURIComponent(path)}`).catch(() => ({ jobs: [] }));
+    const answer = await this.server.ask(`jobs?path=${encodeURIComponent(path)}`).catch(() => ({ jobs: [] }));
     const newest = new Map();
-    for (const job of told.jobs) if (!(newest.get(job.cell)?.job > job.job)) newest.set(job.cell, job);
+    for (const job of answer.jobs) if (!(newest.get(job.cell)?.job > job.job)) newest.set(job.cell, job);
     for (const job of newest.values()) if (first || job.open) await this.show(job);
   }
 
@@ -73,12 +73,12 @@ class LostPanels {
   }
 }
 
-// Whether the cell shows this job itself, or is about to.
+// Whether the cell shows this job itself, or will.
 function isShown(cell, job) {
   const future = cell.outputArea.future;
   if (future && !future.isDisposed) return true;
   return cell.model.outputs.toJSON().some((output) => {
-    const told = output.data?.[MIME];
-    return isJob(told) && told.job === job;
+    const shown = output.data?.[MIME];
+    return isJob(shown) && shown.job === job;
   });
 }

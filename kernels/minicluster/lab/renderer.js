@@ -1,29 +1,29 @@
-// A job in a notebook: what the notebook kept of it until something is heard, then the live panel.
+// A job in a notebook: the saved picture until data arrives, then the live panel.
 
-import { cellOf, notebookOf, waitsIn } from "./kernels.js";
+import { around, cellOf, notebookOf, waitsIn } from "./kernels.js";
 import { Panel } from "./panel.js";
 import { keyOf } from "./stream.js";
 
 export const MIME = "application/vnd.minicluster.job+json";
-const KEPT_AFTER_MS = 1500; // Mostly the service is faster, and nothing flickers.
+const SAVED_AFTER_MS = 1500; // Mostly the service is faster, and nothing flickers.
 const LOOK_MS = 1000;
-const KEEP_AFTER_MS = 3000; // A kernel that is still there writes the end itself.
+const KEEP_AFTER_MS = 3000; // A running kernel writes the final picture itself.
 
 export function isJob(told) {
   return typeof told?.service === "string" && Number.isInteger(told.job) && typeof told.made === "number";
 }
 
-// saves: whether notebooks are saved by themselves.
+// saves: whether JupyterLab saves notebooks by itself.
 export function rendererOf(Widget, stream, rendermime, saves) {
   const rich = ["text/markdown", "text/latex"].map((mime) => [mime, (text) => drawnByLab(rendermime, mime, text)]);
   return class JobRenderer extends Widget {
     constructor() {
       super();
       this.addClass("mc-job");
-      this.keep = null; // Writes the end into the notebook.
+      this.keep = null; // Writes the final picture into the notebook.
     }
 
-    // What JupyterLab calls whenever the output changes.
+    // JupyterLab calls this whenever the output changes.
     async renderModel(model) {
       this.keep = (data) => model.setData({ data });
       const told = model.data[MIME];
@@ -35,7 +35,7 @@ export function rendererOf(Widget, stream, rendermime, saves) {
       if (this.job && keyOf(job) === keyOf(this.job)) return;
       this.leave();
       this.job = job;
-      this.waiting = setTimeout(() => this.showKept(""), KEPT_AFTER_MS);
+      this.waiting = setTimeout(() => this.showSaved(""), SAVED_AFTER_MS);
       this.waited = null;
       this.looking = setInterval(() => this.lookAtKernel(), LOOK_MS);
       this.state = stream.add(job, this);
@@ -43,9 +43,8 @@ export function rendererOf(Widget, stream, rendermime, saves) {
     }
 
     get live() {
-      let area = this.parent;
-      while (area && !("future" in area)) area = area.parent;
-      return Boolean(area?.future && !area.future.isDisposed);
+      const future = around(this, "future")?.future;
+      return Boolean(future && !future.isDisposed);
     }
 
     take({ change, refused, picture }) {
@@ -64,7 +63,7 @@ export function rendererOf(Widget, stream, rendermime, saves) {
 
     refused({ message }) {
       if (this.panel) this.panel.fallSilent(message);
-      else this.showKept(message);
+      else this.showSaved(message);
     }
 
     showPanel() {
@@ -80,7 +79,7 @@ export function rendererOf(Widget, stream, rendermime, saves) {
       if (this.state.head.terminal) this.keeping ??= setTimeout(() => this.askToKeep(), KEEP_AFTER_MS);
     }
 
-    // Say whether results will come; a cell whose kernel is busy for it has `[*]`, as before the page was closed.
+    // Says whether results will come. A cell for which the kernel waits has `[*]`, as before the page was closed.
     lookAtKernel() {
       const notebook = this.isAttached ? notebookOf(this) : undefined;
       if (!this.panel || !notebook) return;
@@ -105,7 +104,7 @@ export function rendererOf(Widget, stream, rendermime, saves) {
       input.setPrompt(text || `${cellOf(this).model.executionCount ?? ""}`);
     }
 
-    // The job goes on without the page: so must the cell that it came from.
+    // The job runs without the page, so its cell must be saved.
     saveOnce({ context }) {
       if (this.saved || this.state.head.terminal) return;
       this.saved = true;
@@ -116,16 +115,16 @@ export function rendererOf(Widget, stream, rendermime, saves) {
       if (!this.isDisposed && !this.live) stream.askToKeep(this.job, this.waited);
     }
 
-    // The picture that the notebook keeps says itself when it was taken.
-    async showKept(why) {
+    // The saved picture says itself when it was made.
+    async showSaved(why) {
       clearTimeout(this.waiting);
-      const kept = rendermime.createRenderer("text/html");
-      await kept.renderModel({ data: { "text/html": this.html }, metadata: {}, trusted: false, setData() {} });
+      const saved = rendermime.createRenderer("text/html");
+      await saved.renderModel({ data: { "text/html": this.html }, metadata: {}, trusted: false, setData() {} });
       if (this.isDisposed || this.panel) return;
       const line = document.createElement("div");
       line.className = "mc-silence";
-      line.textContent = `Job ${this.job.job}: ${why || "waiting for news from the cluster"}`;
-      this.node.replaceChildren(line, kept.node);
+      line.textContent = `Job ${this.job.job}: ${why || "waiting for the cluster"}`;
+      this.node.replaceChildren(line, saved.node);
     }
 
     leave() {
@@ -144,7 +143,7 @@ export function rendererOf(Widget, stream, rendermime, saves) {
   };
 }
 
-// As in any output that is not trusted: no scripts, no styles.
+// As untrusted output: without scripts and styles.
 function drawnByLab(rendermime, mime, text) {
   const box = document.createElement("div");
   box.className = "mc-lab";

@@ -1,5 +1,5 @@
-// One save of a notebook after the other. JupyterLab looks at the file before it saves: a save by hand that begins
-// while the panel's own is under way would find that file newer than what it knows, and ask which of the two to lose.
+// Saves a notebook one save after the other. JupyterLab checks the file before it saves: a save by hand during the
+// panel's own save would find a newer file, and ask which of the two to lose.
 
 export function saveInTurn(context) {
   if (Object.hasOwn(context, "save")) return; // The notebook has a second view.

@@ -1,19 +1,20 @@
-// One connection for all panels of the page. A browser opens six at most to one server: a stream for each panel
+// One connection for all panels of the page. A browser opens at most six to one server: a stream for each panel
 // would leave none for JupyterLab.
 //
-// The page says which jobs it shows, all of them each time: {show: [{service, job, made, live}]}
-// live: the kernel that ran the cell still writes its output here. {keep: {service, job, made, waited}}: what of the end
-// is to stay in the notebook? waited: whether a kernel took the results, null: not known. The server answers one page, and none while one of them is live.
-// The server says, each with {service, job, made}: {change} (see panel.js), {refused: {message, code}},
-// {picture: a MIME bundle}; and {beat} from time to time. Where all jobs are over, nothing is open: a page that was
-// forgotten must not keep its server in use.
+// The page sends all jobs that it shows, each time: {show: [{service, job, made, live}]}
+//   live: the kernel that ran the cell still writes its output here.
+// and asks for the final picture: {keep: {service, job, made, waited}}. The server answers one page, and none while
+// a page is live. waited: whether a kernel took the results, null if unknown.
+// The server sends, each with {service, job, made}: {change} (see panel.js), {refused: {message, code}},
+// {picture: a MIME bundle}; and {beat} from time to time. When all jobs have ended, the connection is closed: a
+// forgotten page must not keep its server in use.
 
 import { JobState } from "./panel.js";
 
 const AGAIN_MS = [500, 1000, 2000, 5000];
 const LOOK_MS = 3000;
 const SILENT_MS = 25_000;
-const OVER_AFTER_MS = 20_000; // What is to stay of a job's end was asked for by then.
+const OVER_AFTER_MS = 20_000; // By then the final picture was requested.
 
 export function keyOf(job) {
   return JSON.stringify([job.service, job.job, job.made]);
@@ -30,7 +31,7 @@ export class Stream {
     setInterval(() => this.look(), LOOK_MS);
   }
 
-  // Returns the state that all panels of this job share; `view` is told what happens to it.
+  // Returns the state that all panels of this job share; `view` gets its changes.
   add(job, view) {
     const key = keyOf(job);
     if (!this.shown.has(key)) this.shown.set(key, { job, state: new JobState(), views: new Set() });

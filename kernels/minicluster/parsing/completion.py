@@ -1,20 +1,22 @@
-"""What Tab offers on the lines of the magics: options, commands, and names that the cluster knows."""
+"""What Tab offers on the lines of the magics: options, commands, and names that the cluster has."""
 
 from __future__ import annotations
 
 import threading
 import time
+from argparse import Action
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from IPython.core.completer import SimpleCompletion, SimpleMatcherResult
 
-from minicluster.commands.table import COMMANDS, command_of
-from minicluster.datasets import calls
+from minicluster.commands import COMMANDS, command_of
 from minicluster.options import cell_parser
-from minicluster.parsing.parser import Argument, LineParser
+from minicluster.parsing import values
+from minicluster.parsing.parser import LineParser
 
 if TYPE_CHECKING:
+    from minicluster.client.client import Service
     from minicluster.magics import Distribute
 
 _WAIT_S = 1.0
@@ -22,11 +24,11 @@ _FRESH_S = 10.0
 
 
 class Completer:
-    """Completes a magic's line. What the cluster does not tell in a moment is offered at the next Tab."""
+    """Completes a magic's line. What the cluster does not answer in a moment is offered at the next Tab."""
 
     def __init__(self, magics: Distribute) -> None:
         self._magics = magics
-        self._known: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._answers: dict[Callable[[Service], Iterable[str]], tuple[float, tuple[str, ...]]] = {}
 
     def complete(self, magic: str, typed: str) -> SimpleMatcherResult:
         """Return what may stand behind a magic in place of the word at the end of what was typed."""
@@ -48,56 +50,38 @@ class Completer:
 
     def _words(self, parser: LineParser, words: list[str], word: str) -> Iterable[str]:
         """Return the words that may follow these of one parser."""
-        name, equals, _ = word.partition("=")
-        before = parser.arguments.get(name if equals else words[-1] if words else "")
-        if before and before.is_option and before.read:
-            return [
-                f"{name}={one}" if equals else one for one in self._values(before, "" if equals else word)
-            ]
-        if word.startswith("-"):
-            return [*parser.arguments, "--help"]
-        places = [one for one in parser.arguments.values() if not one.is_option]
-        offered = [value for one in places[:1] if not words for value in self._values(one, word)]
-        return [*offered, *(one for one in (*parser.arguments, "--help") if one.startswith("--"))]
+        name, equals, value = word.partition("=")
+        option = parser.options.get(name if equals else words[-1] if words else "")
+        if option and option.metavar:
+            found = self._values(parser, option, value if equals else word)
+            return [f"{name}={one}" if equals else one for one in found]
+        places = [one for one in parser.actions if not one.option_strings and not words]
+        offered = self._values(parser, places[0], word) if places and not word.startswith("-") else ()
+        return [*offered, *parser.options, "--help"]
 
-    def _values(self, argument: Argument, word: str) -> Iterable[str]:
+    def _values(self, parser: LineParser, action: Action, word: str) -> Iterable[str]:
         """Return values of an argument; of a list, what may follow its last comma."""
-        if isinstance(argument.offers, tuple):
-            return argument.offers
+        if action.choices is not None:
+            return action.choices
+        if action.type is values.variables:
+            names = self._magics.names()
+        else:
+            names = self._ask(parser.completers[action]) if action in parser.completers else ()
         listed = f"{head}," if (head := word.rpartition(",")[0]) else ""
-        return [f"{listed}{one}" for one in self._names(argument.offers)]
+        return [f"{listed}{one}" for one in names]
 
-    def _names(self, kind: str) -> tuple[str, ...]:
-        if kind == "names":
-            return tuple(self._magics.names())
-        if kind not in _ASK:
-            return ()
-        asked_at, names = self._known.get(kind, (0.0, ()))
+    def _ask(self, completer: Callable[[Service], Iterable[str]]) -> tuple[str, ...]:
+        def ask() -> None:
+            try:
+                self._answers[completer] = time.monotonic(), tuple(completer(self._magics.service()))
+            except Exception:
+                # Tab never shows an error; without a cluster there are no names.
+                return
+
+        asked_at, names = self._answers.get(completer, (0.0, ()))
         if time.monotonic() - asked_at > _FRESH_S:
-            asking = threading.Thread(target=self._ask, args=(kind,), daemon=True)
+            asking = threading.Thread(target=ask, daemon=True)
             asking.start()
             asking.join(_WAIT_S)
-            names = self._known.get(kind, (0.0, names))[1]
+            names = self._answers.get(completer, (0.0, names))[1]
         return names
-
-    def _ask(self, kind: str) -> None:
-        try:
-            self._known[kind] = time.monotonic(), tuple(_ASK[kind](self._magics))
-        except Exception:
-            # Tab never shows an error; without a cluster there are no names.
-            return
-
-
-_ASK: dict[str, Callable[[Distribute], Iterable[str]]] = {
-    "jobs": lambda magics: (str(job.id) for job in magics.service().jobs()),
-    "images": lambda magics: (one.name for one in magics.service().images().images),
-    "data": lambda magics: _data_sets(magics),
-}
-
-
-def _data_sets(magics: Distribute) -> Iterable[str]:
-    service = magics.service()
-    return [
-        one.name if one.owner == service.user or not service.user else f"{one.owner}/{one.name}"
-        for one in calls.listed(service)
-    ]

@@ -1,107 +1,80 @@
-"""What is typed behind options, as values; each raises ValueError with what is needed."""
+"""The types of arguments, as argparse takes them: each returns the value of a text, or raises."""
 
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minicluster.parsing.parser import OptionWrong
 
-_MOST_DATA_SETS = 32
+if TYPE_CHECKING:
+    from minicluster.wire import DataUse, NodeRange
+
+_DATA_SET = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
-def count(text: str, most: int = 10_000) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise ValueError(f"a number from 1 to {most} is needed")
-    return int(text)
+def number(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
-def count_to(most: int) -> Callable[[str], int]:
-    return lambda text: count(text, most)
+def matching(pattern: str, what: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.DOTALL):
+            raise ArgumentTypeError(f"{text!r} is not {what}")
+        return text
+
+    return read
 
 
-def job_id(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("the number of a job is needed")
-    return int(text)
+def listed(pattern: str, what: str) -> Callable[[str], tuple[str, ...]]:
+    """Read words between commas, at least one."""
+    one = matching(pattern, what)
+    return lambda text: tuple(map(one, list(filter(None, map(str.strip, text.split(",")))) or [text]))
 
 
-def rank(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("a rank's number is needed")
-    return int(text)
+job_name = matching(".{1,100}", "a name of 1 to 100 characters")
+data_set = matching(_DATA_SET, "1 to 64 letters, digits, dots, dashes and underscores")
+image = matching("[!-~]{1,512}", "the name of an image")
+files = listed("[^,]*[^, ][^,]*", "a file or folder beside the notebook")
+_data_sets = listed(f"([^/\\s]+/)?{_DATA_SET}", "the name of a data set")
+_variables = listed(r"[^\W\d]\w*", "the name of a variable")
 
 
-def priority(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 99:
-        raise ValueError("a number from 1 to 99 is needed; 50 is that of every job")
-    return int(text)
+def variables(text: str) -> tuple[str, ...]:
+    return () if text == "none" else _variables(text)
 
 
-def count_range(text: str) -> tuple[int, int]:
+def node_range(text: str) -> NodeRange:
+    # Imported here, as below: loading the extension needs no message of the job service.
+    from minicluster.wire import NodeRange
+
+    count = number(1, 10_000)
     least, _, most = text.partition(":")
-    both = count(least), count(most or least)
-    if both[0] > both[1]:
-        raise ValueError("the least is above the most")
-    return both
+    if count(least) > count(most or least):
+        raise ArgumentTypeError(f"the minimum of {text} is above the maximum")
+    return NodeRange(min=count(least), max=count(most or least))
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Read names of variables; `none` is no name."""
-    if text == "none":
-        return ()
-    found = parts(text)
-    wrong = [name for name in found if not name.isidentifier()]
-    if wrong or not found:
-        raise ValueError(f"{wrong[0] if wrong else text!r} is not a variable's name")
-    return found
+def data_uses(text: str) -> tuple[DataUse, ...]:
+    from minicluster.wire import DataUse
 
-
-def paths(text: str) -> tuple[str, ...]:
-    found = parts(text)
-    if not found:
-        raise ValueError("files or folders beside the notebook are needed")
-    return found
-
-
-def data_sets(text: str) -> tuple[str, ...]:
-    found = parts(text)
-    wrong = [name for name in found if not re.fullmatch(r"([^/\s]+/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name)]
-    if wrong or not found:
-        raise ValueError(f"{wrong[0] if wrong else text!r} is no name of a data set")
-    return found
-
-
-def more_data_sets(before: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    every = tuple(dict.fromkeys((*before, *more)))
-    if len(every) > _MOST_DATA_SETS:
-        raise ValueError(f"at most {_MOST_DATA_SETS} data sets can be named")
-    return every
-
-
-def new_data_set(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
-        raise ValueError("1 to 64 letters, digits, dots, dashes and underscores are a data set's name")
-    return text
-
-
-def parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def job_name(text: str) -> str:
-    if not 0 < len(text) <= 100:
-        raise ValueError("1 to 100 characters are allowed")
-    return text
+    return tuple(DataUse(name=name) for name in _data_sets(text))
 
 
 def seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
     if not match or match[2] not in _TIME_UNITS or float(match[1]) <= 0:
-        raise ValueError("a time is needed: 90s, 30m, 2h")
+        raise ArgumentTypeError(f"{text!r} is not a time as 90s, 30m or 2h")
     return float(match[1]) * _TIME_UNITS[match[2]]
 
 
@@ -113,29 +86,15 @@ def size_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mgt])(?:i?b)?", text.lower())
     size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match else 0
     if not 1 << 20 <= size <= 1 << 44:
-        raise ValueError("a size from 1m on is needed: 512m, 2g")
+        raise ArgumentTypeError(f"{text!r} is not a size from 1m to 16t, as 512m or 2g")
     return size
 
 
-def image(text: str) -> str:
-    if not 0 < len(text) <= 512 or not text.isprintable() or " " in text:
-        raise ValueError("the name of an image is needed")
-    return text
-
-
-def variable(text: str) -> dict[str, str]:
+def environment(text: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("a name, =, and a value are needed")
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return {name: value}
-
-
-def communication(text: str) -> str:
-    if text in ("auto", "ddp"):
-        return text
-    if text in ("bf16", "powersgd", "localsgd", "diloco"):
-        raise ValueError("compressed communication comes in a later version; auto and ddp are there")
-    raise ValueError("auto and ddp are there")
 
 
 def local_path(text: str) -> Path:

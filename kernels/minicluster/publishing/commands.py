@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from argparse import Namespace
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,7 +17,7 @@ from minicluster.display.tables import Table
 from minicluster.errors import MiniclusterError
 from minicluster.publishing.layer import cell_source
 from minicluster.publishing.site import pins, user_site
-from minicluster.runs import IMAGE_VARIABLE, follow
+from minicluster.runs import IMAGE_VARIABLE, Notebook, follow
 from minicluster.wire import (
     Image,
     ImageList,
@@ -31,9 +30,6 @@ from minicluster.wire import (
     PublishImage,
 )
 from minicluster.wire.bounds import RECIPE_PACKAGES
-
-if TYPE_CHECKING:
-    from minicluster.magics import Distribute
 
 _LOOK_S = 0.3
 
@@ -64,7 +60,7 @@ class Published:
         return f"{told}\n{image.reference}\n{then}"
 
 
-class Progress:
+class PushProgress:
     """One line that is drawn again while a push goes on."""
 
     def __init__(self) -> None:
@@ -85,21 +81,16 @@ class Progress:
         self._shown = text
 
 
-def images(magics: Distribute, said: Namespace) -> Table:
-    return image_table(magics.service().images())
-
-
-def publish(magics: Distribute, said: Namespace) -> Published:
+def publish(notebook: Notebook, name: str, description: str) -> Published:
     """Make an image of what the user installed. Raises NotPublished, NotReplayable, and a job's errors."""
-    service, base = magics.service(), os.environ.get(IMAGE_VARIABLE, "")
-    name, found = said.name, pins(user_site())
-    _check(name, base, found, service)
-    job_id = _run_job(magics, name, base, found)
-    ask = PublishImage(name=name, job_id=job_id, description=said.description)
-    return Published(push(service, ask, Progress()), name)
+    base, found = os.environ.get(IMAGE_VARIABLE, ""), pins(user_site())
+    _check(name, base, found, notebook.service)
+    job_id = _run_job(notebook, name, base, found)
+    ask = PublishImage(name=name, job_id=job_id, description=description)
+    return Published(push(notebook.service, ask, PushProgress()), name)
 
 
-def push(service: Service, ask: PublishImage, progress: Progress) -> Image:
+def push(service: Service, ask: PublishImage, progress: PushProgress) -> Image:
     """Have the service publish what a job left, and show how far it is. Raises NotPublished."""
     while True:
         told = service.publish(ask)
@@ -166,9 +157,8 @@ def _check(name: str, base: str, found: tuple[Pin, ...], service: Service) -> No
             raise NotPublished(f"There is an image {name} already, of {owner}.", "Choose another name.")
 
 
-def _run_job(magics: Distribute, name: str, base: str, found: tuple[Pin, ...]) -> int:
+def _run_job(notebook: Notebook, name: str, base: str, found: tuple[Pin, ...]) -> int:
     """Run the job that makes the layer, with its panel; return its id."""
-    notebook = magics.notebook()
     payload = CellPayload(source=cell_source(found), filename="%distribute publish", pull=())
     blob = notebook.service.put_blob(payload.to_bytes())
     nodes = NodeRange(min=1, max=1)

@@ -1,4 +1,4 @@
-"""The clusters that this server may speak to: its hub's, or those that its user connected to."""
+"""The clusters of this server: its hub's, or those that its user connected to."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 from minicluster.client.address import Address, AddressWrong, understand
 from minicluster.client.certificates import context_for
 from minicluster.client.client import TOKEN_NAME, Service
-from minicluster.client.connect import Told
-from minicluster.client.connection import URL_NAME, ServiceError, own_pages
-from minicluster.client.credentials import Credentials, Kept
-from minicluster.client.outside import Outside
+from minicluster.client.connect import EnvironmentSettings
+from minicluster.client.connection import URL_NAME, ExternalAccess, ServiceError, own_pages
+from minicluster.client.credentials import Credentials, SavedCluster
 
 _PATIENCE_S = 5.0
 
@@ -22,9 +21,9 @@ class Clusters:
         self._open: dict[str, tuple[str, Service]] = {}
 
     def service(self, address: str) -> Service:
-        """Return the connection to a service, by the address that a notebook says.
+        """Return the connection to a service by the address in a notebook.
 
-        The token goes only where it belongs, whatever a notebook says. Raises ServiceError, MiniclusterError.
+        Each token goes only to its own cluster, whatever a notebook says. Raises MiniclusterError.
         """
         own = self._own(address)
         kept = None if own else self._kept(address)
@@ -41,29 +40,29 @@ class Clusters:
         return known[1]
 
     def addresses(self) -> list[str]:
-        """Return where the jobs of this server's notebooks may run."""
+        """Return the services where this server's notebooks may have jobs."""
         if os.environ.get(TOKEN_NAME):
             return [_own_address()]
-        told, last = Told.by(os.environ), Credentials().last()
+        told, last = EnvironmentSettings.of(os.environ), Credentials().last()
         url = understand(told.url).url if told.url else last.url if last else ""
         return [Address(url).service] if url else []
 
     def _own(self, address: str) -> str:
-        """Return the hub's token if this is the service of the hub that started the server."""
+        """Return the hub's token if the address is that of this server's hub."""
         is_ours = bool(address) and address == _own_address()
         return os.environ.get(TOKEN_NAME, "") if is_ours else ""
 
-    def _kept(self, address: str) -> Kept | None:
-        """Return the cluster that this address is of, if the user connected to it."""
+    def _kept(self, address: str) -> SavedCluster | None:
+        """Return the cluster at this address, if the user connected to it."""
         try:
             hub = understand(address)
         except AddressWrong:
             return None
         if hub.service != address:
             return None
-        told = Told.by(os.environ)
+        told = EnvironmentSettings.of(os.environ)
         if told.url and told.token and understand(told.url).url == hub.url:
-            return Kept(url=hub.url, token=told.token)
+            return SavedCluster(url=hub.url, token=told.token)
         return Credentials().of(hub.url)
 
 
@@ -71,8 +70,8 @@ def _own_address() -> str:
     return own_pages(os.environ.get(URL_NAME, ""))
 
 
-def _connected(address: str, token: str, kept: Kept | None) -> Service:
+def _connected(address: str, token: str, kept: SavedCluster | None) -> Service:
     if kept is None:
         return Service(os.environ[URL_NAME], token, _PATIENCE_S)
-    outside = Outside(Address(kept.url).token_page, context_for(kept.pem) if kept.pem else None)
+    outside = ExternalAccess(Address(kept.url).token_page, context_for(kept.pem) if kept.pem else None)
     return Service(address, token, _PATIENCE_S, outside)

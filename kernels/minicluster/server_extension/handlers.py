@@ -1,4 +1,4 @@
-"""The four addresses of the extension. Who may run kernels here may look at the jobs and stop them."""
+"""The extension's addresses: whoever may run kernels here may watch the jobs and stop them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 from minicluster.client.connection import ServiceError
 from minicluster.errors import MiniclusterError
 from minicluster.server_extension.clusters import Clusters
-from minicluster.server_extension.watch import Watch
-from minicluster.server_extension.watched_job import JobKey
+from minicluster.server_extension.watched_jobs import JobKey, WatchedJobs
 from minicluster.wire import Job, NotebookCell
 
 _NEWEST_JOBS = 100
@@ -32,29 +31,29 @@ _MOST_UNSENT_BYTES = 1 << 20
 
 
 def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any]]]:
-    """Return the handlers with what they share."""
+    """Return the handlers' routes."""
     clusters = Clusters()
     at = lambda name: url_path_join(base_url, "minicluster", name)  # noqa: E731
     return [
-        (at("stream"), StreamHandler, {"watch": Watch(clusters.service)}),
-        (at("stop"), StopHandler, {"clusters": clusters}),
+        (at("stream"), StreamHandler, {"watch": WatchedJobs(clusters.service)}),
+        (at("stop"), StopJobHandler, {"clusters": clusters}),
         (at("jobs"), NotebookJobsHandler, {"clusters": clusters}),
     ]
 
 
 class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """One connection for all panels of a page: it says which jobs it shows, and is told of them."""
+    """One connection for all panels of a page: the page says which jobs it shows, and gets their changes."""
 
     auth_resource = "kernels"
 
-    def initialize(self, watch: Watch) -> None:
+    def initialize(self, watch: WatchedJobs) -> None:
         super().initialize()
         self._watch = watch
         self._unsent_bytes = 0
         self._sending: set[asyncio.Future[None]] = set()
 
     def set_default_headers(self) -> None:
-        """A socket has no use for the headers of answers."""
+        """Set none: a web socket does not use them."""
 
     def get_compression_options(self) -> dict[str, Any] | None:
         return self.settings.get("websocket_compression_options")
@@ -85,7 +84,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         self._watch.leave(self)
 
     def tell(self, message: dict[str, Any]) -> bool:
-        """Send to the page, unless it has not taken much of what came before."""
+        """Send to the page, unless too many bytes still wait to be sent."""
         if self._unsent_bytes > _MOST_UNSENT_BYTES:
             return False
         sending = asyncio.ensure_future(self._write(json.dumps(message)))
@@ -95,14 +94,14 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
 
     async def _write(self, text: str) -> None:
         self._unsent_bytes += len(text)
-        # A page that is gone is seen by on_close.
+        # on_close handles a page that is gone.
         with contextlib.suppress(WebSocketClosedError, StreamClosedError):
             await self.write_message(text)
         self._unsent_bytes -= len(text)
 
 
-class ServiceHandler(APIHandler):
-    """Base of what is asked of a job service; its refusals come as they are."""
+class JobServiceHandler(APIHandler):
+    """Base of requests to a job service, whose refusals are passed on."""
 
     auth_resource = "kernels"
 
@@ -116,8 +115,8 @@ class ServiceHandler(APIHandler):
         self.finish(json.dumps({"message": str(error), "code": code}))
 
 
-class StopHandler(ServiceHandler):
-    """Stops a job as its owner, whatever its kernel does."""
+class StopJobHandler(JobServiceHandler):
+    """Stops a job, without its kernel."""
 
     @authenticated
     @authorized(action="execute")
@@ -139,7 +138,7 @@ class StopHandler(ServiceHandler):
         return service.stop(key.job)
 
 
-class NotebookJobsHandler(ServiceHandler):
+class NotebookJobsHandler(JobServiceHandler):
     """The jobs whose panels a notebook may lack."""
 
     @authenticated
@@ -152,7 +151,7 @@ class NotebookJobsHandler(ServiceHandler):
         try:
             for address in self._clusters.addresses():
                 jobs = await asyncio.to_thread(lambda a=address: self._clusters.service(a).jobs(_NEWEST_JOBS))
-                found += [_told(job, address) for job in jobs_to_show(jobs, path, saved_at, place)]
+                found += [_message(job, address) for job in jobs_to_show(jobs, path, saved_at, place)]
         except MiniclusterError as error:
             self.refuse(error)
             return
@@ -163,36 +162,27 @@ class NotebookJobsHandler(ServiceHandler):
         return Place(Path(getattr(self.contents_manager, "root_dir", "")), kernels_paths(sessions))
 
 
-def _told(job: Job, address: str) -> dict[str, Any]:
-    cell = job.origin.cell if job.origin else ""
-    return {
-        "service": address,
-        "job": job.id,
-        "made": job.created_at,
-        "cell": cell,
-        "open": not job.state.terminal,
-    }
+def _message(job: Job, address: str) -> dict[str, Any]:
+    cell, is_open = job.origin.cell if job.origin else "", not job.state.terminal
+    return {"service": address, "job": job.id, "made": job.created_at, "cell": cell, "open": is_open}
 
 
 def _key(told: dict[str, Any]) -> JobKey:
     return JobKey(str(told["service"]), int(told["job"]), float(told["made"]))
 
 
-# Which jobs a notebook's cells submitted, also where it was renamed or its page was never saved.
-
-
 @dataclass(frozen=True)
 class Place:
-    """What this server knows of its notebooks. paths: where the notebook of each kernel is now."""
+    """The notebooks of this server. paths: of the notebook of each kernel, now."""
 
     root: Path
     paths: Mapping[str, str]
 
     def path_of(self, origin: NotebookCell) -> str:
         """Return where the notebook of a cell is, as this server calls it."""
-        return self.paths.get(origin.kernel) or self._told(origin.notebook)
+        return self.paths.get(origin.kernel) or self._relative(origin.notebook)
 
-    def _told(self, notebook: str) -> str:
+    def _relative(self, notebook: str) -> str:
         path = Path(notebook)
         if path.is_absolute() and path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
@@ -205,8 +195,8 @@ class Place:
 def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place) -> list[Job]:
     """Return the jobs whose panels a notebook may lack: open ones, and those that ended after it was saved.
 
-    A notebook that is at no known place any more may be this one under another name; its cells' ids decide.
-    A copy has the same ids, but the first one is still there.
+    A job whose notebook is gone may be of this notebook under its former name; the cells' ids decide. A copy
+    has the same ids, but the original is still there.
     """
     found = []
     for job in jobs:

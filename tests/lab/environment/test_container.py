@@ -54,7 +54,7 @@ async def trusts_the_fingerprint(kernel: Typist, cluster: LabCluster) -> None:
     assert told and told in shown
     wrong = told.replace(":", "").translate(str.maketrans("0123456789", "1234567890"))
     shown_to_wrong = await kernel.shown(f"%distribute connect --trust {wrong}")
-    assert "has another fingerprint than you told" in shown_to_wrong
+    assert "has another fingerprint than --trust says" in shown_to_wrong
     line = re.search(r"%distribute connect \S+ --trust \S+", shown)
     assert line, shown
     shown = await kernel.shown(line.group())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 
-from minicluster.display.terminal import Shown, TerminalTail
+from minicluster.display.terminal import DisplayLine, TerminalTail
 from minicluster.wire import Display
 
 from ..cluster import Cluster, Run
@@ -17,7 +17,7 @@ def displayed(run: Run, rank: int = 0) -> list[Display]:
     return [Display.model_validate_json(line) for line in lines]
 
 
-def entries(run: Run, rank: int = 0) -> list[str | Shown]:
+def entries(run: Run, rank: int = 0) -> list[str | DisplayLine]:
     tail = TerminalTail()
     tail.feed(run.attempt.text(rank))
     return tail.entries()
@@ -58,7 +58,9 @@ async def test_what_has_html_or_a_picture_stands_between_the_lines_of_its_rank(c
         assert base64.b64decode(image.data["image/png"]) == b"\x89PNG...." and image.width == 20
         assert markdown.data["text/markdown"] == "# head"
         first, last = entries(run, rank)[1], entries(run, rank)[5]
-        assert first == Shown(table.id, "a table\nin lines") and last == Shown(markdown.id, "# head")
+        assert first == DisplayLine(table.id, "a table\nin lines") and last == DisplayLine(
+            markdown.id, "# head"
+        )
         plain = [entry for entry in entries(run, rank) if isinstance(entry, str)]
         assert plain == ["before", "between", "7", "after"]
 
@@ -127,8 +129,8 @@ async def test_what_changes_does_so_in_its_place_and_the_last_state_is_kept(clus
     assert len(shown) < 100
     last = {display.id: display.data["text/html"] for display in shown}
     one, two, end = entries(run)
-    assert isinstance(one, Shown) and last[one.id] == "1999"
-    assert isinstance(two, Shown) and last[two.id] == "second"
+    assert isinstance(one, DisplayLine) and last[one.id] == "1999"
+    assert isinstance(two, DisplayLine) and last[two.id] == "second"
     assert end == "end"
 
 
@@ -221,6 +223,6 @@ async def test_what_nobody_draws_can_be_read(cluster: Cluster) -> None:
         """
     )
     await done(run)
-    text = "\n".join(str(one.text) if isinstance(one, Shown) else one for one in entries(run))
+    text = "\n".join(str(one.text) if isinstance(one, DisplayLine) else one for one in entries(run))
     assert '"loss": [' in text and "$\\displaystyle x^2$" in text and "Figure({})" in text
     assert "IPython.core" not in text

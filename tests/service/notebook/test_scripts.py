@@ -2,9 +2,9 @@
 
 import pytest
 
-from minicluster.commands.scripts import ScriptMissing
 from minicluster.display.failures import DistributedCellError
 from minicluster.options import OptionWrong
+from minicluster.scripts import ScriptMissing
 from minicluster.wire import ErrorKind
 
 TRAIN = '''"""A script for torchrun."""

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from minicluster.server_extension.watched_job import JobKey, WatchedJob
+from minicluster.server_extension.watched_jobs import JobKey, WatchedJob
 
 from ...patience import WITHIN_S
 from .test_client import cell, ended
@@ -53,7 +53,7 @@ def watched(service, go):
     made = WatchedJob(JobKey("/here/", job.id, job.created_at))
     yield made
     go.touch()
-    made.readers.clear()
+    made.pages.clear()
     ended(service, job.id)
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from minicluster.capture.bundle import BundleNotSendable, pack_bundle
-from minicluster.capture.ignore import Ignored
+from minicluster.capture.ignore import Ignored, IgnoreFileUnreadable
 from minicluster.capture.payload import PayloadDamaged, pack
 from minicluster.runtime.agent.preparation import unpack_bundle
 
@@ -88,16 +88,26 @@ def test_the_ignore_file_leaves_out_what_is_in_folders_but_not_what_is_named(her
         ("\\#a", ["#a"], ["a"]),
         ("\\!a", ["!a"], ["a"]),
         ("a b  ", ["a b"], ["a b  "]),
-        ("[z-a]", ["[z-a]"], ["z"]),
+        ("x/**\n!x/keep", ["x/a"], ["x/keep"]),
+        ("x/*\n!x/keep", ["x/a"], ["x/keep"]),
         ("folder/", [], ["folder"]),
         ("# folder", [], ["folder", "# folder"]),
         ("", [], ["a"]),
     ],
 )
 def test_patterns_are_those_of_gitignore(line, fits, others):
-    ignored = Ignored((line,))
+    ignored = Ignored(tuple(line.split("\n")))
     for paths, wanted in ((fits, True), (others, False)):
         assert {path: ignored(path, is_folder=False) for path in paths} == dict.fromkeys(paths, wanted)
+
+
+def test_what_a_later_line_takes_back_travels_and_a_pattern_that_is_none_is_refused(here, tmp_path):
+    write(here, {"conf/big/x": "6", "conf/big/keep": "7", ".minicluster-ignore": "conf/big/**\n!keep\n"})
+    assert "conf/big/keep" in unpacked(pack_here(here, "conf"), tmp_path / "there")
+    assert "conf/big/x" not in unpacked(pack_here(here, "conf"), tmp_path / "again")
+    write(here, {".minicluster-ignore": "[z-a]\n"})
+    with pytest.raises(IgnoreFileUnreadable, match="bad character range z-a"):
+        pack_here(here, "conf")
 
 
 def test_a_later_line_takes_back_an_earlier_one():

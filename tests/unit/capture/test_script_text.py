@@ -1,7 +1,7 @@
 """A script is read as Python reads it."""
 
 from minicluster.capture.cell import CellSource
-from minicluster.commands.scripts import _text, pack
+from minicluster.scripts import _text, pack
 
 
 def test_an_editors_byte_order_mark_is_no_part_of_a_script(tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def test_a_virtual_environment_outside_of_the_cluster_has_nothing_for_sync_env(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(python_site, "ENABLE_USER_SITE", False)
-    with pytest.raises(OptionWrong, match=r"--sync-env takes along what pip put into ~/.local"):
+    with pytest.raises(OptionWrong, match=r"--sync-env installs for the ranks what pip put into ~/.local"):
         check_site(SimpleNamespace(outside=True))  # type: ignore[arg-type]
     check_site(SimpleNamespace(outside=False))  # type: ignore[arg-type]
 

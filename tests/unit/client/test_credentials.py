@@ -5,9 +5,9 @@ import stat
 
 import pytest
 
-from minicluster.client.credentials import Credentials, CredentialsUnusable, Kept
+from minicluster.client.credentials import Credentials, CredentialsUnusable, SavedCluster
 
-ONE, TWO = Kept(url="https://one/", token="1"), Kept(url="https://two/", token="2", pem="---")
+ONE, TWO = SavedCluster(url="https://one/", token="1"), SavedCluster(url="https://two/", token="2", pem="---")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from minicluster.client.client import Service
-from minicluster.client.sse import Ended, follow, whole_lines
+from minicluster.client.sse import Ended, follow
 from minicluster.wire import JobState, LogChunk
 
 from ..display.test_render import job, said
@@ -15,15 +15,19 @@ SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\r"
 TEXT = f"one{SEPARATORS}two\n"
 
 
+END = job(JobState.SUCCEEDED).model_dump_json()
+
+
 class Events(BaseHTTPRequestHandler):
+    body = f"event: log\ndata: {said(TEXT).model_dump_json()}\n\nevent: end\ndata: {END}\n\n".encode()
+
     def do_GET(self):
-        end = job(JobState.SUCCEEDED).model_dump_json()
-        body = f"event: log\ndata: {said(TEXT).model_dump_json()}\n\nevent: end\ndata: {end}\n\n".encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(self.body)))
         self.end_headers()
-        self.wfile.write(body)
+        for start in range(0, len(self.body), 3):  # Cut within characters and lines.
+            self.wfile.write(self.body[start : start + 3])
 
     def log_message(self, *_):
         pass
@@ -40,14 +44,14 @@ def service():
     server.server_close()
 
 
+def test_a_quiet_stream_ends_when_nobody_wants_it(service, monkeypatch):
+    """A job that waits has no events for hours, only comments."""
+    wanted = iter((True, False))
+    monkeypatch.setattr(Events, "body", b": keep-alive\n\n" * 2)
+    assert list(follow(service, 7, lambda: not next(wanted, False))) == []
+
+
 def test_what_python_takes_for_an_end_of_a_line_may_stand_in_the_output(service):
     log, end = follow(service, 7)
     assert isinstance(log, LogChunk) and log.text == TEXT
     assert isinstance(end, Ended)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_lines_are_whole_wherever_they_were_cut(size):
-    text = f"a\nb{SEPARATORS}c\n\nd\r\nhalf"
-    pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    assert list(whole_lines(pieces)) == ["a", f"b{SEPARATORS}c", "", "d"]

@@ -6,7 +6,7 @@ import pytest
 
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.client.credentials import Credentials, Kept
+from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.origin import page_draws_panels, running_cell
 from minicluster.server_extension.clusters import Clusters
 from minicluster.server_extension.handlers import Place, jobs_to_show, kernels_paths
@@ -131,7 +131,7 @@ def test_addresses_in_text_are_those_of_browsers(nobody, monkeypatch):
 
 
 def test_a_laptop_speaks_to_the_clusters_that_its_user_connected_to(nobody):
-    Credentials().keep(Kept(url="https://lab.example/", token="mine"))
+    Credentials().keep(SavedCluster(url="https://lab.example/", token="mine"))
     assert Clusters().addresses() == [f"https://lab.example{HUB}"]
     assert Clusters().service(f"https://lab.example{HUB}").token == "mine"
     for address in (HUB, f"https://evil.example{HUB}", "https://lab.example/services/other/", "ftp://x/"):

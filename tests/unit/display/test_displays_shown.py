@@ -8,7 +8,7 @@ import pytest
 from minicluster.display.ansi import as_html, without_colours
 from minicluster.display.panel import PanelScreen
 from minicluster.display.render import picture, sanitized, text_form
-from minicluster.display.terminal import Shown, TerminalTail
+from minicluster.display.terminal import DisplayLine, TerminalTail
 from minicluster.wire import Display, Displays, JobState
 from minicluster.wire.streams import changed, shown_here
 
@@ -63,7 +63,7 @@ def test_where_a_mark_is_cut_makes_no_difference(cut):
     tail = TerminalTail()
     tail.feed(text[:cut])
     tail.feed(text[cut:])
-    assert tail.entries() == ["a", Shown(ONE, "two\nlines"), "b"]
+    assert tail.entries() == ["a", DisplayLine(ONE, "two\nlines"), "b"]
 
 
 def test_a_panel_gets_colours_as_html_that_is_escaped():

@@ -1,6 +1,6 @@
 """Where the files of a job's tasks go in one folder."""
 
-from minicluster.commands.files import ROWS, file_table, placed
+from minicluster.results.downloads import ROWS, file_table, placed
 from minicluster.wire import Artifact, ArtifactList
 
 

@@ -1,7 +1,7 @@
 """What `%distribute queue` prints."""
 
-from minicluster.commands.queue import Queue
-from minicluster.commands.table import parse_command_line
+from minicluster.commands import parse_command_line
+from minicluster.display.queue import Queue
 from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 
 SHARE = Share(

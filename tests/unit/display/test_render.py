@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster.client.sse import Connection, Ended, parse_lines
-from minicluster.display.curves import Metrics
+from minicluster.client.sse import Contact, Ended
+from minicluster.display.curves import JobMetrics
 from minicluster.display.plain import PlainScreen
 from minicluster.display.plot import plot_html
 from minicluster.display.render import picture, text_form
@@ -115,7 +115,7 @@ def test_where_the_output_is_cut_makes_no_difference(text, at):
 
 
 def test_curves_stay_small_and_keep_their_last_value():
-    metrics = Metrics()
+    metrics = JobMetrics()
     metrics.add(logged(step, loss=1 / (step + 1)) for step in range(10_000))
     metrics.add([logged(5, rank=1, loss=99.0, only_there=1.0)])
     assert len(metrics.curves["loss"].points) <= 400
@@ -131,7 +131,7 @@ def test_curves_and_progress_go_on_when_the_lowest_rank_is_lost_and_the_others_t
 
     streams = [list(told(0, range(20))), list(told(1, range(60))), list(told(2, range(60)))]
     for order in (streams, reversed(streams)):
-        metrics = Metrics()
+        metrics = JobMetrics()
         for stream in order:
             metrics.add(stream)
         curve, progress = metrics.curves["loss"], metrics.progress
@@ -141,7 +141,7 @@ def test_curves_and_progress_go_on_when_the_lowest_rank_is_lost_and_the_others_t
 
 
 def test_progress_tells_the_time_left():
-    metrics = Metrics()
+    metrics = JobMetrics()
     metrics.add(
         Record(kind="progress", rank=0, at=float(n), done=n, total=10, label="epoch") for n in range(5)
     )
@@ -151,7 +151,7 @@ def test_progress_tells_the_time_left():
 
 
 def test_all_that_is_logged_is_drawn_by_its_own_scale_or_counted():
-    metrics = Metrics()
+    metrics = JobMetrics()
     magnitudes = {"loss": 2.0, "rate": 1e-4, "accuracy": 0.9, "samples": 5e6, "none": 0.0, "broken": math.nan}
     metrics.add(
         logged(step, **{name: value * (step + 1) / 3 for name, value in magnitudes.items()})
@@ -198,14 +198,14 @@ def test_the_picture_says_how_it_ended():
 
 def test_the_rank_that_failed_is_opened_and_named():
     error = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: mine", rank=1, node="node-2")
-    view = view_of(said("Connection reset by peer\n"), said("ValueError: mine\n", rank=1))
+    view = view_of(said("Contact reset by peer\n"), said("ValueError: mine\n", rank=1))
     assert view.first_shown() == 0
     view.apply(Ended(job(JobState.FAILED, ended_at=22.5, error=error)))
     html, text = picture(view, 99.0), text_form(view, 99.0)
     assert html.count("<details open") == 1
     assert "<summary" in html.split("<details open")[1] and "rank 1<" in html.split("<details open")[1]
     assert "Rank 1 on node-2: ValueError: mine" in html and "Rank 1 on node-2: ValueError: mine" in text
-    assert text.endswith("ValueError: mine") and "Connection" not in text
+    assert text.endswith("ValueError: mine") and "Contact" not in text
     assert view.snapshot(99.0)["head"]["failed_rank"] == 1
 
 
@@ -218,13 +218,13 @@ def test_waiting_is_told_with_position_reason_and_expected_start():
 
 
 def test_a_lost_connection_is_told_until_it_is_back():
-    view = view_of(Connection("ConnectError", 0.2, at=10.0, away_s=0.4))
+    view = view_of(Contact("ConnectError", 0.2, at=10.0, away_s=0.4))
     assert "No contact with the cluster" in view.detail(11.0)
     assert "0.4 s (ConnectError)" in view.detail(11.0)
     assert "the job goes on" in view.detail(11.0)
-    view.apply(Connection("ConnectError", 5.0, at=70.0, away_s=60.0))
+    view.apply(Contact("ConnectError", 5.0, at=70.0, away_s=60.0))
     assert "1 min 0 s" in view.detail(71.0)
-    view.apply(Connection("", at=72.0, away_s=62.0))
+    view.apply(Contact("", at=72.0, away_s=62.0))
     back = view.detail(73.0)
     assert "again after 1 min 2 s" in back and "no output was lost" in back
     assert view.detail(90.0) == ""
@@ -274,12 +274,6 @@ def test_plain_text_prints_each_line_once(capsys):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
-
-
-def test_event_streams_are_put_together():
-    text = ": hello\n\nid: E1;rank-0=3\nevent: log\ndata: {\ndata: }\n\nevent: cut\ndata: x"
-    (block,) = parse_lines(text.split("\n"))
-    assert (block.event, block.data, block.id) == ("log", "{\n}", "E1;rank-0=3")
 
 
 def test_a_curve_goes_on_from_the_step_where_an_attempt_goes_on():

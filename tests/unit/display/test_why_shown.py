@@ -1,7 +1,7 @@
 """What `%distribute why` prints."""
 
-from minicluster.commands.table import parse_command_line
-from minicluster.commands.why import Why
+from minicluster.commands import parse_command_line
+from minicluster.display.why import Why
 from minicluster.wire import JobState, JobWhy, RankSight, RankStack, StackFrame
 
 LINES = (
@@ -22,7 +22,7 @@ TOLD = JobWhy(
 
 
 def test_the_verb_takes_a_job():
-    assert parse_command_line("why 7")[1].job == 7
+    assert parse_command_line("why 7")[1]["job"] == 7
 
 
 def test_ranks_stand_side_by_side_in_the_cells_lines():

@@ -49,7 +49,7 @@ def test_what_people_see(notebook, tmp_path, capsys):
     notebook.run("%distribute data rm birds")
     assert "birds" not in repr(notebook.run("%distribute data"))
     error = notebook.fails(f"%distribute data push {folder}", OptionWrong)
-    assert "needs --name NAME" in error.message
+    assert "the following arguments are required: --name" in error.message
     error = notebook.fails(
         "%%distribute --nodes 1\nimport minicluster as mc\nmc.data('cats')", DistributedCellError
     )

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from minicluster.capture.bundle import BundleNotSendable
-from minicluster.commands.files import NotDownloaded, download
 from minicluster.display.failures import DistributedCellError
 from minicluster.options import OptionWrong
+from minicluster.results.downloads import NotDownloaded, download
 
 
 @pytest.fixture

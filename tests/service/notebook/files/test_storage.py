@@ -59,10 +59,10 @@ def test_what_is_kept_is_shown_and_removed(notebook, service, capsys):
     assert f"job {job.id} (first)  12.8 MB" in table
     assert f"%distribute storage rm {job.id}" in table
     notebook.run(f"%distribute storage rm {job.id}")
-    assert f"What job {job.id} kept is removed" in capsys.readouterr().out
-    assert repr(notebook.run("%distribute storage")) == "Nothing is kept."
+    assert f"What job {job.id} left is removed" in capsys.readouterr().out
+    assert repr(notebook.run("%distribute storage")) == "Nothing is stored."
     error = notebook.fails(f"%distribute result {job.id}", ServiceError)
     assert "was removed" in error.message
-    assert notebook.fails("%distribute storage rm", OptionWrong).hint.endswith("rm 12 14")
-    assert "number of a job" in notebook.fails("%distribute storage rm x", OptionWrong).message
+    assert notebook.fails("%distribute storage rm", OptionWrong).hint.endswith("rm ID ...")
+    assert "invalid int value" in notebook.fails("%distribute storage rm x", OptionWrong).message
     assert notebook.fails("%distribute storage --all", ServiceError).code == "scope_missing"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from minicluster.client.credentials import Credentials, Kept
+from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.client.reach import HubNotFound
 
 from .fronts import TlsFront
@@ -31,7 +31,7 @@ def laptop(notebook, tmp_path, monkeypatch):
 def kept(laptop, cluster, monkeypatch):
     """A laptop that was connected some time ago: its token is in its file."""
     monkeypatch.delenv("MINICLUSTER_TOKEN_FILE")
-    Credentials().keep(Kept(url=hub_of(cluster), token="ada-token"))
+    Credentials().keep(SavedCluster(url=hub_of(cluster), token="ada-token"))
     return laptop
 
 

@@ -17,9 +17,8 @@ from nbclient.exceptions import CellExecutionError
 
 from minicluster.client.address import Address
 from minicluster.client.connect import NotConnected
-from minicluster.client.connection import ServiceError
-from minicluster.client.credentials import Credentials, Kept
-from minicluster.client.outside import PERMISSIONS
+from minicluster.client.connection import PERMISSIONS, ServiceError
+from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.pickling.pickling import NotPicklable
 from minicluster.results.results import ResultNotReadable
 
@@ -98,11 +97,11 @@ def test_an_expired_token_says_where_to_make_another(laptop, cluster, tmp_path):
 def test_a_token_that_expires_later_costs_the_job_nothing(laptop, cluster, service):
     laptop.run(f"%distribute connect {hub_of(cluster)}")
     handle = laptop.run("%%distribute --nodes 1 --detach\nkept = 5")
-    Credentials().keep(Kept(url=hub_of(cluster), token="gone-token"))
+    Credentials().keep(SavedCluster(url=hub_of(cluster), token="gone-token"))
     os.environ.pop("MINICLUSTER_TOKEN_FILE")
     laptop.shell.magics_manager.registry["Distribute"].use(None)
     assert "expired" in str(laptop.fails(f"%distribute attach {handle.id}", ServiceError))
-    Credentials().keep(Kept(url=hub_of(cluster), token="ada-token"))
+    Credentials().keep(SavedCluster(url=hub_of(cluster), token="ada-token"))
     laptop.run(f"%distribute attach {handle.id}")
     assert laptop.names["kept"] == 5
 

@@ -9,7 +9,7 @@ import ssl
 import pytest
 
 from minicluster.client.certificates import CertificateUnknown
-from minicluster.client.credentials import Credentials, Kept
+from minicluster.client.credentials import Credentials, SavedCluster
 
 from .fronts import TlsFront, answering
 from .laptops import HEALTH, front, hub_of, kept, laptop, magics, refused
@@ -64,7 +64,7 @@ def test_a_self_made_certificate_that_is_trusted(laptop, front, how, monkeypatch
     option = f"--ca {ca_file(laptop, front)}" if how == "ca" else f"--trust {fingerprint(front)}"
     token = os.environ.pop("MINICLUSTER_TOKEN_FILE")
     monkeypatch.setenv("MINICLUSTER_TOKEN_FILE", token)
-    Credentials().keep(Kept(url=front.url, token="ada-token"))
+    Credentials().keep(SavedCluster(url=front.url, token="ada-token"))
     monkeypatch.delenv("MINICLUSTER_TOKEN_FILE")
     laptop.run(f"%distribute connect {front.url} {option}")
     assert laptop.run("%%distribute --nodes 1\n6 * 7") == 42

@@ -9,7 +9,7 @@ import pytest
 
 from minicluster.capture.payload import CellPayload
 from minicluster.client.client import Service
-from minicluster.client.sse import Connection, Ended, follow
+from minicluster.client.sse import Contact, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
 SOURCE = (
@@ -63,7 +63,7 @@ class Passing(BaseHTTPRequestHandler):
         ) as answer:
             self.send_response(answer.status_code)
             self.send_header("Content-Type", answer.headers["Content-Type"])
-            self.send_header("Connection", "close")
+            self.send_header("Contact", "close")
             self.end_headers()
             for piece in answer.iter_raw():
                 if self.cut:
@@ -96,7 +96,7 @@ def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
     for event in follow(service, job.id):
         if isinstance(event, LogChunk):
             text += event.text
-        if isinstance(event, Connection):
+        if isinstance(event, Contact):
             told.append(event)
         if isinstance(event, Ended):
             assert event.job.state is JobState.SUCCEEDED

@@ -1,4 +1,4 @@
-"""What `%distribute queue` shows: why one's jobs wait, one's share, and who is before them."""
+"""What `%distribute queue` shows: why the user's jobs wait, the user's share, and whose jobs come first."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 class Queue:
     """The answer as text and as HTML."""
 
-    def __init__(self, told: MyQueue) -> None:
-        self.told = told
-        jobs = tuple(_job(job) for job in told.jobs)
+    def __init__(self, answer: MyQueue) -> None:
+        self._answer = answer
+        jobs = tuple(_job(job) for job in answer.jobs)
         self._parts: tuple[tuple[str, Table], ...] = (
             ("", Table(_JOB_HEADS, jobs, "None of your jobs waits.")),
-            *_people("Before your first job:", told.before, told),
-            *_people("Who holds slots now:", told.running, told),
+            *_people("Before your first job:", answer.before, answer),
+            *_people("Who holds slots now:", answer.running, answer),
         )
 
     def __repr__(self) -> str:
         tables = "\n\n".join(f"{title}\n{table!r}".strip() for title, table in self._parts)
-        return f"{share_words(self.told)}\n\n{tables}"
+        return f"{share_text(self._answer)}\n\n{tables}"
 
     def _repr_html_(self) -> str:
         tables = "".join(
             f"<p><b>{escape(title)}</b></p>{table._repr_html_()}" if title else table._repr_html_()
             for title, table in self._parts
         )
-        return f"<p>{escape(share_words(self.told))}</p>{tables}"
+        return f"<p>{escape(share_text(self._answer))}</p>{tables}"
 
 
 _JOB_HEADS = ("place", "job", "name", "expected start", "at the latest", "why it waits")
 
 
-def share_words(told: MyQueue) -> str:
-    """Say what one has, and what by right."""
-    share = told.share
+def share_text(answer: MyQueue) -> str:
+    """Return the user's share as text."""
+    share = answer.share
     parts = [
         f"You hold {share.slots} of {share.cluster_slots} slots; {_number(share.fair_slots)} would be your "
         "fair share now.",
         _had(share),
         *(_quota(quota) for quota in share.quotas),
-        f"Jobs are ordered by {told.policy}.",
+        f"Jobs are ordered by {answer.policy}.",
     ]
     return " ".join(parts)
 
@@ -67,9 +67,9 @@ def _job(job: QueuedJob) -> tuple[str, ...]:
     return (str(job.position), str(job.id), job.name, expected, latest, job.reason)
 
 
-def _people(title: str, people: tuple[Ahead, ...], told: MyQueue) -> tuple[tuple[str, Table], ...]:
+def _people(title: str, people: tuple[Ahead, ...], answer: MyQueue) -> tuple[tuple[str, Table], ...]:
     rows = tuple(
-        (one.owner, str(one.slots), duration(max(0.0, told.now - one.since)), one.why) for one in people
+        (one.owner, str(one.slots), duration(max(0.0, answer.now - one.since)), one.why) for one in people
     )
     return ((title, Table(("owner", "slots", "for", "why"), rows, "")),) if rows else ()
 

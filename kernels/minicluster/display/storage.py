@@ -1,55 +1,28 @@
-"""`%distribute storage` and `%distribute storage rm JOB ...`: what one keeps with the job service."""
+"""What `%distribute storage` shows: a user's storage at the job service."""
 
 from __future__ import annotations
 
 import time
-from argparse import Namespace
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from minicluster.client.client import Service
 from minicluster.datasets.progress import sizes
 from minicluster.display.tables import Table
-from minicluster.parsing.parser import OptionWrong
-from minicluster.parsing.values import job_id
 from minicluster.wire import KIND_NAMES, OwnerStorage, StorageReport, StorageUse, StoredThing
 
-if TYPE_CHECKING:
-    from minicluster.magics import Distribute
 
-_HEADS = ("what", "size", "of which", "since", "to remove it")
-
-
-def show(magics: Distribute, said: Namespace) -> Table:
-    """Say how much is kept of how much, and list what is largest."""
-    service = magics.service()
-    params = {"owner": "all"} if said.all else {}
+def show(service: Service, everyones: bool) -> Table:
+    """Print how much a user stores, and list the largest items; for administrators: of all users."""
+    params = {"owner": "all"} if everyones else {}
     report = StorageReport.model_validate_json(service.ask("GET", "api/storage", params=params).content)
-    if said.all:
-        heads = ("user", "in use", "may keep", "of which")
+    if everyones:
+        heads = ("user", "in use", "limit", "of which")
         rows = tuple((one.owner, *_sizes(one), _kinds(one.uses)) for one in report.owners)
-        return Table(heads, rows, "Nobody keeps anything.")
+        return Table(heads, rows, "Nobody stores anything.")
     for own in report.owners:
         print(summary(own))  # noqa: T201
-    return Table(_HEADS, tuple(map(_row, report.things)), "Nothing is kept.")
-
-
-def remove(magics: Distribute, said: Namespace) -> None:
-    """Remove what jobs that are over keep, one after the other."""
-    if not said.jobs:
-        raise OptionWrong("%distribute storage rm needs the number of a job.", _LIKE)
-    for number in _job_ids(said.jobs):
-        magics.service().ask("DELETE", f"api/jobs/{number}/storage")
-        print(f"What job {number} kept is removed; its story stays.")  # noqa: T201
-
-
-_LIKE = "Like this: %distribute storage rm 12 14"
-
-
-def _job_ids(words: Iterable[str]) -> list[int]:
-    try:
-        return [job_id(word) for word in words]
-    except ValueError as error:
-        raise OptionWrong(f"%distribute storage rm {' '.join(words)}: {error}.", _LIKE) from None
+    heads = ("what", "size", "of which", "since", "to remove it")
+    return Table(heads, tuple(map(_row, report.things)), "Nothing is stored.")
 
 
 def summary(own: OwnerStorage) -> str:

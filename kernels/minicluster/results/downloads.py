@@ -5,25 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from io import BufferedWriter, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.display.tables import Link, Table
+from minicluster.display.tables import LinkCell, Table
 from minicluster.errors import MiniclusterError
-from minicluster.parsing.values import local_path
 from minicluster.pickling.pickling import readable_size
 from minicluster.wire import Artifact, ArtifactList
-
-if TYPE_CHECKING:
-    from minicluster.magics import Distribute
 
 AT_ONCE = 4
 ROWS = 200
@@ -49,15 +44,15 @@ class Download:
         return f"{files} ({readable_size(self.size_bytes)}) in {self.folder}{known}."
 
 
-def files(magics: Distribute, said: Namespace) -> Any:
-    service, job_id = magics.service(), said.job
+def files(service: Service, job_id: int, path: str | None, folder: Path | None) -> Table | Download:
+    """List a job's files, or those below a path; with a folder, download them."""
     listed = service.artifacts(job_id)
-    chosen = _chosen(listed.artifacts, said.path) if said.path else listed.artifacts
+    chosen = _chosen(listed.artifacts, path) if path else listed.artifacts
     for sentence in listed.left:
         print(sentence)  # noqa: T201
-    if not said.to:
+    if folder is None:
         return file_table(listed.model_copy(update={"artifacts": chosen}), job_id, service.browser_path())
-    return download(service, job_id, chosen, local_path(said.to), _show)
+    return download(service, job_id, chosen, folder, _show)
 
 
 def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
@@ -65,7 +60,7 @@ def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
     until = time.strftime("%Y-%m-%d", time.localtime(listed.keep_until)) if listed.keep_until else ""
     places = placed(listed.artifacts)
     rows: list[tuple[str, ...]] = [
-        (place, readable_size(one.size_bytes), until, Link(path + file_path(job_id, one)))
+        (place, readable_size(one.size_bytes), until, LinkCell(path + file_path(job_id, one)))
         for place, one in list(places.items())[:ROWS]
     ]
     if len(places) > ROWS:

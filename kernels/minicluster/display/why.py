@@ -1,4 +1,4 @@
-"""What `%distribute why` shows: one sentence, and the ranks side by side in the cell's own lines."""
+"""What `%distribute why` shows: one sentence, and where each rank is in the cell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minicluster.display.view import duration
 from minicluster.wire import JobWhy, RankSight, RankStack, StackFrame
 
 _MOST_CALLS = 4
-_SIGHTS = {
+_SIGHT_TEXTS = {
     RankSight.STOPPED: "stopped by a signal",
     RankSight.KERNEL: "held inside the kernel",
     RankSight.SILENT: "runs, but does not answer",
@@ -21,22 +21,22 @@ _SIGHTS = {
 
 
 class Why:
-    """A job's sentence with its ranks, as text and as HTML."""
+    """The answer as text and as HTML."""
 
-    def __init__(self, told: JobWhy) -> None:
-        self.told = told
+    def __init__(self, answer: JobWhy) -> None:
+        self._answer = answer
         self._table = Table(
-            ("rank", "in the cell", "calls there", "no sign of life for"), _rows(told.ranks), ""
+            ("rank", "in the cell", "calls there", "no sign of life for"), _rows(answer.ranks), ""
         )
 
     def __repr__(self) -> str:
-        parts = [self.told.sentence, self.told.hint, repr(self._table) if self.told.ranks else ""]
+        parts = [self._answer.sentence, self._answer.hint, repr(self._table) if self._answer.ranks else ""]
         return "\n".join(part for part in parts if part)
 
     def _repr_html_(self) -> str:
-        hint = f"<p>{escape(self.told.hint)}</p>" if self.told.hint else ""
-        table = self._table._repr_html_() if self.told.ranks else ""
-        return f"<p><b>{escape(self.told.sentence)}</b></p>{hint}{table}"
+        hint = f"<p>{escape(self._answer.hint)}</p>" if self._answer.hint else ""
+        table = self._table._repr_html_() if self._answer.ranks else ""
+        return f"<p><b>{escape(self._answer.sentence)}</b></p>{hint}{table}"
 
 
 def _rows(ranks: Sequence[RankStack]) -> tuple[tuple[str, ...], ...]:
@@ -50,7 +50,7 @@ def _rows(ranks: Sequence[RankStack]) -> tuple[tuple[str, ...], ...]:
 
 
 def _in_the_cell(stack: RankStack) -> str:
-    return _SIGHTS.get(stack.sight) or _lines(stack.frames) or "not in the cell yet"
+    return _SIGHT_TEXTS.get(stack.sight) or _lines(stack.frames) or "not in the cell yet"
 
 
 def _lines(frames: Sequence[StackFrame]) -> str:

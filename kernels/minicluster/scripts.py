@@ -1,11 +1,10 @@
-"""`%distribute run train.py --lr 0.1`: a script that was never a notebook, as torchrun would run it."""
+"""`%distribute run train.py --lr 0.1`: runs a script as torchrun does."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from minicluster.runs import run_payload
 if TYPE_CHECKING:
     from minicluster.magics import Distribute
 
-_UNNAMED = CellOptions().name
 _LONGEST_NAME = 100
 
 
@@ -35,12 +33,12 @@ class ScriptMissing(MiniclusterError):
     """There is no such script, or it cannot be read."""
 
 
-def run(magics: Distribute, said: Namespace) -> Any:
-    """Run a script on the cluster. Raises as `run_cell`, and ScriptMissing."""
-    if not said.words:
+def run(magics: Distribute, words: Sequence[str], said: Mapping[str, Any]) -> Any:
+    """Run a script on the cluster. said: the options of the line. Raises as `run_cell`, and ScriptMissing."""
+    if not words:
         raise OptionWrong("%distribute run needs a script.", "Like this: %distribute run --nodes 3 train.py")
-    script, *arguments = said.words
-    options = _options(cell_options(said), script)
+    script, *arguments = words
+    options = _options(cell_options(**said), script)
     notebook = magics.notebook(options.plain)
     cell = CellSource.parse(_text(script), script)
     packed = Captured(pack(cell, arguments, notebook.limits.modules_bytes), Known({}), {})
@@ -71,7 +69,7 @@ def _options(options: CellOptions, script: str) -> CellOptions:
             "%distribute run: a script takes no names from the notebook and gives none back.",
             "Leave --push, --pull and --gather out; what the script writes into mc.output() comes back.",
         )
-    name = Path(script).name[:_LONGEST_NAME] if options.name == _UNNAMED else options.name
+    name = Path(script).name[:_LONGEST_NAME] if options.name is None else options.name
     path = local_path(script)
     beside = not path.is_absolute() and ".." not in path.parts
     files = (*options.files, str(path)) if options.files and beside else options.files

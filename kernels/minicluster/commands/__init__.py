@@ -1,1 +1,0 @@
-"""What `%distribute COMMAND` does."""
