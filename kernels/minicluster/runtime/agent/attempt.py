@@ -21,7 +21,7 @@ from minicluster.runtime.agent.snapshots import SnapshotKeeper
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
 from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.diagnosis.watchdog import Watchdog
-from minicluster.runtime.node.gpu_memory import GpuMemory
+from minicluster.runtime.node.gpus import GpuMemory
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.settings import AgentSettings
 from minicluster.wire import (
