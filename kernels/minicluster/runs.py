@@ -111,7 +111,7 @@ def run_payload(
         installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blobs = send(notebook.service, payload, captured.names, notebook.namespace)
     spec = job_spec(options, blobs.payload_sha256, image, bundle, notebook.origin, blobs.parts)
-    sent = Sent(captured.known, captured.names, notebook.namespace) if payload.shared else None
+    sent = Sent(captured.shared, captured.names, notebook.namespace) if payload.shared else None
     key = uuid.uuid4().hex
 
     def submit() -> Job:

@@ -15,7 +15,7 @@ from minicluster.capture.modules import collect, imports_of
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import sources_of
 from minicluster.capture.versions import here
-from minicluster.changes.known import Known
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.pickling.pickling import ANY_READER, Reader, pack_names
 
@@ -57,7 +57,7 @@ class Captured:
     """A cell as it travels, and the notebook's objects that go with it."""
 
     payload: CellPayload
-    known: Known
+    shared: SharedObjects
     names: Mapping[str, Any]
 
 
@@ -83,7 +83,7 @@ def capture(
         source=cell.source,
         filename=cell.filename,
         names=packed.data if names else b"",
-        shared=packed.known.shared() if names and pull != () else b"",
+        shared=packed.shared.shared() if names and pull != () else b"",
         parts=packed.parts,
         modules=modules,
         pull=pull,
@@ -92,7 +92,7 @@ def capture(
         home=Home.here(around.folder, not_sent(cell, names, around)),
         sources=sources_of(packed.files - {cell.filename}, around.shown_as),
     )
-    return Captured(payload, packed.known, names)
+    return Captured(payload, packed.shared, names)
 
 
 def names_to_send(cell: CellSource, around: Surroundings, push: tuple[str, ...] | None) -> dict[str, Any]:

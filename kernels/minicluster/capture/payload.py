@@ -66,7 +66,7 @@ class CellPayload:
 
     source: the cell's text, as typed. filename: what tracebacks call it.
     names: one pickle of a dict of all names that travel (`pickling.dumps`).
-    shared: which of its objects the notebook has (`Known.shared`); empty: nothing is brought back into them.
+    shared: which of its objects the notebook has (`SharedObjects.shared`); empty: nothing returns into them.
     modules: source files beside the notebook by relative path.
     pull: the names to bring back; None: all that the cell assigns at top level or changes.
     gather: the names that come back as a list with each rank's value.

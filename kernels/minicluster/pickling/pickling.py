@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster.changes.known import Known
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.pickling.collector import no_collection
 from minicluster.pickling.parts import Beside, Part, PartsFile, whole
@@ -41,7 +41,7 @@ __all__ = [
     "Reader",
     "dumps",
     "load",
-    "load_known",
+    "load_shared",
     "loads",
     "pack_names",
     "parts_of",
@@ -69,14 +69,14 @@ class Packed:
     """Names that were pickled, the top-level modules that their reader will import, and the files in
     which functions were written that travel by value.
 
-    data: the pickle but for its parts. known: what both sides then have.
+    data: the pickle but for its parts. shared: what both sides then have.
     """
 
     data: bytes
     parts: tuple[Part, ...]
     modules: frozenset[str]
     files: frozenset[str]
-    known: Known
+    shared: SharedObjects
 
 
 class NotPicklable(MiniclusterError):
@@ -122,7 +122,7 @@ def pack_names(
     memo = pickler.memo.copy()
     pickler.clear_memo()
     del pickler
-    return Packed(kept.small, tuple(kept.parts), modules, files, Known.of_pickler(memo))
+    return Packed(kept.small, tuple(kept.parts), modules, files, SharedObjects.of_pickler(memo))
 
 
 def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
@@ -130,19 +130,19 @@ def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
     return pack_names({"_": value}, namespace, "A name", sys.maxsize).parts
 
 
-def load_known(
+def load_shared(
     names: Beside, shared: bytes, namespace: dict[str, Any], foreign: bool
-) -> tuple[dict[str, Any], Known]:
-    """Unpickle names as `loads`; return also what both sides have. shared: see `Known.shared`."""
+) -> tuple[dict[str, Any], SharedObjects]:
+    """Unpickle names as `loads`; return also what both sides have. shared: see `SharedObjects.shared`."""
     with no_collection():
         given, memo = _load_with_memo(names, namespace, foreign)
-        return given, Known.of_unpickler(memo, shared)
+        return given, SharedObjects.of_unpickler(memo, shared)
 
 
-def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
+def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], SharedObjects]:
     """Unpickle names that went out from here, with all objects by the numbers that they had."""
     given, memo = _load_with_memo(names, namespace, False)
-    return given, Known(memo)
+    return given, SharedObjects(memo)
 
 
 def _load_with_memo(

@@ -10,7 +10,7 @@ import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
 from minicluster.pickling.parts import Reference, beside, digests
-from minicluster.pickling.pickling import load_known, pack_names
+from minicluster.pickling.pickling import load_shared, pack_names
 from minicluster.runtime.rank.parts import PartStore
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ def arrive(names: dict[str, Any], scratch: Path) -> dict[str, Any]:
         store.path(sha256).write_bytes(part.data)
     blob = CellPayload("", "", names=packed.data, parts=packed.parts).without_parts(found)
     given = CellPayload.from_bytes(blob).open_names(store.memory)
-    return load_known(given, packed.known.shared(), {}, False)[0]
+    return load_shared(given, packed.shared.shared(), {}, False)[0]
 
 
 def contents(scratch: Path) -> dict[str, bytes]:

@@ -28,8 +28,8 @@ from minicluster.capture.cell import CellMistyped, CellSource
 from minicluster.capture.home import Home
 from minicluster.capture.payload import CellPayload, LeftBehind
 from minicluster.capture.sources import Source, remember
-from minicluster.changes.known import Known
 from minicluster.changes.returning import NOTHING, Return, Wish
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.pickling import pickling
 from minicluster.results.result_file import write_result_file
@@ -98,7 +98,7 @@ class Rank:
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
         self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
-        self.back = Return(Known({}), self.namespace, self.reader)
+        self.back = Return(SharedObjects({}), self.namespace, self.reader)
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -153,7 +153,7 @@ class Rank:
         try:
             foreign = bool(self.reader.against_code)
             names = payload.open_names(PartStore(self.paths.folder.parent).memory)
-            given, known = pickling.load_known(names, payload.shared, self.namespace, foreign)
+            given, known = pickling.load_shared(names, payload.shared, self.namespace, foreign)
         except pickling.ForeignCode:
             raise NotebookDiffers(
                 f"A function or class of the notebook came along, which is code of Python {notebook.python}; "
