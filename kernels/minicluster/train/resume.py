@@ -13,10 +13,9 @@ from torch.optim import Optimizer
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots import files, state
-from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.ranks import Ranks
 from minicluster.train.snapshots.session import session
-from minicluster.train.snapshots.store import Entry, Key, SnapshotNotKept, SnapshotStore
+from minicluster.train.snapshots.store import Archive, Key, SnapshotNotKept, SnapshotStore, StoredSnapshot
 
 _LOOK_S = 0.02
 _NONE: Key = (-1, -1)
@@ -70,7 +69,7 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
 # Agreeing.
 
 
-def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> Entry | None:
+def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> StoredSnapshot | None:
     """Return the newest snapshot that any node has, brought to this node if it was not there."""
     offers = ranks.gather(_offer(snapshot_store, ranks))
     while _newest_coming(offers) > _newest(offers):
@@ -153,7 +152,7 @@ def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
 # Telling.
 
 
-def _tell(ranks: Ranks, entry: Entry, world_size: int, scale_lr: bool) -> None:
+def _tell(ranks: Ranks, entry: StoredSnapshot, world_size: int, scale_lr: bool) -> None:
     if ranks.rank != 0:
         return
     print(f"mc.resume: going on from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201

@@ -84,7 +84,7 @@ class Link:
     def __init__(self):
         self.asked = []
 
-    async def fetch_in_time(self, sha256, path):
+    async def fetch(self, sha256, path):
         self.asked.append(sha256)
         path.write_bytes(sha256.encode() * 10)
 
@@ -108,8 +108,8 @@ class Disk(Link):
         super().__init__()
         self.size_bytes = size_bytes
 
-    async def fetch_in_time(self, sha256, path):
-        await super().fetch_in_time(sha256, path)
+    async def fetch(self, sha256, path):
+        await super().fetch(sha256, path)
         if sum(one.stat().st_size for one in path.parent.iterdir()) > self.size_bytes:
             raise OSError(28, "No space left on device")
 
@@ -128,8 +128,8 @@ async def test_where_the_disk_is_full_parts_of_cells_before_give_way(tmp_path):
 
 async def test_when_one_part_fails_none_is_fetched_any_longer(tmp_path):
     class Broken(Link):
-        async def fetch_in_time(self, sha256, path):
-            await super().fetch_in_time(sha256, path)
+        async def fetch(self, sha256, path):
+            await super().fetch(sha256, path)
             await asyncio.sleep(0)
             if sha256 == "full":
                 raise OSError(28, "No space left on device")

@@ -24,7 +24,7 @@ log = logging.getLogger("minicluster.agent")
 
 
 @dataclass
-class Child:
+class ForkedChild:
     """A process forked by the zygote. `status` is what waitpid said, None when it was never made.
 
     unwanted: it is to be killed, as soon as it is there.
@@ -52,7 +52,7 @@ class Parent:
         self.lost = asyncio.Event()
         self._process = process
         self._channel = channel
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, ForkedChild] = {}
         self._on_change: Callable[[], None] = lambda: None
 
     @classmethod
@@ -84,9 +84,9 @@ class Parent:
             for wait in waits:
                 wait.cancel()
 
-    def fork(self, name: str, order: dict[str, Any], fds: Sequence[int]) -> Child:
+    def fork(self, name: str, order: dict[str, Any], fds: Sequence[int]) -> ForkedChild:
         """Order a child. `name` is new each time."""
-        child = self._children[name] = Child(name)
+        child = self._children[name] = ForkedChild(name)
         message = json.dumps({"name": name, **order}).encode()
         try:
             socket.send_fds(self._channel, [message], fds)
@@ -94,7 +94,7 @@ class Parent:
             self._refuse(child, f"the parent of the ranks does not answer: {error.strerror}")
         return child
 
-    def kill(self, child: Child) -> None:
+    def kill(self, child: ForkedChild) -> None:
         """Kill a child, also one that is still being made."""
         child.unwanted = True
         if child.pid and not child.ended.is_set():
@@ -140,17 +140,17 @@ class Parent:
                 child = next(child for child in self._children.values() if child.pid == pid)
                 self._finish(child, status)
 
-    def _made(self, child: Child, pid: int) -> None:
+    def _made(self, child: ForkedChild, pid: int) -> None:
         child.pid = pid
         child.made.set()
         if child.unwanted:
             self.kill(child)
 
-    def _refuse(self, child: Child, reason: str) -> None:
+    def _refuse(self, child: ForkedChild, reason: str) -> None:
         child.refusal = reason
         self._finish(child, None)
 
-    def _finish(self, child: Child, status: int | None) -> None:
+    def _finish(self, child: ForkedChild, status: int | None) -> None:
         child.status = status
         child.made.set()
         child.ended.set()

@@ -13,7 +13,7 @@ from typing import Any
 from minicluster.runtime import processes
 from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
-from minicluster.runtime.agent.parent import Child, Parent
+from minicluster.runtime.agent.parent import ForkedChild, Parent
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import AttemptPaths
@@ -53,7 +53,7 @@ class LocalRank:
         self._output = Pump(lambda data: self._keep(self.output, data))
         self._records = Pump(LineSplitter(lambda data: self._keep(records, data)).feed)
         self._control = Pump(LineSplitter(self._hear).feed)
-        self._child: Child | None = None
+        self._child: ForkedChild | None = None
         self._finished = False
         self._because = ""
         self._early: signal.Signals | None = None
@@ -180,7 +180,7 @@ class LocalRank:
             rank=self.rank, sight=seen, quiet_s=self.quiet_s, ending=self.waits_for, frames=frames
         )
 
-    def _conclude(self, child: Child, memory_kills: int) -> None:
+    def _conclude(self, child: ForkedChild, memory_kills: int) -> None:
         if child.status is None:
             self.refuse(f"Rank {self.rank} could not be started on {self._node}: {child.refusal}.")
         else:

@@ -19,14 +19,20 @@ from pathlib import Path
 
 import psutil
 
-from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache
+from minicluster.runtime.node.client import DataAgentClient
 from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
-from minicluster.runtime.node.link import DataAgentLink
 from minicluster.runtime.node.work import DataWork
-from minicluster.runtime.program import log_to_stderr, until_told
-from minicluster.runtime.settings import TOKEN_FILE, SettingsIncomplete, need, read_token
-from minicluster.runtime.trust import trust
+from minicluster.runtime.settings import (
+    SettingsIncomplete,
+    log_to_stderr,
+    need,
+    read_token,
+    run_until_signalled,
+    service_trust,
+    service_urls,
+)
 from minicluster.wire import DataAgentOrders, DataAgentReport, DataStanding, Standing
 
 log = logging.getLogger("minicluster.keeper")
@@ -54,10 +60,9 @@ class DataAgentSettings:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> DataAgentSettings:
         """Raises SettingsIncomplete."""
-        urls = (url.strip().rstrip("/") + "/" for url in need(environ, "MINICLUSTER_SERVICE_URL").split(","))
-        token, _, former_index = read_token(Path(need(environ, TOKEN_FILE))).partition("\n")
+        token, _, former_index = read_token(environ).partition("\n")
         return cls(
-            service_url=",".join(urls),
+            service_url=service_urls(environ),
             token=token,
             nodes=tuple(need(environ, "MINICLUSTER_KEEPER_NODES").split(",")),
             former_index=former_index,
@@ -71,10 +76,10 @@ class DataAgent:
     """One node's keeper. `run` returns when nothing was wanted for `idle_s`."""
 
     def __init__(
-        self, settings: DataAgentSettings, link: DataAgentLink, gpus: GpuMeter | None = None
+        self, settings: DataAgentSettings, client: DataAgentClient, gpus: GpuMeter | None = None
     ) -> None:
         self._settings = settings
-        self._link = link
+        self._client = client
         self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
         self._gpus = gpus
         self._works: dict[str, DataWork] = {}
@@ -92,7 +97,7 @@ class DataAgent:
             for task in (*beside, *self._running.values()):
                 task.cancel()
             await asyncio.gather(*beside, *self._running.values(), return_exceptions=True)
-            await self._link.close()
+            await self._client.close()
 
     async def _follow(self) -> None:
         have, backoff, loop = "", Backoff(), asyncio.get_running_loop()
@@ -101,10 +106,10 @@ class DataAgent:
             if self._settings.idle_s and loop.time() - busy_at > self._settings.idle_s:
                 return log.info("nothing was wanted for %s s", self._settings.idle_s)
             try:
-                orders = await self._link.wanted(self._settings.nodes, have)
+                orders = await self._client.wanted(self._settings.nodes, have)
             except (ServiceAway, ServiceRefused) as error:
                 log.warning("%s", error.message)
-                await asyncio.sleep(backoff.next_s())
+                await backoff.wait()
                 continue
             backoff.reset()
             if orders.version != have:
@@ -121,7 +126,7 @@ class DataAgent:
             work = self._works.get(folder)
             if work is None or (self._is_done(folder) and work.standing.attempt < order.attempt):
                 log.info("%s for attempt %s", order.name, order.attempt)
-                work = DataWork(order, self._cache, self._link, self._works.keys, self._changed.set)
+                work = DataWork(order, self._cache, self._client, self._works.keys, self._changed.set)
                 self._works[folder] = work
                 self._running[folder] = asyncio.create_task(work.run())
             work.order = order
@@ -151,7 +156,7 @@ class DataAgent:
                     await self._changed.wait()
             self._changed.clear()
             try:
-                await self._link.tell(await asyncio.to_thread(self._report))
+                await self._client.tell(await asyncio.to_thread(self._report))
             except (ServiceAway, ServiceRefused):
                 self._changed.set()
             await asyncio.sleep(_PAUSE_S)
@@ -177,9 +182,9 @@ class DataAgent:
 async def serve(settings: DataAgentSettings) -> None:
     """Run a keeper until it is told to end, or has nothing to do."""
     data_agent = DataAgent(
-        settings, DataAgentLink(settings.service_url, settings.token, trust(os.environ)), gpu_meter()
+        settings, DataAgentClient(settings.service_url, settings.token, service_trust()), gpu_meter()
     )
-    await until_told(data_agent.run())
+    await run_until_signalled(data_agent.run())
 
 
 def main() -> int:

@@ -47,7 +47,6 @@ from minicluster.runtime.rank import (
     folders,
     group,
     libraries,
-    memory,
     tracebacks,
     values,
 )
@@ -55,7 +54,7 @@ from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
 from minicluster.train.outputs import OUTPUT
-from minicluster.train.snapshots.store import FOLDERS
+from minicluster.train.snapshots.store import FOLDERS, job_folders
 from minicluster.wire import RunOrder, Versions
 
 _RECORDS_FD_FROM = 200
@@ -130,7 +129,7 @@ class Rank:
         os.environ.pop(TOKEN_FILE, None)
         os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
         os.environ[environment.RECORDS_FD] = str(records_fd)
-        os.environ[FOLDERS] = os.pathsep.join(map(str, memory.job_folders(self.order.job_id)))
+        os.environ[FOLDERS] = os.pathsep.join(map(str, job_folders(self.order.job_id)))
         scratch = self.paths.folder.parent
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
