@@ -139,7 +139,7 @@ class Distribute(Magics):
 
     def notebook(self, plain: bool = False) -> Notebook:
         """Return what a run needs from this notebook."""
-        from minicluster.capture.capture import Limits
+        from minicluster.capture.capture import CaptureLimits
         from minicluster.interrupts import Kernel
         from minicluster.origin import running_cell
         from minicluster.runs import Notebook
@@ -150,7 +150,7 @@ class Distribute(Magics):
             service=self.service(),
             namespace=space,
             hidden=lambda name: _is_ipythons(name) and name in hidden and hidden[name] is space.get(name),
-            limits=Limits(
+            limits=CaptureLimits(
                 self.send_limit_bytes,
                 self.result_limit_bytes,
                 self.modules_limit_bytes,

@@ -14,7 +14,7 @@ from typing import Any
 
 from minicluster.capture.home import Home
 from minicluster.capture.sources import Source
-from minicluster.pickling.parts import Beside, Damaged, Data, Form, Part, Reference, beside, whole
+from minicluster.pickling.parts import Beside, Damaged, Data, Form, PartReference, PicklePart, beside, whole
 
 MAGIC = b"MCL1"
 _SOURCES = "sources"
@@ -83,8 +83,8 @@ class CellPayload:
     filename: str
     names: bytes = b""
     shared: bytes = b""
-    parts: tuple[Part, ...] = ()
-    refers: tuple[Reference, ...] = ()
+    parts: tuple[PicklePart, ...] = ()
+    refers: tuple[PartReference, ...] = ()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
     gather: tuple[str, ...] = ()
@@ -166,8 +166,8 @@ class CellPayload:
         raise PayloadDamaged(f"the payload's {len(self.refers)} parts are not with it")
 
 
-def _reference(at: int, sha256: str, form: str = Form.INLINE) -> Reference:
-    return Reference(at, sha256, Form(form))
+def _reference(at: int, sha256: str, form: str = Form.INLINE) -> PartReference:
+    return PartReference(at, sha256, Form(form))
 
 
 @dataclass(frozen=True)

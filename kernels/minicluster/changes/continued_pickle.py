@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, ClassVar
 
 from minicluster.changes.shared_objects import SharedObjects, is_storage
-from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, Reader
+from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, PickleReader
 from minicluster.pickling.rebuilding import arrays_in, is_in_one_piece_there
 from minicluster.pickling.tensors import Stored
 from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
@@ -35,7 +35,7 @@ class Continued:
     """Writes pickles whose reader has first read `prelude`."""
 
     def __init__(
-        self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, reader: Reader
+        self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, reader: PickleReader
     ) -> None:
         self._stored = {n: Stored(obj) for n, obj in shared.objects.items() if is_storage(obj)}
         self._numbers = list(shared.objects)

@@ -16,7 +16,7 @@ from minicluster.changes.sameness import same
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.changes.tracking import Changed, Tracker
 from minicluster.changes.trees import leading, listed, reached, shown_at
-from minicluster.pickling.pickler import LimitedFile, Reader, TooLarge
+from minicluster.pickling.pickler import LimitedFile, PickleReader, TooLarge
 from minicluster.pickling.refusal import reason_of, type_name
 from minicluster.pickling.sizes import readable_size
 from minicluster.pickling.unpickling import SoftModule
@@ -71,7 +71,7 @@ class ReturnBody:
 class Return:
     """Decides what goes back, from the moment when the names were loaded to the cell's end."""
 
-    def __init__(self, shared: SharedObjects, namespace: dict[str, Any], reader: Reader) -> None:
+    def __init__(self, shared: SharedObjects, namespace: dict[str, Any], reader: PickleReader) -> None:
         self._shared = shared
         self._namespace = namespace
         self._reader = reader

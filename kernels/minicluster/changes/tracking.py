@@ -11,7 +11,7 @@ from minicluster.changes.aspects import Reading
 from minicluster.changes.inspection import Anatomy, Readings
 from minicluster.changes.likeness import likeness
 from minicluster.changes.shared_objects import SharedObjects
-from minicluster.pickling.collector import no_collection
+from minicluster.pickling.unpickling import no_collection
 
 _MADE_ANEW = frozenset({"reduced", "encoded"})
 """Codes of aspects that ask an object for its state, which may be another one each time."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from minicluster.client.client import Service
 from minicluster.datasets import calls
 from minicluster.datasets.folder import scan
-from minicluster.datasets.progress import Progress, sizes
+from minicluster.datasets.progress import PushProgress, sizes
 from minicluster.datasets.push import Push
 from minicluster.display.tables import Table
 from minicluster.parsing.parser import OptionWrong
@@ -30,7 +30,7 @@ def push(magics: Distribute, said: Namespace) -> None:
         like = "Like this: %distribute data push cinic-10/ --name cinic10"
         raise OptionWrong("%distribute data push needs --name NAME.", like)
     folder = scan(local_path(said.dir))
-    progress = Progress(said.name, folder)
+    progress = PushProgress(said.name, folder)
     work = Push(folder, magics.service(), progress.tell)
     try:
         kept = work.run(said.name, said.shared or None)

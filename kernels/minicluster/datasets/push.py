@@ -26,7 +26,7 @@ AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushState:
     """How far a push is: bytes that are there of all; and what of them was sent."""
 
     done_bytes: int = 0
@@ -38,8 +38,8 @@ class Pushed:
 class Push:
     """One push. tell: called with how far it is, from several threads."""
 
-    def __init__(self, folder: Folder, service: Service, tell: Callable[[Pushed], None]) -> None:
-        self.so_far = Pushed(total_bytes=folder.size_bytes)
+    def __init__(self, folder: Folder, service: Service, tell: Callable[[PushState], None]) -> None:
+        self.so_far = PushState(total_bytes=folder.size_bytes)
         self._folder = folder
         self._service = service
         self._tell = tell
@@ -104,7 +104,7 @@ class Push:
     def _count(self, done_bytes: int, sent_bytes: int) -> None:
         with self._lock:
             now = self.so_far
-            self.so_far = Pushed(
+            self.so_far = PushState(
                 now.done_bytes + done_bytes,
                 now.total_bytes,
                 now.sent_bytes + sent_bytes,

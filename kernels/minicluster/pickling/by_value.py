@@ -14,8 +14,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from minicluster.pickling.frameworks import plain_part
-from minicluster.pickling.refusal import Refused
+from minicluster.pickling.refusal import KindRefused, plain_part
 from minicluster.pickling.tensors import itself
 
 Reduced = tuple[Any, ...]
@@ -39,7 +38,7 @@ def reduce_by_value(obj: Any) -> Reduced | None:
         return _reduce_cached_property(obj)
     if isinstance(obj, FunctionType):
         if "_torchdynamo_orig_callable" in vars(obj) and not _is_found_by_name(obj):
-            raise Refused(obj, _COMPILED)
+            raise KindRefused(obj, _COMPILED)
         if obj.__code__ is not _DISPATCHES or _is_found_by_name(obj):
             return None
         return _reduce_dispatch(obj)

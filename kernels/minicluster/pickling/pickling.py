@@ -14,21 +14,27 @@ from typing import Any
 
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.collector import no_collection
-from minicluster.pickling.parts import Beside, Part, PartsFile, whole
+from minicluster.pickling.parts import Beside, PartsFile, PicklePart, whole
 from minicluster.pickling.pickler import (
     ANY_READER,
     Carry,
     CountingFile,
     LimitedFile,
     NotebookPickler,
-    Reader,
+    PickleReader,
     TooLarge,
 )
 from minicluster.pickling.rebuilding import arrays_in
 from minicluster.pickling.refusal import reason_of, type_name
 from minicluster.pickling.sizes import readable_size
-from minicluster.pickling.unpickling import ForeignCode, MissingModule, NotebookUnpickler, load, loads
+from minicluster.pickling.unpickling import (
+    ForeignCode,
+    MissingModule,
+    NotebookUnpickler,
+    load,
+    loads,
+    no_collection,
+)
 
 __all__ = [
     "ANY_READER",
@@ -38,7 +44,7 @@ __all__ = [
     "MissingModule",
     "NotPicklable",
     "Packed",
-    "Reader",
+    "PickleReader",
     "dumps",
     "load",
     "load_shared",
@@ -73,7 +79,7 @@ class Packed:
     """
 
     data: bytes
-    parts: tuple[Part, ...]
+    parts: tuple[PicklePart, ...]
     modules: frozenset[str]
     files: frozenset[str]
     shared: SharedObjects
@@ -106,7 +112,7 @@ def pack_names(
     namespace: dict[str, Any],
     what: str,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    reader: Reader = ANY_READER,
+    reader: PickleReader = ANY_READER,
 ) -> Packed:
     """Do what `dumps` does for a certain reader, and tell which modules that will import."""
     kept = PartsFile()
@@ -125,7 +131,7 @@ def pack_names(
     return Packed(kept.small, tuple(kept.parts), modules, files, SharedObjects.of_pickler(memo))
 
 
-def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
+def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[PicklePart, ...]:
     """Return what is large of one value that travels."""
     return pack_names({"_": value}, namespace, "A name", sys.maxsize).parts
 
@@ -163,7 +169,7 @@ def _refusal(
     namespace: dict[str, Any],
     what: str,
     limit_bytes: int,
-    reader: Reader,
+    reader: PickleReader,
     error: Exception,
 ) -> NotPicklable:
     culprits = _culprits(names, namespace, limit_bytes, _all, reader) or _all_of(names, error)
@@ -180,7 +186,7 @@ def _all_of(names: Mapping[str, Any], error: Exception) -> list[Culprit]:
 
 
 def _culprits(
-    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: Reader
+    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: PickleReader
 ) -> list[Culprit]:
     """Pickle each name by itself, and each that its functions use, and say which ones fail."""
     failed: list[Culprit] = []

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from minicluster.train import place, records
+from minicluster.train import place
 from minicluster.train.calls import WrongCall, called_as
+from minicluster.train.logs import send
 from minicluster.train.whole import Loop, whole
 from minicluster.wire import Progress, Record
 
@@ -48,7 +49,7 @@ def _told(iterable: Iterable[T], total: float | None, label: str) -> Iterator[T]
 
 def _send(loop: Loop, label: str) -> None:
     rank, at = place.rank(), time.time()
-    records.send(
+    send(
         Record(
             kind="progress",
             rank=rank,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
-from minicluster.pickling.parts import Reference, beside, digests
+from minicluster.pickling.parts import PartReference, beside, digests
 from minicluster.pickling.pickling import load_shared, pack_names
 from minicluster.runtime.rank.parts import PartStore
 
@@ -140,7 +140,7 @@ def test_a_loaders_processes_read_it(tmp_path: Path, method: str) -> None:
 def test_a_part_that_is_not_what_the_pickle_says_is_refused(tmp_path: Path) -> None:
     packed = pack_names({"weight": linear().weight}, {}, "names")
     [part] = packed.parts
-    refers = (Reference(part.at, "a", part.form),)
+    refers = (PartReference(part.at, "a", part.form),)
     with pytest.raises(PayloadDamaged, match="is not what its pickle says"):
         cell = CellPayload("", "", names=packed.data, refers=refers)
         cell.open_names(lambda sha256: part.data[:-1])

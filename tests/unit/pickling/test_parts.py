@@ -10,7 +10,7 @@ import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
 from minicluster.pickling.hashes import PartHashes
-from minicluster.pickling.parts import PART_BYTES, Part, PartsFile, digests, whole
+from minicluster.pickling.parts import PART_BYTES, PartsFile, PicklePart, digests, whole
 from minicluster.pickling.pickling import dumps, loads, pack_names
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.runtime.rank.parts import PartStore
@@ -69,7 +69,11 @@ def test_what_did_not_change_is_not_hashed_again(monkeypatch):
         return hashlib.sha256(data).hexdigest()
 
     monkeypatch.setattr("minicluster.pickling.hashes.digests", counting)
-    parts = [Part(0, memoryview(one)), Part(PART_BYTES, memoryview(other)), Part(9, memoryview(one))]
+    parts = [
+        PicklePart(0, memoryview(one)),
+        PicklePart(PART_BYTES, memoryview(other)),
+        PicklePart(9, memoryview(one)),
+    ]
     for _ in range(2):
         assert hashes.of(parts) == [sha256(one), sha256(other), sha256(one)]
     other[7] ^= 1

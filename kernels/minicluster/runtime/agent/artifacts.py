@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minicluster.runtime.agent import output
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
-from minicluster.runtime.agent.output import Found, OutputFile
+from minicluster.runtime.agent.output import FoundFiles, OutputFile
 from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFiles, StopMode, TaskReport
 
 AT_ONCE = 4
@@ -115,11 +115,11 @@ class OutputUploads:
         """Upload what the service has lost, or never had."""
         while self._lost:
             lost, self._lost = self._lost, []
-            await self._upload_all(Found(lost))
+            await self._upload_all(FoundFiles(lost))
         self._uploading_again = None
         self._changed()
 
-    async def _upload_all(self, found: Found) -> None:
+    async def _upload_all(self, found: FoundFiles) -> None:
         waiting = list(reversed(found.files))
         coming: dict[str, OutputFile] = {file.name: file for file in found.files}
         try:
@@ -143,7 +143,9 @@ class OutputUploads:
     def _folder(self, order: RunOrder) -> Path:
         return output.folder_of(self._scratch, order.job_id)
 
-    async def _work(self, waiting: list[OutputFile], coming: dict[str, OutputFile], found: Found) -> None:
+    async def _work(
+        self, waiting: list[OutputFile], coming: dict[str, OutputFile], found: FoundFiles
+    ) -> None:
         while waiting:
             batch = _batch(waiting)
             together = len(batch) > 1 and await self._upload_together(batch)

@@ -42,7 +42,7 @@ class OutputFile:
 
 
 @dataclass
-class Found:
+class FoundFiles:
     """What is in a folder: the files, the smallest first, and what is left out, by the reason."""
 
     files: list[OutputFile] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Found:
         self.left_out.setdefault(reason, []).append(shown)
 
 
-def look(folder: Path, limits: OutputLimits) -> Found:
+def look(folder: Path, limits: OutputLimits) -> FoundFiles:
     """Return the files of a folder, as many as the limits allow."""
-    found = Found()
+    found = FoundFiles()
     names = _walk(folder, found) if folder.is_dir() else iter(())
     for name in islice(names, limits.files):
         _consider(folder, name, found)
@@ -71,7 +71,7 @@ def look(folder: Path, limits: OutputLimits) -> Found:
     return found
 
 
-def _walk(folder: Path, found: Found) -> Iterator[str]:
+def _walk(folder: Path, found: FoundFiles) -> Iterator[str]:
     """Yield the relative path of everything that is no folder, in order; links are not followed."""
 
     def unreadable(error: OSError) -> None:
@@ -84,7 +84,7 @@ def _walk(folder: Path, found: Found) -> Iterator[str]:
             yield os.path.relpath(Path(root) / name, folder)
 
 
-def _consider(folder: Path, name: str, found: Found) -> None:
+def _consider(folder: Path, name: str, found: FoundFiles) -> None:
     path = folder / name
     try:
         relative_path(name)

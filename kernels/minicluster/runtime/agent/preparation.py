@@ -18,7 +18,7 @@ from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.settings import AgentSettings
-from minicluster.train.data_sets import LINKS
+from minicluster.train.folders import LINKS
 from minicluster.wire import RunOrder, relative_path
 
 _MOST_NAMED = 5

@@ -31,7 +31,7 @@ _SAYS_NOTHING = re.compile(r"<IPython\.core\.display\.\w+ object>")
 
 
 @dataclass
-class Content:
+class DisplayContent:
     """What to display, by MIME type: text, and images in base64. width, height: in pixels, where said."""
 
     data: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Content:
         return not self.data.keys() - {TEXT}
 
 
-def content_of(value: Any) -> Content:
+def content_of(value: Any) -> DisplayContent:
     """Ask an object how it looks. One whose methods fail is shown as text, with the traceback."""
     if _is_figure(value):
         return of_figure(value)
@@ -61,9 +61,9 @@ def content_of(value: Any) -> Content:
     return of_bundle(data, metadata)
 
 
-def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Content:
+def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> DisplayContent:
     """Take a MIME bundle, as IPython's `raw=True` does."""
-    content = Content({mime: _as_text(shown) for mime, shown in data.items() if mime in KNOWN})
+    content = DisplayContent({mime: _as_text(shown) for mime, shown in data.items() if mime in KNOWN})
     for about in (metadata or {}).values():
         if isinstance(about, Mapping):
             content.width = _pixels(about.get("width")) or content.width
@@ -81,11 +81,11 @@ def _json(data: Mapping[str, Any]) -> list[str]:
     return [json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr)]
 
 
-def of_figure(figure: Any) -> Content:
+def of_figure(figure: Any) -> DisplayContent:
     """Draw a figure as notebooks do: PNG, cut to what is drawn."""
     file = BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
-    return Content({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
+    return DisplayContent({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
 
 
 def _is_figure(value: Any) -> bool:

@@ -39,7 +39,7 @@ class NoRoom(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedDataSet:
     """A data set of the cache, complete or not."""
 
     folder: str
@@ -89,7 +89,7 @@ class Cache:
 
     # --- room ---------------------------------------------------------------------------------
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedDataSet]:
         """Return all data sets, those first that were not used for the longest time."""
         found = [self._entry(path) for path in self._index.glob("*.size")]
         return sorted(found, key=lambda entry: entry.used_at)
@@ -178,10 +178,10 @@ class Cache:
         if not self.folder(order.folder).is_dir():
             self.part(order.folder).rename(self.folder(order.folder))
 
-    def _entry(self, path: Path) -> Entry:
+    def _entry(self, path: Path) -> CachedDataSet:
         folder, stat = path.stem, path.stat()
         size_bytes, files, *_ = *map(int, path.read_text().split()), 0  # before, there was no second number
-        return Entry(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
+        return CachedDataSet(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
 
     def _size(self, folder: str) -> Path:
         return self._file(folder, "size")

@@ -36,15 +36,14 @@ from minicluster.results.result_file import write_result_file
 from minicluster.runtime import system
 from minicluster.runtime.agent import output
 from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime.displays.install import Displays
-from minicluster.runtime.displays.limits import rank_bytes
-from minicluster.runtime.displays.publisher import Publisher
+from minicluster.runtime.displays.install import DisplayHooks
+from minicluster.runtime.displays.publisher import Publisher, rank_bytes
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.rank import (
-    birth,
     children,
     environment,
     folders,
+    forked,
     group,
     libraries,
     tracebacks,
@@ -53,7 +52,7 @@ from minicluster.runtime.rank import (
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
-from minicluster.train.outputs import OUTPUT
+from minicluster.train.folders import OUTPUT
 from minicluster.train.snapshots.store import FOLDERS, job_folders
 from minicluster.wire import RunOrder, Versions
 
@@ -96,7 +95,7 @@ class Rank:
         self.home = Home()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
-        self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
+        self.displays = DisplayHooks(Publisher(shown, rank_bytes(self.order.world_size)))
         self.back = Return(SharedObjects({}), self.namespace, self.reader)
 
     def run(self) -> int:
@@ -201,7 +200,7 @@ class Rank:
             limit_bytes=payload.result_limit_bytes,
         )
 
-    def _keep_result(self, payload: CellPayload, shared: values.Shared) -> None:
+    def _keep_result(self, payload: CellPayload, shared: values.SharedValues) -> None:
         absent = [name for name in payload.pull or () if name not in self.namespace]
         left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
         write_result_file(self.paths.result, self.back, shared.wish, left, shared.sentences)
@@ -221,11 +220,11 @@ class Rank:
         return code
 
     @property
-    def _among(self) -> values.Among:
+    def _among(self) -> values.RankPlace:
         order = self.order
         size = 1 if order.fault_tolerant else order.world_size
         store = order.master_addr, order.master_port
-        return values.Among(self.rank, size, store, lambda what: self._say("waiting", what=what))
+        return values.RankPlace(self.rank, size, store, lambda what: self._say("waiting", what=what))
 
     def _say(self, event: str, **more: Any) -> None:
         os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
@@ -235,8 +234,8 @@ def live(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
     """Be a rank, from the fork to the exit."""
     code = 1
     try:
-        birth.leave_parent(zygote_pid)
-        birth.take_streams(pipes.output)
+        forked.leave_parent(zygote_pid)
+        forked.take_streams(pipes.output)
         faulthandler.enable(sys.stderr)
         code = Rank(folder, local_rank, pipes).run()
         _leave()
