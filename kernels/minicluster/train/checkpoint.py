@@ -58,14 +58,14 @@ def _check(step: int, every: int | None, keep: int) -> None:
 
 
 def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
-    """Agree with the other ranks: their clocks differ, so that of rank 0 counts."""
-    told = (0, 0)
+    """Tell whether a snapshot is due. Clocks of ranks differ, so rank 0 decides for all."""
+    decided = (0, 0)
     if here.ranks.decides:
         here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
         plan = here.schedule.plan(here.calls, time.monotonic(), _size_of(named))
-        told = (int(plan.take), plan.look_at)
+        decided = (int(plan.take), plan.look_at)
         _tell_cost(here, named)
-    take, here.look_at = here.ranks.told_by_first(told)
+    take, here.look_at = here.ranks.decided_by_first(decided)
     return bool(take)
 
 

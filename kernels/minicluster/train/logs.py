@@ -28,7 +28,9 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
     tensors and arrays with one element. Each call is kept. Outside of a job nothing happens.
     Raises NotANumber and WrongCall.
     """
-    named = {**_named(data), **values}
+    if data is not None and not (isinstance(data, Mapping) and all(isinstance(name, str) for name in data)):
+        raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
+    named = {**(data or {}), **values}
     step = named.pop("step", None) if step is None else step
     if not named:
         raise NotANumber("mc.log() got no value.", f"Name each: {_LIKE}.")
@@ -37,26 +39,14 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
     send(Record(kind="log", rank=place.rank(), at=time.time(), step=at_step, values=numbers))
 
 
-def _named(data: Any) -> dict[str, Any]:
-    if data is None:
-        return {}
-    if isinstance(data, Mapping) and all(isinstance(name, str) for name in data):
-        return dict(data)
-    raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
-
-
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value.item() if _has_item(value) else value)
+        return float(value.item() if callable(getattr(value, "item", None)) else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise NotANumber(
             f"mc.log({name}=...) takes a number or a tensor of one element, not {_words(value)}.",
             "Reduce it first, with .mean() say.",
         ) from error
-
-
-def _has_item(value: Any) -> bool:
-    return callable(getattr(value, "item", None))
 
 
 def _words(value: Any) -> str:
@@ -72,20 +62,13 @@ _RECORDS_FD = "MINICLUSTER_RECORDS_FD"
 
 def send(record: Record) -> None:
     """Write a record; outside of a job do nothing."""
-    fd = _records_fd()
-    if fd is None:
+    fd = int(os.environ.get(_RECORDS_FD) or -1)
+    try:
+        # A program started by the cell inherits the variable without the pipe.
+        if fd < 0 or not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            return
+    except OSError:
         return
     line = memoryview(record.model_dump_json(exclude_defaults=True).encode() + b"\n")
     while line:
         line = line[os.write(fd, line) :]
-
-
-def _records_fd() -> int | None:
-    text = os.environ.get(_RECORDS_FD, "")
-    if not text:
-        return None
-    try:
-        # A program started by the cell inherits the variable without the pipe.
-        return int(text) if stat.S_ISFIFO(os.fstat(int(text)).st_mode) else None
-    except OSError:
-        return None

@@ -1,4 +1,4 @@
-"""The agent of a task: follows the service's orders and reports what is.
+"""The agent of a task: follows the service's orders and reports the state of its ranks.
 
 It never imports torch, so that it answers within milliseconds whatever the ranks do.
 """
@@ -84,7 +84,7 @@ class Agent:
             self._store.renew(self._parents.newest)
 
     def _end_store(self, used: bool) -> None:
-        """Have a fresh store for the next attempt, in place of one that was used or ends with its parent."""
+        """Make a fresh store for the next attempt if the present one was used or ends with its parent."""
         if used or self._parents.newest not in self._store.parents:
             self._store.renew(self._parents.newest)
 
@@ -138,7 +138,7 @@ class Agent:
         self._running = self._tasks.create_task(self._attempt.run())
 
     async def _drop(self, attempt: Attempt) -> None:
-        """End an attempt that the service does not want any more, and what it still had to say."""
+        """End an attempt that the service does not want any more; what it had not reported is dropped."""
         attempt.stop(StopMode.ABORT)
         await attempt.gone.wait()
         if self._running:
@@ -246,7 +246,7 @@ def main() -> int:
 
 
 class StoreHost:
-    """Keeps one unused TCPStore listening, so that an order to run needs nothing more."""
+    """Keeps one unused TCPStore listening, so that an attempt can begin at once."""
 
     def __init__(self, address: str) -> None:
         self.port: int | None = None
@@ -257,7 +257,7 @@ class StoreHost:
 
     @property
     def parents(self) -> set[Parent]:
-        """Those that end with their stores."""
+        """The parents on which stores depend."""
         return {made[0] for made in (self._child, self._used) if made is not None}
 
     async def pids(self) -> set[int]:
@@ -268,10 +268,7 @@ class StoreHost:
         return {child.pid for child in children if child.pid}
 
     def renew(self, parent: Parent) -> None:
-        """Put a fresh store in the place of the one that was used.
-
-        The socket listens from here on: who connects early waits in its queue.
-        """
+        """Replace the store that was used. Early connections wait in the new socket's queue."""
         self.end_used()
         self._used = self._child
         with socket.create_server((self._address, 0), backlog=1024) as listener:

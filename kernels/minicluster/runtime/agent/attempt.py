@@ -48,11 +48,6 @@ _BECAUSE = {
 }
 
 
-def _is_harsher(mode: StopMode, than: StopMode) -> bool:
-    modes = list(StopMode)
-    return modes.index(mode) > modes.index(than)
-
-
 @dataclass(frozen=True)
 class AttemptContext:
     """What an attempt gets from its agent.
@@ -117,15 +112,15 @@ class Attempt:
         return with_first_errors([rank.report(hold_success=hold) for rank in self._ranks])
 
     def notes(self) -> tuple[str, ...]:
-        told = [*(rank.note for rank in self._ranks), *(spool.lost for spool in self._spools())]
-        brought = (*self._context.snapshots.notes(), *self._context.outputs.notes())
-        return few_notes((*self._notes, *brought, *filter(None, told)))
+        of_ranks = [*(rank.note for rank in self._ranks), *(spool.lost for spool in self._spools())]
+        of_uploads = (*self._context.snapshots.notes(), *self._context.outputs.notes())
+        return few_notes((*self._notes, *of_uploads, *filter(None, of_ranks)))
 
     def ending(self) -> tuple[str, ...]:
         return tuple(filter(None, (rank.ending for rank in self._ranks)))
 
     def chunks(self) -> tuple[StreamChunk, ...]:
-        """Return the next piece of each stream, those first that have sent the least."""
+        """Return the next piece of each stream; streams of which the service holds the least come first."""
         waiting = sorted(self._spools(), key=lambda spool: spool.acknowledged)
         chunks = [chunk for spool in waiting if (chunk := spool.chunk())]
         return tuple(chunks[: REPORT_BYTES // CHUNK_BYTES])
@@ -155,9 +150,10 @@ class Attempt:
         await self._deliver()
 
     def stop(self, mode: StopMode, because: str = "") -> None:
-        """End the ranks, by ever harsher signals. A harsher mode takes the place of a milder one."""
+        """End the ranks, by ever harsher signals. A harsher mode replaces a milder one."""
         self._context.outputs.hurry(mode, because or _BECAUSE[mode])
-        if self.gone.is_set() or (self._mode and not _is_harsher(mode, self._mode)):
+        harshness = list(StopMode).index
+        if self.gone.is_set() or (self._mode and harshness(mode) <= harshness(self._mode)):
             return
         self._mode = mode
         if self._preparing and not self._preparing.done():
@@ -165,7 +161,7 @@ class Attempt:
         self._escalate(mode, because or _BECAUSE[mode], self._ranks)
 
     def fail(self, error: JobError) -> None:
-        """End the ranks at once, for what none of them says."""
+        """End the ranks at once, with an error that is not their own."""
         for rank in self._ranks:
             rank.fail(error)
         self.stop(StopMode.KILL, error.message)
@@ -182,7 +178,7 @@ class Attempt:
         self._context.changed()
 
     def forget(self) -> None:
-        """Drop the files."""
+        """Remove the attempt's files."""
         if self._late_result:
             self._late_result.cancel()
         self.watchdog.close()
@@ -243,7 +239,7 @@ class Attempt:
         self._escalation = asyncio.create_task(escalate(mode, send))
 
     async def _clear_up(self) -> None:
-        """End what the ranks left behind, and read the last of their output."""
+        """End all processes that the ranks left, and read the last of their output."""
         if not await processes.clear_below(os.getpid(), await self._context.surviving()):
             self._notes.append(f"Processes of the job do not end on {self._context.settings.node}.")
         if held := await self._gpu_memory.still_held():
@@ -310,7 +306,7 @@ ESCALATION: dict[StopMode, tuple[EscalationStep, ...]] = {
 
 
 async def escalate(mode: StopMode, send: Callable[[signal.Signals], None]) -> None:
-    """Send each signal of the mode in turn. Whoever sees the last rank end cancels this."""
+    """Send each signal of the mode in turn. It is cancelled when the last rank has ended."""
     for step in ESCALATION[mode]:
         send(step.signal)
         await asyncio.sleep(step.wait_s)

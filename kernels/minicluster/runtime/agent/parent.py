@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: starts it, orders forks, hears of exits."""
+"""The agent's side of the zygote, the ranks' parent: starts it, orders forks, learns of exits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import site
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +70,7 @@ class Parent:
         return cls(process, ours)
 
     def listen(self, on_change: Callable[[], None]) -> None:
-        """Hear the zygote from the running loop."""
+        """Read the zygote's messages in the running loop."""
         self._on_change = on_change
         self._channel.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel, self._hear)
@@ -102,7 +102,7 @@ class Parent:
                 os.kill(child.pid, signal.SIGKILL)
 
     def wake(self) -> None:
-        """Have it go on if somebody stopped it: without it, nobody hears of a rank's end."""
+        """Continue it if somebody stopped it: without it, the agent does not learn of a rank's end."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -133,18 +133,16 @@ class Parent:
             case {"event": "broken", "reason": reason}:
                 self.broken = reason
             case {"event": "forked", "name": name, "pid": pid}:
-                self._made(self._children[name], pid)
+                child = self._children[name]
+                child.pid = pid
+                child.made.set()
+                if child.unwanted:
+                    self.kill(child)
             case {"event": "refused", "name": name, "reason": reason}:
                 self._refuse(self._children[name], reason)
             case {"event": "exited", "pid": pid, "status": status}:
                 child = next(child for child in self._children.values() if child.pid == pid)
                 self._finish(child, status)
-
-    def _made(self, child: ForkedChild, pid: int) -> None:
-        child.pid = pid
-        child.made.set()
-        if child.unwanted:
-            self.kill(child)
 
     def _refuse(self, child: ForkedChild, reason: str) -> None:
         child.refusal = reason
@@ -166,26 +164,20 @@ class Parent:
         self.lost.set()
 
 
-# Ranks come from a parent that has imported what is installed now, not what was when the task began.
-# A warm task outlives `pip install`, and its parent keeps the modules that it once imported. So before an
-# attempt the agent looks at what is installed, and starts another parent when that has changed.
+# A warm task outlives `pip install`, and its zygote keeps the modules that it once imported. So before an
+# attempt the agent looks at what is installed, and starts another zygote when that has changed.
 
 
 def installed() -> frozenset[tuple[str, int]]:
     """Return what pip has put where Python looks for modules: packages, and when each came."""
-    return frozenset(
-        entry for folder in {*sys.path, site.getusersitepackages()} for entry in _packages(folder)
-    )
-
-
-def _packages(folder: str) -> Iterator[tuple[str, int]]:
-    try:
-        with os.scandir(folder) as entries:
+    found: set[tuple[str, int]] = set()
+    for folder in {*sys.path, site.getusersitepackages()}:
+        # A zip file, a folder that is not there, or a package that goes away just now.
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".dist-info", ".egg-info")):
-                    yield entry.path, entry.stat().st_mtime_ns
-    except OSError:  # A zip file, a folder that is not there, or a package that goes away just now.
-        return
+                    found.add((entry.path, entry.stat().st_mtime_ns))
+    return frozenset(found)
 
 
 class Parents:

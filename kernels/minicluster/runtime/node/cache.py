@@ -1,7 +1,7 @@
-"""A node's cache of data sets: folders that nobody can guess, what is kept of each, and which have to go.
+"""A node's cache of data sets: their folders, the state of each, and which are evicted.
 
-Ranks run as the same user as the keeper, so modes alone hide nothing from them: the folder above may be
-searched, and not be listed, and the names in it are secrets. Tasks have it without the right to write.
+Ranks run as the same user as the data set agent, so file modes hide nothing from them. Instead the folders'
+names are secrets, and the folder above can be searched but not listed. Tasks have it read-only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESERVE = 0.05
 
 
 class NoRoom(MiniclusterError):
-    """A data set does not fit into the cache. passing: it may, once other jobs have ended."""
+    """A data set does not fit into the cache. passing: it may fit once other jobs have ended."""
 
     def __init__(self, message: str, hint: str, passing: bool) -> None:
         super().__init__(message, hint)
@@ -87,10 +87,8 @@ class Cache:
         """Return where a data set is brought together."""
         return self._sets / f"{name}.part"
 
-    # --- room ---------------------------------------------------------------------------------
-
     def entries(self) -> list[CachedDataSet]:
-        """Return all data sets, those first that were not used for the longest time."""
+        """Return all data sets, the least recently used first."""
         found = [self._entry(path) for path in self._index.glob("*.size")]
         return sorted(found, key=lambda entry: entry.used_at)
 
@@ -112,7 +110,7 @@ class Cache:
         return disk.f_favail - disk.f_files * _RESERVE if disk.f_files else math.inf
 
     def make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
-        """Remove what was not used for the longest time, and take the room. Raises NoRoom."""
+        """Evict the least recently used data sets, and reserve the room. Raises NoRoom."""
         with self._lock:
             if not self._size(order.folder).exists():
                 self._make_room(order, in_use)
@@ -124,7 +122,9 @@ class Cache:
         if held + needed > limit:
             raise _no_room(order, needed, held, limit)
         if order.files > self.spare_files() + sum(one.files for one in others if one.folder not in in_use):
-            raise _too_many_files(order, passing=held > 0)
+            message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
+            hint = "Pack them: many samples in one file are read faster, too."
+            raise NoRoom(message, hint, passing=held > 0)
         used = sum(entry.room_bytes for entry in others)
         for entry in others:
             too_much = used + needed > limit or order.files > self.spare_files()
@@ -146,8 +146,6 @@ class Cache:
     def touch(self, folder: str) -> None:
         """Note that a data set is used now."""
         os.utime(self._size(folder))
-
-    # --- one data set -------------------------------------------------------------------------
 
     def manifest(self, order: DataOrder) -> DataManifest | None:
         """Return a data set's manifest if it is here, as its hash says."""
@@ -192,11 +190,6 @@ class Cache:
 
 def _room_bytes(size_bytes: int, files: int) -> int:
     return max(size_bytes, files * FILE_BYTES)
-
-
-def _too_many_files(order: DataOrder, passing: bool) -> NoRoom:
-    message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
-    return NoRoom(message, "Pack them: many samples in one file are read faster, too.", passing)
 
 
 def _no_room(order: DataOrder, needed_bytes: int, held_bytes: int, limit_bytes: int) -> NoRoom:

@@ -27,7 +27,7 @@ class DataAgentClient(AgentClient):
         answer = await self._ask("GET", "api/keepers/orders", params=told, timeout=LONG_TIMEOUT)
         return DataAgentOrders.model_validate_json(answer.content)
 
-    async def tell(self, report: DataAgentReport) -> None:
+    async def report_data(self, report: DataAgentReport) -> None:
         await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=JSON)
 
     async def manifest(self, sha256: str) -> bytes:

@@ -1,7 +1,7 @@
-"""The keeper of a node: has the data sets there that the node's jobs read, each once for all of them.
+"""The data set agent of a node: fetches the data sets that the node's jobs read, each once for all of them.
 
-A process of the platform, not of a job: it follows the service's orders, and says how far it is. It
-also says since when the node's GPUs are idle, and which addresses the node has.
+A process of the platform, not of a job: it follows the service's orders and reports its progress. It also
+reports how long the node's GPUs have been idle, and which addresses the node has.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from minicluster.runtime.settings import (
 from minicluster.wire import DataAgentOrders, DataAgentReport, DataStanding, Standing
 
 log = logging.getLogger("minicluster.keeper")
-_SPEAK_S, _PAUSE_S = 10.0, 0.5
-"""It speaks at least each 10 s, and at most twice a second."""
+_REPORT_S, _PAUSE_S = 10.0, 0.5
+"""It reports at least each 10 s, and at most twice a second."""
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 @dataclass(frozen=True)
 class DataAgentSettings:
-    """nodes: for which it keeps data: its own, or all those that this machine is seen as.
+    """nodes: those for which it fetches data; several if this machine stands for several nodes.
 
-    idle_s: time without a wish after which it ends; 0: never.
+    idle_s: it ends when no data set was wanted for so long; 0: never.
     """
 
     service_url: str
@@ -73,7 +73,7 @@ class DataAgentSettings:
 
 
 class DataAgent:
-    """One node's keeper. `run` returns when nothing was wanted for `idle_s`."""
+    """The agent of one node. `run` returns when no data set was wanted for `idle_s`."""
 
     def __init__(
         self, settings: DataAgentSettings, client: DataAgentClient, gpus: GpuMeter | None = None
@@ -90,7 +90,7 @@ class DataAgent:
 
     async def run(self) -> None:
         await asyncio.to_thread(self._cache.open)
-        beside = asyncio.create_task(self._tell()), asyncio.create_task(self._watch_gpus())
+        beside = asyncio.create_task(self._report_changes()), asyncio.create_task(self._watch_gpus())
         try:
             await self._follow()
         finally:
@@ -124,18 +124,16 @@ class DataAgent:
             self._leave(folder)
         for folder, order in wanted.items():
             work = self._works.get(folder)
-            if work is None or (self._is_done(folder) and work.standing.attempt < order.attempt):
+            done = work is not None and self._running[folder].done()
+            if work is None or (done and work.standing.attempt < order.attempt):
                 log.info("%s for attempt %s", order.name, order.attempt)
                 work = DataWork(order, self._cache, self._client, self._works.keys, self._changed.set)
                 self._works[folder] = work
                 self._running[folder] = asyncio.create_task(work.run())
             work.order = order
 
-    def _is_done(self, folder: str) -> bool:
-        return self._running[folder].done()
-
     def _leave(self, folder: str) -> None:
-        """Nobody wants it now; what is here of it stays while there is room."""
+        """Stop fetching what nobody wants now; what is here of it stays while there is room."""
         self._running.pop(folder).cancel()
         work = self._works.pop(folder)
         if work.standing.standing is Standing.READY:
@@ -147,16 +145,14 @@ class DataAgent:
             await asyncio.to_thread(self._gpus.look)
             await asyncio.sleep(LOOK_S)
 
-    # --- what it says -------------------------------------------------------------------------
-
-    async def _tell(self) -> None:
+    async def _report_changes(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SPEAK_S):
+                async with asyncio.timeout(_REPORT_S):
                     await self._changed.wait()
             self._changed.clear()
             try:
-                await self._client.tell(await asyncio.to_thread(self._report))
+                await self._client.report_data(await asyncio.to_thread(self._report))
             except (ServiceAway, ServiceRefused):
                 self._changed.set()
             await asyncio.sleep(_PAUSE_S)
@@ -180,7 +176,7 @@ class DataAgent:
 
 
 async def serve(settings: DataAgentSettings) -> None:
-    """Run a keeper until it is told to end, or has nothing to do."""
+    """Run a data set agent until it is ended, or has had nothing to do."""
     data_agent = DataAgent(
         settings, DataAgentClient(settings.service_url, settings.token, service_trust()), gpu_meter()
     )
@@ -199,11 +195,11 @@ def main() -> int:
     return 0
 
 
-# The addresses of this machine on all its networks: users' containers are kept away from each of them.
-
-
 def own_addresses() -> tuple[str, ...]:
-    """Return them but for those that lead nowhere else: of the loopback, and link-local ones."""
+    """Return this machine's addresses on all networks, without loopback and link-local ones.
+
+    Users' containers are kept away from each of them.
+    """
     told = (one for held in psutil.net_if_addrs().values() for one in held if one.family in _FAMILIES)
     found = {ip_address(one.address.partition("%")[0]) for one in told}
     return tuple(sorted(str(one) for one in found if not (one.is_loopback or one.is_link_local)))

@@ -27,7 +27,7 @@ class Segment:
 
 
 class DataTree:
-    """The files of a data set below `root`. Only its keeper writes here; methods block.
+    """The files of a data set below `root`. Only the data set agent writes here; methods block.
 
     fresh: nothing was ever written there. Otherwise a file is replaced as a whole: ranks may read it.
     """
@@ -39,8 +39,6 @@ class DataTree:
         self._pieces = manifest.pieces
         self._file_starts = [0, *accumulate(file.size_bytes for file in manifest.files)]
         self._piece_starts = [0, *accumulate(piece.size_bytes for piece in manifest.pieces)]
-
-    # --- pieces -------------------------------------------------------------------------------
 
     def segments(self, piece: int) -> Iterator[Segment]:
         """Yield where a piece lies; files without bytes lie nowhere."""
@@ -94,8 +92,6 @@ class DataTree:
                 data, offset = data[written:], offset + written
         finally:
             os.close(descriptor)
-
-    # --- files --------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Make all folders and empty files, and let files be written."""

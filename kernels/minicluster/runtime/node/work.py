@@ -1,4 +1,4 @@
-"""Brings one data set into a node's cache, or what of it is missing or damaged, and says how far it is."""
+"""Fetches one data set into a node's cache, or what of it is missing or damaged, and reports its progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOM_AGAIN_S = 2.0
 
 
 class DataWork:
-    """One data set. `order` may be renewed: the newest attempt that wants it, for which it is checked."""
+    """One data set. `order`: that of the newest attempt that wants it; it is checked for each attempt."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DataWork:
         self._changed = changed
 
     async def run(self) -> None:
-        """Have the data set as the order wants it, or say why not."""
+        """Fetch the data set as the order wants it, or say why that failed."""
         backoff = Backoff()
         while True:
             try:

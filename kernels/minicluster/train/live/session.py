@@ -152,9 +152,9 @@ class LiveSession:
         if self._cut:
             self._cut = False
             self._made = self._successor()
-        self._manager.forget_failed_quorum()
+        manager = self._manager
         with self._lighthouse_watchdog:
-            self._manager.start_quorum()
+            manager.start_quorum_anew()
 
     def _let_go(self) -> None:
         """End the call of a manager whose lighthouse is another one by now."""

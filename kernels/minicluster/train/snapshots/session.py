@@ -1,4 +1,4 @@
-"""What this rank knows of its job's snapshots between two calls of mc.checkpoint."""
+"""A rank's snapshots between two calls of mc.checkpoint: when the next one is due, and its writing."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ def _process_began() -> float:
     return time.monotonic() - age_s
 
 
-# When the next snapshot is due, where the cell leaves that to us: pure.
-# A snapshot is worth less than the time that it costs when it comes too often. The interval is chosen
-# from the measured cost, so that snapshots take at most SHARE of the time.
+# When the next snapshot is due, if the cell does not say `every`: pure. The interval follows from the
+# measured cost, so that snapshots take at most SHARE of the time.
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,9 @@ class Writer:
                 with self._snapshot_store.adding(key, world_size, keep, size_bytes) as folder:
                     files.write(folder, copies, rest)
             except Exception as error:
-                self._complain(error)
+                if not self._complained:  # Once: training goes on without snapshots.
+                    self._complained = True
+                    print(f"mc.checkpoint: no snapshot was kept. {error}", file=sys.stderr)  # noqa: T201
             self.cost_s = waited_s + time.thread_time() - cpu_s
 
         # No daemon: the last snapshot of a cell is finished before its rank leaves.
@@ -143,9 +144,3 @@ class Writer:
         """Wait until what was begun is written."""
         if self._thread is not None:
             self._thread.join()
-
-    def _complain(self, error: Exception) -> None:
-        """Say once that there are no snapshots: training goes on without."""
-        if not self._complained:
-            self._complained = True
-            print(f"mc.checkpoint: no snapshot was kept. {error}", file=sys.stderr)  # noqa: T201
