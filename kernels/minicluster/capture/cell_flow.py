@@ -295,32 +295,25 @@ def bound_by(node: ast.AST | None) -> Bound:
             inner = bound_by(operand)
             return Bound(inner.if_false, inner.if_true)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _either(bound_by(test), bound_by(body), bound_by(orelse))
+            where, one, other = bound_by(test), bound_by(body), bound_by(orelse)
+            return Bound(
+                (where.if_true | one.if_true) & (where.if_false | other.if_true),
+                (where.if_true | one.if_false) & (where.if_false | other.if_false),
+            )
         case ast.Compare(left=left, comparators=[second, *later]):
             # `a < b < c` evaluates c only where a < b.
             first = bound_by(left).always | bound_by(second).always
             return Bound(first.union(*(bound_by(part).always for part in later)), first)
-    return _all_of(node)
+    if isinstance(node, _LAZY):
+        return Bound()
+    # A node that evaluates all of its parts.
+    every = frozenset().union(*(bound_by(part).always for part in ast.iter_child_nodes(node)))
+    return Bound(every, every)
 
 
 def targets_in(node: ast.AST) -> set[str]:
     """Return every name that a `:=` somewhere in a node binds."""
     return {part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr)}
-
-
-def _either(test: Bound, body: Bound, orelse: Bound) -> Bound:
-    return Bound(
-        (test.if_true | body.if_true) & (test.if_false | orelse.if_true),
-        (test.if_true | body.if_false) & (test.if_false | orelse.if_false),
-    )
-
-
-def _all_of(node: ast.AST) -> Bound:
-    """Join what all parts bind, of a node that evaluates each of them."""
-    if isinstance(node, _LAZY):
-        return Bound()
-    every = frozenset().union(*(bound_by(part).always for part in ast.iter_child_nodes(node)))
-    return Bound(every, every)
 
 
 # Which contexts of `with` are known to swallow no error; behind any other a cell may go on half done.

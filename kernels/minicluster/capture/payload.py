@@ -134,7 +134,9 @@ class CellPayload:
             source=head["source"],
             filename=head["filename"],
             names=sections.pop("names"),
-            refers=tuple(_reference(*one) for one in head.get("parts") or ()),
+            refers=tuple(
+                PartReference(at, sha256, Form(*form)) for at, sha256, *form in head.get("parts") or ()
+            ),
             shared=sections.pop("shared", b""),
             modules={key.removeprefix("module:"): data for key, data in sections.items()},
             pull=None if pull is None else tuple(pull),
@@ -164,10 +166,6 @@ class CellPayload:
 
     def _missing(self, sha256: str) -> memoryview:
         raise PayloadDamaged(f"the payload's {len(self.refers)} parts are not with it")
-
-
-def _reference(at: int, sha256: str, form: str = Form.INLINE) -> PartReference:
-    return PartReference(at, sha256, Form(form))
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,8 @@ def cut(files: tuple[DataFile, ...]) -> Iterator[Piece]:
             yield tuple(pack)
             pack, size = [], 0
         if file.size_bytes > PIECE_BYTES:
-            yield from _slices(file)
+            for offset in range(0, file.size_bytes, PIECE_BYTES):
+                yield (FileSlice(file, offset, min(PIECE_BYTES, file.size_bytes - offset)),)
         elif file.size_bytes:
             pack.append(FileSlice(file, 0, file.size_bytes))
             size += file.size_bytes
@@ -149,8 +150,3 @@ def cut(files: tuple[DataFile, ...]) -> Iterator[Piece]:
                 pack, size = [], 0
     if pack:
         yield tuple(pack)
-
-
-def _slices(file: DataFile) -> Iterator[Piece]:
-    for offset in range(0, file.size_bytes, PIECE_BYTES):
-        yield (FileSlice(file, offset, min(PIECE_BYTES, file.size_bytes - offset)),)

@@ -41,10 +41,6 @@ def plain_part(obj: object) -> Any:
     return None
 
 
-def line_to_move(name: str, obj: object) -> str:
-    return f"`{name} = {type(obj).__name__}(...)`"
-
-
 # Objects of training libraries that know the processes in which they were made; none is imported here.
 
 
@@ -129,7 +125,7 @@ def reason_against(kind: type) -> str:
 def reason_of(name: str, value: object, error: BaseException) -> str:
     """Turn the error that pickling `value` gave into one sentence for its owner."""
     if isinstance(error, KindRefused) and error.found is value and error.reason == SET_UP:
-        return f"{SET_UP}: {line_to_move(name, value)}"
+        return f"{SET_UP}: `{name} = {type(value).__name__}(...)`"
     if isinstance(error, KindRefused):
         path = path_to(value, error.found)
         held = "" if error.found is value else f"holds {name}{path} ({type_name(error.found)}): "
@@ -168,21 +164,16 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:200])
     elif isinstance(value, list | tuple):
         yield from ((f"[{index}]", part) for index, part in enumerate(value[:200]))
-    for name, cell in zip(*_closure(value), strict=False):
-        with suppress(ValueError):  # A variable that is not assigned yet.
-            yield f"'s variable {name}", cell.cell_contents
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            with suppress(ValueError):  # A variable that is not assigned yet.
+                yield f"'s variable {name}", cell.cell_contents
     for name in _slots(type(value)):
         if hasattr(value, name):
             yield f".{name}", getattr(value, name)
     fields = getattr(value, "__dict__", None)
     if isinstance(fields, Mapping):
         yield from ((f".{name}", part) for name, part in fields.items())
-
-
-def _closure(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    if not isinstance(value, FunctionType):
-        return (), ()
-    return value.__code__.co_freevars, value.__closure__ or ()
 
 
 def _slots(kind: type) -> Iterator[str]:

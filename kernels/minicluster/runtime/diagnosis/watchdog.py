@@ -1,4 +1,4 @@
-"""What an agent can say of where its ranks are: which are quiet, and their stacks when it is asked."""
+"""Where an agent's ranks are: which make no progress, and their stacks when the service asks for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUSY_SHARE = 0.05
 
 
 class Watchdog:
-    """Watches the ranks of one attempt, and looks at them once for each new number that it is given."""
+    """Watches the ranks of one attempt, and dumps their stacks once for each new number in the orders."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Watchdog:
         await self._watch.run()
 
     def report(self) -> dict[str, Any]:
-        """Return the fields of a report that are its own."""
+        """Return the fields of the task's report that are about progress and stacks."""
         return {"quiet": self._watch.quiet, "look": self._answered, "stacks": self._stacks}
 
     def quiet_s(self, rank: int) -> float:
@@ -58,7 +58,7 @@ class Watchdog:
             self._stacks = ()
 
     def ask(self, number: int) -> None:
-        """Have a look taken, unless it is the one that was taken last."""
+        """Dump the stacks, unless this is the number of the last dump."""
         if number in (0, self._asked):
             return
         self._asked = number
@@ -113,7 +113,7 @@ class LifeSigns:
     cpu_s: float = 0.0
 
     def heard(self, total_bytes: int, now: float) -> bool:
-        """Take the size of all that the rank has said; return whether there is more."""
+        """Take the size of all that the rank has printed and reported; return whether there is more."""
         if total_bytes == self.heard_bytes:
             return False
         self.heard_bytes, self.since = total_bytes, now
@@ -180,7 +180,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class StackRequest:
-    """A rank as it can be looked at. answers: the file that it answers into."""
+    """A rank whose stack is wanted. answers: the file into which it writes its stack."""
 
     rank: int
     pid: int
@@ -190,7 +190,7 @@ class StackRequest:
 
 
 async def look(at: StackRequest) -> RankStack:
-    """Say where a rank is. Takes about a second at most."""
+    """Return a rank's stack, or why there is none. Takes about a second at most."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PATIENCE_S
     _make_room(at.answers)

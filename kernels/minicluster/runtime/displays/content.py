@@ -1,4 +1,4 @@
-"""What an object looks like: its own `_repr_*_` methods, as notebooks ask for them."""
+"""How an object is displayed: by its own `_repr_*_` methods, as in notebooks."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class DisplayContent:
 
 
 def content_of(value: Any) -> DisplayContent:
-    """Ask an object how it looks. One whose methods fail is shown as text, with the traceback."""
-    if _is_figure(value):
+    """Return how an object displays itself; as text, with the traceback, if its methods fail."""
+    figures = sys.modules.get("matplotlib.figure")
+    if figures is not None and isinstance(value, figures.Figure):
         return of_figure(value)
     data, metadata = _asked(value, "_repr_mimebundle_")
     for mime, method in _METHODS.items():
@@ -69,16 +70,11 @@ def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
             content.width = _pixels(about.get("width")) or content.width
             content.height = _pixels(about.get("height")) or content.height
     if "text/markdown" in content.data or _SAYS_NOTHING.fullmatch(content.text):
-        source = [content.data[mime] for mime in _SOURCES if mime in content.data]
-        content.data[TEXT] = [*source, *_json(data), content.text][0]
+        texts = [content.data[mime] for mime in _SOURCES if mime in content.data]
+        if JSON in data:  # Nobody draws a tree of it: its text is to be read.
+            texts.append(json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr))
+        content.data[TEXT] = [*texts, content.text][0]
     return content
-
-
-def _json(data: Mapping[str, Any]) -> list[str]:
-    """Return what a bundle says as JSON, to be read; where nobody draws a tree of it, that is its text."""
-    if JSON not in data:
-        return []
-    return [json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr)]
 
 
 def of_figure(figure: Any) -> DisplayContent:
@@ -86,11 +82,6 @@ def of_figure(figure: Any) -> DisplayContent:
     file = BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
     return DisplayContent({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
-
-
-def _is_figure(value: Any) -> bool:
-    module = sys.modules.get("matplotlib.figure")
-    return module is not None and isinstance(value, module.Figure)
 
 
 def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:

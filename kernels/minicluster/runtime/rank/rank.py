@@ -38,7 +38,7 @@ from minicluster.runtime.agent import output
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.displays.install import DisplayHooks
 from minicluster.runtime.displays.publisher import Publisher, rank_bytes
-from minicluster.runtime.paths import AttemptPaths
+from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank import (
     children,
     environment,
@@ -86,7 +86,10 @@ class Rank:
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
         self.pid = os.getpid()
-        self.namespace: dict[str, Any] = _new_main().__dict__
+        # A `__main__` for the cell, so that what it defines pickles as in a notebook.
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        self.namespace: dict[str, Any] = main.__dict__
+        self.namespace["__builtins__"] = builtins
         self.given: frozenset[str] = frozenset()
         self.sources: dict[str, Source] = {}
         self.versions = Versions(python=platform.python_version())
@@ -111,7 +114,7 @@ class Rank:
             wish = self._wish(payload, cell, value)
             shared = values.share(self._among, payload, self.back, wish, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
-                self._keep_result(payload, shared)
+                self._write_result(payload, shared)
             if self.group:
                 self.group.wait_for_all()
         except BaseException as error:
@@ -200,7 +203,7 @@ class Rank:
             limit_bytes=payload.result_limit_bytes,
         )
 
-    def _keep_result(self, payload: CellPayload, shared: values.SharedValues) -> None:
+    def _write_result(self, payload: CellPayload, shared: values.SharedValues) -> None:
         absent = [name for name in payload.pull or () if name not in self.namespace]
         left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
         write_result_file(self.paths.result, self.back, shared.wish, left, shared.sentences)
@@ -215,7 +218,7 @@ class Rank:
             account = tracebacks.account_of(error, text, code, hint)
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
         if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
-            tracebacks.write_account(self.paths.error_file(self.rank), account)
+            write_whole(self.paths.error_file(self.rank), json.dumps(account).encode())
             self._say("failed", exit_code=code)
         return code
 
@@ -262,14 +265,6 @@ def _parsed(payload: CellPayload) -> CellSource:
         raise mistake.error from None
 
 
-def _new_main() -> ModuleType:
-    """Make a `__main__` for the cell, so that what it defines pickles as in a notebook."""
-    module = ModuleType("__main__")
-    module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
-    return module
-
-
 def _exit_of(error: SystemExit) -> tuple[int, str]:
     if isinstance(error.code, int):
         return error.code & 0xFF or 1, f"sys.exit({error.code})"
@@ -277,26 +272,20 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
     return 1, str(error.code)
 
 
-# A rank's own random numbers: what it was forked from has the same state for all ranks and all cells.
-
-
 def seed_anew() -> None:
     """Take a random state of this process's own, in Python, NumPy and torch, for CUDA once it is used.
 
-    As in a process of torchrun that was started for it. A cell that seeds has its own numbers as before.
+    The zygote has the same state for all ranks and all cells. Under torchrun each process has its own, too.
     """
     random.seed()
     np.random.seed()
     torch.seed()
 
 
-# The end of a cell: what it began is waited for, as Python does at the end of a script.
-
-
 def wait_for_the_rest(tell: Callable[[str], None]) -> None:
-    """Wait for the cell's threads and processes that are no daemons.
+    """Wait for the cell's threads and processes that are no daemons, as Python does at the end of a script.
 
-    tell: is called with the name of what is waited for, when it takes some time.
+    tell: called with the name of the thread or process when the wait takes some time.
     """
     if not _waited_for():
         return

@@ -127,18 +127,11 @@ def preload() -> None:
         import torch.utils.data  # noqa: F401
 
         from minicluster.runtime.rank import forked, rank  # noqa: F401
-    _keep_finalizers_here()
-    gc.collect()
-    gc.freeze()  # Keeps the collector from writing to pages shared with the children.
-
-
-def _keep_finalizers_here() -> None:
-    """Have no child finalize at its exit what it only inherited.
-
-    torch's libraries would take 50-200 ms of each exit to be unregistered.
-    """
+    # No child finalizes at its exit what it inherited: torch's libraries would take 50-200 ms of each exit.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
+    gc.collect()
+    gc.freeze()  # Keeps the collector from writing to pages shared with the children.
 
 
 def main() -> int:
