@@ -7,11 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pynvml
 import pytest
 
-from minicluster.runtime.node import gpu_use
-from minicluster.runtime.node.gpu_use import GpuMeter, gpu_meter
+from minicluster.runtime.node.gpu_use import GpuMeter
+from minicluster.runtime.node.nvml import Nvml, NvmlError
 
 PLAYED = r"""
 typedef struct { unsigned long long at_us, value; } sample;
@@ -19,8 +18,7 @@ typedef struct { unsigned long long total, free, used; } memory;
 unsigned long long used_bytes = 0, newest_us = 0, percent = 0;
 int trouble = 0, devices = 2;
 
-int nvmlInitWithFlags(unsigned flags) { return trouble; }
-char *nvmlErrorString(int code) { return "a code of its own"; }
+int nvmlInit_v2(void) { return trouble; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = devices; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, void **device) {
     *device = (void *)(unsigned long)(number + 1); return 0;
@@ -65,17 +63,13 @@ class Driver:
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(tmp_path: Path) -> Driver:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("needs a C compiler, for the library that is played")
     source, library = tmp_path / "nvml.c", tmp_path / "libnvml.so"
     source.write_text(PLAYED)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    monkeypatch.setattr(gpu_use, "_LIBRARY", str(library))
-    # pynvml keeps the library and its functions from the first call on.
-    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     return Driver(library)
 
 
@@ -94,7 +88,7 @@ def clock() -> Clock:
 @pytest.fixture
 def use(driver: Driver, clock: Clock) -> GpuMeter:
     driver.says(newest_us=50)
-    used = GpuMeter(pynvml, clock)
+    used = GpuMeter(Nvml(driver.path), clock)
     used.look()
     return used
 
@@ -142,17 +136,9 @@ def test_a_gpu_of_which_nothing_is_known_is_not_idle(use: GpuMeter, driver: Driv
     assert idle_s(use) == {A: 0.0, B: 0.0}
 
 
-def test_without_a_library_a_driver_or_a_gpu_nothing_is_measured(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    meter = gpu_meter()
-    assert meter is not None and list(meter.handles) == [A, B]
-    driver.says(devices=0)
-    assert gpu_meter() is None
-    caplog.set_level("INFO")
+def test_no_library_and_no_driver_are_told(driver: Driver, tmp_path: Path) -> None:
+    with pytest.raises(NvmlError):
+        Nvml(str(tmp_path / "none.so"))
     driver.says(trouble=9)
-    assert gpu_meter() is None
-    assert "Driver Not Loaded" in caplog.text
-    monkeypatch.setattr(gpu_use, "_LIBRARY", "libnone.so.1")
-    assert gpu_meter() is None
-    assert "libnone.so.1: cannot open shared object file" in caplog.text
+    with pytest.raises(NvmlError, match="nvmlInit_v2 answers 9"):
+        Nvml(driver.path)
