@@ -13,7 +13,7 @@ _ALWAYS = (".git/", "__pycache__/", ".ipynb_checkpoints/", IGNORE_FILE)
 
 
 class IgnoreFileUnreadable(MiniclusterError):
-    """The ignore file is there, and what it says is not to be read."""
+    """The ignore file is not text in UTF-8."""
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Geometry(Aspect):
 
 
 class UnstridedTensor(Aspect):
-    """Of a tensor that is no strided one (sparse, quantized): it is brought as a whole, in a new object."""
+    """Of a tensor that is no strided one (sparse, quantized): it comes back as a whole, in a new object."""
 
     code = "odd"
 

@@ -1,4 +1,4 @@
-"""How far a push is, as one line that is written again in place."""
+"""The progress of a push, as one line that is updated in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hashes of what is large of a cell: what did not change since the cell before is not hashed again."""
+"""Hashes of a cell's large parts: a part that did not change since the cell before is not hashed again."""
 
 from __future__ import annotations
 

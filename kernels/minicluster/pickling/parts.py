@@ -1,4 +1,4 @@
-"""What is large in a pickle, in parts of their own: what did not change is not sent again with the next cell.
+"""Large ranges of a pickle as parts of their own: a part that did not change is not sent again.
 
 The pickle itself stays as it is, byte for byte: a part is a range of it, and is put back where it was.
 """
@@ -26,7 +26,7 @@ _BYTEARRAY8, _NEXT_BUFFER = b"\x96", b"\x97"
 
 
 class Damaged(ValueError):
-    """A part is not what the pickle says."""
+    """A part is not the one that its pickle names."""
 
 
 class Form(StrEnum):

@@ -138,7 +138,7 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 class ElasticSampler(Sampler[int]):
-    """One order of an epoch's samples, the same on all ranks, of which each takes its turn.
+    """One order of an epoch's samples, the same on all ranks; each rank takes every n-th sample.
 
     consumed: samples of the epoch that all ranks together have taken before. What is left is divided
     among the ranks that are there now, so that each sample of an epoch is seen once; with

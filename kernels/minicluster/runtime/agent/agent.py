@@ -192,7 +192,7 @@ class Agent:
             self._reporter.state_changed()
 
     def disk_is_full(self) -> None:
-        """End the ranks, and say why: they filled the node's disk."""
+        """End the ranks with an error: they filled the node's disk."""
         self._disk_full = task_limits.disk_error(self._settings.node, self._settings.scratch)
         if self._attempt:
             self._attempt.fail(self._disk_full)
@@ -223,7 +223,7 @@ class Agent:
 
 
 async def serve(settings: AgentSettings, parent: Parent) -> None:
-    """Run an agent until its task is over or it is told to end."""
+    """Run an agent until its task is over or it is signalled."""
     agent = Agent(settings, AgentClient(settings.service_url, settings.token, trust=service_trust()), parent)
     asyncio.get_running_loop().add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
     await run_until_signalled(agent.run())

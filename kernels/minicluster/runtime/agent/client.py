@@ -243,7 +243,7 @@ def _digest(path: Path) -> str:
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise what an answer says, if it is no good one."""
+    """Raise the error of an answer that is not a success."""
     status = answer.status_code
     if status < 300:
         return

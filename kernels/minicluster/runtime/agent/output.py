@@ -1,4 +1,4 @@
-"""The output folder of a task: where it is, and what of it can be brought to the service."""
+"""The output folder of a task: where it is, and which of its files can be uploaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def forget_other_jobs(scratch: Path, job_id: int) -> None:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """A file to bring. name: its path in the folder."""
+    """A file to upload. name: its path in the folder."""
 
     path: Path
     name: str
@@ -43,7 +43,7 @@ class OutputFile:
 
 @dataclass
 class FoundFiles:
-    """What is in a folder: the files, the smallest first, and what is left out, by the reason."""
+    """The files of a folder, the smallest first, and the names that are left out, by the reason."""
 
     files: list[OutputFile] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What an attempt needs on its node before its ranks are forked."""
+"""Puts on a node what an attempt needs before its ranks are forked."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Preparation:
 
 
 # Files from beside the notebook, laid out as the ranks' working folder: see minicluster.capture.bundle.
-# The folder goes with the attempt, so its owner is told which files go with it.
+# The folder ends with the attempt, so its owner is told which new files end with it.
 
 
 def lay_out(paths: AttemptPaths) -> None:
@@ -94,7 +94,7 @@ def unpack_bundle(bundle: Path, folder: Path) -> None:
 
 
 def lost_files(paths: AttemptPaths, node: str) -> list[str]:
-    """Say which files the ranks made or changed in the folder, nothing if there are none."""
+    """Return a sentence about the files that the ranks made or changed in the folder, if there are any."""
     try:
         before: dict[str, int] = json.loads(paths.laid_out.read_bytes())
     except (OSError, ValueError):

@@ -72,7 +72,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make what is missing, and remove what a kill left over."""
+        """Make the folders that are missing."""
         self._sets.mkdir(parents=True, exist_ok=True)
         self._sets.chmod(_HIDDEN)
         former = self._sets / self._former_index
@@ -84,7 +84,7 @@ class Cache:
         return self._sets / name
 
     def part(self, name: str) -> Path:
-        """Return where a data set is brought together."""
+        """Return the folder in which a data set is put together."""
         return self._sets / f"{name}.part"
 
     def entries(self) -> list[CachedDataSet]:
@@ -134,7 +134,7 @@ class Cache:
         write_whole(self._size(order.folder), f"{order.size_bytes} {order.files}".encode())
 
     def remove(self, folder: str) -> None:
-        """Remove a data set; what says that it is there goes last."""
+        """Remove a data set; the file that stands for it goes last."""
         self._file(folder, "stats").unlink(missing_ok=True)
         for root in (self.folder(folder), self.part(folder)):
             for path, _, _ in os.walk(root):
@@ -148,7 +148,7 @@ class Cache:
         os.utime(self._size(folder))
 
     def manifest(self, order: DataOrder) -> DataManifest | None:
-        """Return a data set's manifest if it is here, as its hash says."""
+        """Return a data set's manifest if it is here and its hash is right."""
         path = self._file(order.folder, "manifest")
         data = path.read_bytes() if path.exists() else b""
         sound = hashlib.sha256(data).hexdigest() == order.manifest_sha256
@@ -159,7 +159,7 @@ class Cache:
         return DataManifest.model_validate_json(data)
 
     def touched(self, order: DataOrder, tree: DataTree) -> list[int] | None:
-        """Return the files that are not as they were left; None where the data set was never complete."""
+        """Return the files that changed since the data set was complete; None if it never was."""
         try:
             known: list[Stat] = [
                 tuple(one) for one in json.loads(self._file(order.folder, "stats").read_bytes())
@@ -171,7 +171,7 @@ class Cache:
         return [number for number, now in enumerate(tree.stats()) if now is None or now != known[number]]
 
     def complete(self, order: DataOrder, stats: Sequence[Stat | None]) -> None:
-        """Keep how the files are, and give the data set its name."""
+        """Record the state of the files, and give the data set its name."""
         write_whole(self._file(order.folder, "stats"), json.dumps(stats).encode())
         if not self.folder(order.folder).is_dir():
             self.part(order.folder).rename(self.folder(order.folder))

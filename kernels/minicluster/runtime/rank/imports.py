@@ -1,4 +1,4 @@
-"""Something to be done when a module is imported, and not before: most cells import neither of them."""
+"""Calls a function when a module is imported: most cells import none of those that need one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The values of all ranks at a cell's end: rank 0 learns which differ, and gathers those of --gather.
 
-Ranks speak through the attempt's store, over a connection of their own: no process group is needed, and a
-rank that ended or hangs keeps nobody for long. What goes wrong here is told beside the result, which comes.
+Ranks exchange them through the attempt's store, over a connection of their own: no process group is needed,
+and a rank that ended or hangs delays nobody for long. An error here is a note beside the result.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Differences:
-    """mine: by name the digests of rank 0's values that come back, others: those of each other rank.
+    """mine: by name the digests of rank 0's values that come back; others: those of each other rank.
 
-    An empty digest says nothing: the value could not be compared. A rank that did not make or change
-    what rank 0 did loses nothing, so that is no difference: `if rank == 0:` is a habit.
+    An empty digest stands for a value that could not be compared. A name that only rank 0 made or changed
+    is no difference, since nothing is lost: `if rank == 0:` is common.
     """
 
     mine: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Differences:
 
 
 def late_sentence(ranks: Sequence[int], wait_s: float, *, gathering: bool) -> str:
-    """Say which ranks did not speak in time."""
+    """Say which ranks did not answer in time."""
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
     silent = f"{who} had not come to the cell's end {wait_s:.0f} s after rank 0"
     if not gathering:
@@ -93,7 +93,7 @@ _GATHER_BYTES = 256 << 20
 class RankPlace:
     """A rank's place among the others.
 
-    store: its host and port. tell_waiting: called with what is waited for, when it takes some time.
+    store: host and port. tell_waiting: called with what the rank waits for, when the wait takes some time.
     """
 
     rank: int
@@ -104,7 +104,7 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class RankValues:
-    """What a rank says at its end.
+    """What a rank tells the others at its end.
 
     likenesses: by name a digest of each value that would come back; empty where there is none.
     missing: gathered names that the rank cannot give, and why. sizes: bytes of those that it gives, in order.
@@ -130,7 +130,7 @@ class SharedValues:
 def share(
     among: RankPlace, payload: CellPayload, back: Return, wish: Wish, namespace: dict[str, Any]
 ) -> SharedValues:
-    """Say what this rank has; on rank 0, hear the others, and put lists in the place of gathered names."""
+    """Send this rank's values; on rank 0, receive the others', and replace gathered names by lists."""
     nothing = not wish.names and (wish.only or not payload.names)
     if not payload.gather and (nothing or among.size == 1):
         return SharedValues(wish)

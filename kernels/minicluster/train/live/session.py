@@ -1,4 +1,4 @@
-"""The steps of a fault-tolerant job, as one rank takes them: who takes part, the average, the verdict."""
+"""The steps of a fault-tolerant job on one rank: who takes part, the all-reduce, whether the step counts."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class LiveSession:
 
 
 def membership_sentence(before: tuple[int, ...], now: tuple[int, ...], step: int) -> str:
-    """Say in one sentence who left, who came, and how many go on."""
+    """Say in one sentence which ranks left, which joined, and how many go on."""
     left = [f"rank {rank} is gone" for rank in before if rank not in now]
     came = [f"rank {rank} has joined" for rank in now if rank not in before]
     return f"{', '.join(left + came)}: {len(now)} go on after step {step}."
