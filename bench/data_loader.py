@@ -1,4 +1,4 @@
-"""How fast pictures of CINIC-10's layout come out of minicluster.vision, against a loop that only decodes.
+"""How fast pictures of CINIC-10's layout come out of cinic10_data.py, against a loop that only decodes.
 
 The loop opens each file with Pillow and decodes it: no batches, no labels, no order. Against it, with as
 many cores: the first epoch (files listed, decoded, kept, and given in batches) and an epoch after it. All
@@ -9,10 +9,12 @@ is told besides: there torch's own processes hand over each batch.
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +26,8 @@ from parts.targets import Target, close
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from minicluster import vision
+sys.path.append(str(Path(__file__).resolve().parents[1] / "notebooks"))
+cinic10_data = importlib.import_module("cinic10_data")
 
 BOUND = 0.9
 BATCH = 100
@@ -74,9 +77,9 @@ def measure(root: Path, paths: list[Path], processes: int) -> dict[str, tuple[fl
         kept = Path(cache) / "kept"
         ways: dict[str, Callable[[], None]] = {
             "loop": lambda: decode_all(paths, processes),
-            "first": lambda: epoch(vision.Images(root, "train", cache=kept), 0),
-            "next": lambda: epoch(vision.Images(root, "train", cache=kept), 0),
-            "unkept": lambda: epoch(vision.Images(root, "train", cache=False), workers),
+            "first": lambda: epoch(cinic10_data.Images(root, "train", cache=kept), 0),
+            "next": lambda: epoch(cinic10_data.Images(root, "train", cache=kept), 0),
+            "unkept": lambda: epoch(cinic10_data.Images(root, "train", cache=False), workers),
         }
         speeds = {name: per_second(len(paths), way) for name, way in ways.items()}
         shutil.rmtree(kept)
@@ -109,7 +112,7 @@ def decode(paths: list[Path]) -> None:
             image.load()
 
 
-def epoch(images: vision.Images, workers: int) -> None:
+def epoch(images: cinic10_data.Images, workers: int) -> None:
     seen = sum(len(labels) for _, labels in DataLoader(images, BATCH, shuffle=True, num_workers=workers))
     assert seen == len(images)
 
@@ -122,7 +125,7 @@ def prepared_per_second() -> float:
 
 def prepare(batch: torch.Tensor, rounds: int) -> None:
     for _ in range(rounds):
-        vision.normalized(vision.augmented(batch))
+        cinic10_data.normalized(cinic10_data.augmented(batch))
 
 
 def report(processes: int, speeds: list[dict[str, tuple[float, float]]]) -> list[Target]:

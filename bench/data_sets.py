@@ -282,14 +282,14 @@ def push(source: str, name: str) -> dict:
 async def fetch(manifest: str, size: str, folder: str) -> dict:
     """Bring a data set into an empty cache, as a node's keeper does."""
     from minicluster.runtime.node.cache import Cache
-    from minicluster.runtime.node.link import DataAgentLink
+    from minicluster.runtime.node.client import DataAgentClient
     from minicluster.runtime.node.work import DataWork
     from minicluster.wire import DataOrder, Standing
     from minicluster_hub.engines.node_tokens import NodeTokens
 
     secret = Path(folder).parent.joinpath("cluster/service/keeper_token").read_bytes().hex()
     token = NodeTokens(secret).issue(["node-1"])
-    cache, link = Cache(Path(folder), token), DataAgentLink(URL, token)
+    cache, link = Cache(Path(folder), token), DataAgentClient(URL, token)
     cache.open()
     order = DataOrder(
         name="bench", folder=manifest[:40], manifest_sha256=manifest, size_bytes=int(size), attempt=1

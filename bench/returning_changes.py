@@ -28,7 +28,7 @@ from minicluster.changes.applying import Sent
 from minicluster.changes.digest import digest
 from minicluster.changes.returning import Return, Wish
 from minicluster.pickling.parts import beside, whole
-from minicluster.pickling.pickling import ANY_READER, load_known, loads, pack_names
+from minicluster.pickling.pickling import ANY_READER, load_shared, loads, pack_names
 from minicluster.results.result_file import ResultFile, write_result_file
 from minicluster.results.results import read_result
 
@@ -63,14 +63,14 @@ class Cell:
         names["value"] = value
         packed = pack_names({"value": value}, names, "The names", 1 << 40)
         data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
-        return cls(names, data, Sent(packed.known, {"value": value}, names))
+        return cls(names, data, Sent(packed.shared, {"value": value}, names))
 
     def untracked(self) -> dict[str, Any]:
         return loads(self.data, vars(types.ModuleType("__main__")))
 
     def tracked(self) -> tuple[dict[str, Any], Return]:
         space = vars(types.ModuleType("__main__"))
-        names, known = load_known(beside(self.data, (), memoryview), self.sent.known.shared(), space, False)
+        names, known = load_shared(beside(self.data, (), memoryview), self.sent.shared.shared(), space, False)
         space.update(names)
         return space, Return(known, space, ANY_READER)
 

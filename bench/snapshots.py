@@ -81,12 +81,12 @@ for _ in range({rounds}):
     off_at = time.monotonic()
     without = window(int(steps), False)
     # The interval's clock stands still while no snapshots are asked for.
-    here.pace._taken_at += time.monotonic() - off_at
+    here.schedule._taken_at += time.monotonic() - off_at
     here.look_at = here.calls + 1
     figures.append((without, window(int(steps), True)))
 entries = [entry.size_bytes for entry in here.snapshot_store.entries()]
-found = dict(figures=figures, steps=int(steps), cost_s=here.writer.cost_s, interval_s=here.pace.interval_s,
-             size_bytes=entries[0] if entries else 0)
+found = dict(figures=figures, steps=int(steps), cost_s=here.writer.cost_s,
+             interval_s=here.schedule.interval_s, size_bytes=entries[0] if entries else 0)
 dist.barrier()
 began = time.perf_counter()
 mc.resume(model, optimizer)

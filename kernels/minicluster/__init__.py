@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from minicluster.train.checkpoint import checkpoint
-    from minicluster.train.data_sets import data
+    from minicluster.train.folders import data, output
     from minicluster.train.logs import log
-    from minicluster.train.outputs import output
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
@@ -44,8 +43,8 @@ def __getattr__(name: str) -> Any:
         "checkpoint": "checkpoint",
         "resume": "resume",
         "log": "logs",
-        "data": "data_sets",
-        "output": "outputs",
+        "data": "folders",
+        "output": "folders",
         "progress": "progress",
         "rank": "place",
         "world_size": "place",

@@ -137,7 +137,7 @@ class Distribute(Magics):
 
     def notebook(self, plain: bool = False) -> Notebook:
         """Return what a run needs of this notebook."""
-        from minicluster.capture.capture import Limits
+        from minicluster.capture.capture import CaptureLimits
         from minicluster.interrupts import NotebookKernel
         from minicluster.origin import running_cell
         from minicluster.runs import Notebook
@@ -148,7 +148,7 @@ class Distribute(Magics):
             service=self.service(),
             namespace=space,
             hidden=lambda name: _is_ipythons(name) and name in hidden and hidden[name] is space.get(name),
-            limits=Limits(
+            limits=CaptureLimits(
                 self.send_limit_bytes,
                 self.result_limit_bytes,
                 self.modules_limit_bytes,

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from minicluster.capture import versions
 from minicluster.capture.bundle import pack_bundle
-from minicluster.capture.capture import Captured, Limits, Surroundings, capture
+from minicluster.capture.capture import Captured, CaptureLimits, NotebookContext, capture
 from minicluster.capture.cell import CellSource
 from minicluster.capture.sources import Source, remember
 from minicluster.changes.applying import Sent
@@ -65,7 +65,7 @@ class Notebook:
     service: Service
     namespace: dict[str, Any]
     hidden: Callable[[str], bool]
-    limits: Limits
+    limits: CaptureLimits
     tail_lines: int
     kernel: NotebookKernel
     make_screen: MakeScreen
@@ -85,7 +85,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
     # Its functions come back: tracebacks here and on the ranks of later cells show its lines.
     remember({filename: Source(filename, source)})
-    around = Surroundings(
+    around = NotebookContext(
         notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as, notebook.stayed
     )
     captured = capture(cell, around, notebook.limits, options.push, options.pull)
@@ -113,7 +113,7 @@ def run_payload(
         installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blobs = send(notebook.service, payload, captured.names, notebook.namespace)
     spec = job_spec(options, blobs.payload_sha256, image, bundle, notebook.origin, blobs.parts)
-    sent = Sent(captured.known, captured.names, notebook.namespace) if payload.shared else None
+    sent = Sent(captured.shared, captured.names, notebook.namespace) if payload.shared else None
     key = uuid.uuid4().hex
 
     def submit() -> Job:

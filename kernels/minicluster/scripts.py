@@ -16,7 +16,7 @@ from minicluster.capture.home import Home
 from minicluster.capture.modules import collect, imports_of
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.versions import here
-from minicluster.changes.known import Known
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.options import CellOptions, OptionWrong, cell_options
 from minicluster.parsing.values import local_path
@@ -41,7 +41,7 @@ def run(magics: Distribute, words: Sequence[str], said: Mapping[str, Any]) -> An
     options = _options(cell_options(**said), script)
     notebook = magics.notebook(options.plain)
     cell = CellSource.parse(_text(script), script)
-    packed = Captured(pack(cell, arguments, notebook.limits.modules_bytes), Known({}), {})
+    packed = Captured(pack(cell, arguments, notebook.limits.modules_bytes), SharedObjects({}), {})
     outcome = run_payload(packed, cell, options, notebook)
     return magics.keep(outcome) if isinstance(outcome, Result) else outcome
 

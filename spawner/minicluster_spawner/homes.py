@@ -1,4 +1,4 @@
-"""Users' homes: made once, with the example notebooks in them."""
+"""Users' homes: made once, with the example notebooks in them and the modules beside these."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def make_home(home: Path, examples: Path | None) -> None:
     """Make a home that only its owner enters, with the examples that were never in it."""
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    for notebook in sorted(examples.glob("*.ipynb")) if examples else ():
-        _give_once(notebook, home)
+    for kind in ("*.ipynb", "*.py"):
+        for example in sorted(examples.glob(kind)) if examples else ():
+            _give_once(example, home)
 
 
 def make_user_site(home: Path) -> None:
@@ -29,15 +30,15 @@ def make_user_site(home: Path) -> None:
     (home / ".local" / "lib" / python / "site-packages").mkdir(parents=True, exist_ok=True)
 
 
-def _give_once(notebook: Path, home: Path) -> None:
-    """Copy a notebook unless it was given before: one that the user deleted stays deleted."""
-    mark = home / ".minicluster" / "given" / notebook.name
+def _give_once(example: Path, home: Path) -> None:
+    """Copy a file unless it was given before: one that the user deleted stays deleted."""
+    mark = home / ".minicluster" / "given" / example.name
     if mark.exists():
         return
-    target = home / notebook.name
+    target = home / example.name
     if not target.exists():
-        temporary = home / f".{notebook.name}.{os.getpid()}"
-        shutil.copyfile(notebook, temporary)
+        temporary = home / f".{example.name}.{os.getpid()}"
+        shutil.copyfile(example, temporary)
         temporary.replace(target)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()

@@ -13,7 +13,7 @@ from minicluster_hub.launch.visitor import Visitor
 from .. import experiment
 
 
-@pytest.mark.full("minutes of training; tests/unit/vision/test_vision has its loader and its networks")
+@pytest.mark.full("minutes of training; tests/unit/cinic10 has its loader and its networks")
 @pytest.mark.timeout(600)
 async def test_the_experiment_runs_to_its_table(ada: Visitor, tree: Path, tmp_path: Path) -> None:
     experiment.draw(tmp_path / "data")

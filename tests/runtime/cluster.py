@@ -22,7 +22,7 @@ import psutil
 from minicluster.capture.payload import CellPayload, LeftBehind
 from minicluster.pickling import pickling
 from minicluster.results.result_file import ResultFile
-from minicluster.runtime.rank.memory import memory_folder
+from minicluster.train.snapshots.store import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
 from minicluster_hub.jobs.root_cause import root_cause
 

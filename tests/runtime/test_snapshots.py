@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
-from minicluster.runtime.rank import memory
 from minicluster.train.snapshots.session import SHARE
-from minicluster.train.snapshots.store import SnapshotStore
+from minicluster.train.snapshots.store import SnapshotStore, job_folders
 from minicluster.wire import BlobInfo, SnapshotRef, StopMode
 
 from .cluster import Cluster, Run
@@ -63,12 +64,21 @@ async def killed(run: Run) -> None:
     await run.over()
 
 
-def snapshot_store(cluster: Cluster, number: int, job_id: int) -> SnapshotStore:
+def folders(cluster: Cluster, number: int, job_id: int) -> tuple[Path, ...]:
     environ = {
         "MINICLUSTER_TASK": cluster.label(number),
         "MINICLUSTER_SCRATCH": str(cluster.folder / f"task-{number}"),
     }
-    return SnapshotStore(memory.job_folders(job_id, environ))
+    return job_folders(job_id, environ)
+
+
+def snapshot_store(cluster: Cluster, number: int, job_id: int) -> SnapshotStore:
+    return SnapshotStore(folders(cluster, number, job_id))
+
+
+def lose_snapshots(cluster: Cluster, number: int, job_id: int) -> None:
+    for folder in folders(cluster, number, job_id):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # In the middle of an epoch between two snapshots, and with the newest one at the very end of an epoch.
@@ -147,7 +157,7 @@ async def test_with_fewer_ranks_each_sample_of_the_epoch_is_seen_once(cluster: C
 @pytest.mark.asyncio
 async def test_a_node_that_lacks_the_snapshot_has_it_from_a_peer(cluster: Cluster) -> None:
     job_id = await stopped_at_3(cluster, 2)
-    snapshot_store(cluster, 0, job_id).remove_all()
+    lose_snapshots(cluster, 0, job_id)
     resumed = await (await cluster.run(counting(0), nodes=3, job_id=job_id)).result()
     assert resumed["began_at"] == 3
     assert set(resumed["seen"]) == set(map(float, range(40))) - in_first_steps(2, 3)
@@ -174,7 +184,7 @@ async def test_an_agent_brings_the_newest_into_the_storage_and_another_goes_on_f
     await run.result()
     (told,) = run.attempt.tasks[0].report.snapshots
     assert (told.step, told.attempt, told.keep) == (20, run.attempt.id, 2)
-    snapshot_store(cluster, 0, run.attempt.id).remove_all()
+    lose_snapshots(cluster, 0, run.attempt.id)
     ref = SnapshotRef(step=told.step, attempt=told.attempt, parts=(told.blob,))
     again = await cluster.run(counting(0), nodes=2, job_id=run.attempt.id, snapshot=ref)
     assert (await again.result())["began_at"] == 20

@@ -15,9 +15,9 @@ from minicluster.capture.modules import collect, imports_of
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import sources_of
 from minicluster.capture.versions import here
-from minicluster.changes.known import Known
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.pickling import ANY_READER, Reader, pack_names
+from minicluster.pickling.pickling import ANY_READER, PickleReader, pack_names
 
 
 class UnknownNames(MiniclusterError):
@@ -25,7 +25,7 @@ class UnknownNames(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class CaptureLimits:
     """Bytes that may travel: names to the ranks, results back, source of modules, files named by --with."""
 
     send_bytes: int
@@ -35,7 +35,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class NotebookContext:
     """Where a cell stands: the notebook's namespace and folder.
 
     stayed: names that stayed on the ranks of earlier cells, with the reason.
@@ -47,7 +47,7 @@ class Surroundings:
     namespace: dict[str, Any]
     folder: Path
     hidden: Callable[[str], bool]
-    reader: Reader = ANY_READER
+    reader: PickleReader = ANY_READER
     shown_as: Callable[[str], str] = str
     stayed: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,14 +57,14 @@ class Captured:
     """A cell as it travels, and the notebook's objects that go with it."""
 
     payload: CellPayload
-    known: Known
+    shared: SharedObjects
     names: Mapping[str, Any]
 
 
 def capture(
     cell: CellSource,
-    around: Surroundings,
-    limits: Limits,
+    around: NotebookContext,
+    limits: CaptureLimits,
     push: tuple[str, ...] | None = None,
     pull: tuple[str, ...] | None = None,
 ) -> Captured:
@@ -83,7 +83,7 @@ def capture(
         source=cell.source,
         filename=cell.filename,
         names=packed.data if names else b"",
-        shared=packed.known.shared() if names and pull != () else b"",
+        shared=packed.shared.shared() if names and pull != () else b"",
         parts=packed.parts,
         modules=modules,
         pull=pull,
@@ -92,10 +92,10 @@ def capture(
         home=Home.here(around.folder, not_sent(cell, names, around)),
         sources=sources_of(packed.files - {cell.filename}, around.shown_as),
     )
-    return Captured(payload, packed.known, names)
+    return Captured(payload, packed.shared, names)
 
 
-def names_to_send(cell: CellSource, around: Surroundings, push: tuple[str, ...] | None) -> dict[str, Any]:
+def names_to_send(cell: CellSource, around: NotebookContext, push: tuple[str, ...] | None) -> dict[str, Any]:
     """Choose what travels. What the cell reads and the notebook lacks is the cell's affair."""
     if push is None:
         wanted = sorted(name for name in cell.reads if not around.hidden(name))
@@ -108,7 +108,7 @@ def names_to_send(cell: CellSource, around: Surroundings, push: tuple[str, ...] 
     return {name: around.namespace[name] for name in push}
 
 
-def not_sent(cell: CellSource, sent: Mapping[str, Any], around: Surroundings) -> dict[str, str]:
+def not_sent(cell: CellSource, sent: Mapping[str, Any], around: NotebookContext) -> dict[str, str]:
     """Say of the names that the cell reads and that do not travel why that is so."""
     missing = [name for name in sorted(cell.reads - sent.keys()) if not around.hidden(name)]
     told = {name: "is in the notebook and was not sent: --push names what travels." for name in missing}
@@ -116,7 +116,7 @@ def not_sent(cell: CellSource, sent: Mapping[str, Any], around: Surroundings) ->
     return {name: around.stayed[name] for name in missing if name in around.stayed} | here
 
 
-def _nearest(unknown: list[str], around: Surroundings) -> str:
+def _nearest(unknown: list[str], around: NotebookContext) -> str:
     known = [name for name in around.namespace if not name.startswith("_") and not around.hidden(name)]
     near = difflib.get_close_matches(unknown[0], known, 3)
     return f"Did you mean {' or '.join(near)}?" if near else "Run the cell that makes it first."

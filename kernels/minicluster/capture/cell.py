@@ -1,4 +1,4 @@
-"""What a cell says about itself: the names it needs, the names it makes, its last expression.
+"""A cell, parsed: the names that it reads, the names that it makes, its last expression.
 
 Used on both sides: the notebook learns which names must travel, a rank which ones to bring back.
 Only the source is looked at; nothing is run.

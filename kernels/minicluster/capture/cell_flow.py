@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable
+import dis
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
-
-from minicluster.capture.cell_code import LOADS, compiled, inner_names, names_in
-from minicluster.capture.cell_contexts import lets_errors_through
-from minicluster.capture.cell_walrus import bound_by, targets_in
+from types import CodeType
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -259,3 +257,110 @@ def _read_by_comprehensions(node: ast.stmt) -> set[str]:
             own = {name.id for name in names if isinstance(name.ctx, ast.Store)}
             found |= {name.id for name in names} - own
     return found
+
+
+# Which names `:=` binds for certain when an expression is evaluated, and which only perhaps.
+
+
+_LAZY = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Names that are bound for certain when the expression turns out true, or false."""
+
+    if_true: frozenset[str] = frozenset()
+    if_false: frozenset[str] = frozenset()
+
+    @property
+    def always(self) -> frozenset[str]:
+        return self.if_true & self.if_false
+
+
+def bound_by(node: ast.AST | None) -> Bound:
+    """Return what evaluating an expression binds. `a and (m := f())` binds m only if it is true."""
+    match node:
+        case None:
+            return Bound()
+        case ast.NamedExpr(target=target, value=value):
+            inner, own = bound_by(value), {target.id}
+            return Bound(inner.if_true | own, inner.if_false | own)
+        case ast.BoolOp(op=ast.And(), values=[first, *rest]):
+            every = frozenset().union(*(bound_by(value).if_true for value in rest))
+            return Bound(bound_by(first).if_true | every, bound_by(first).always)
+        case ast.BoolOp(op=ast.Or(), values=[first, *rest]):
+            every = frozenset().union(*(bound_by(value).if_false for value in rest))
+            return Bound(bound_by(first).always, bound_by(first).if_false | every)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = bound_by(operand)
+            return Bound(inner.if_false, inner.if_true)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            where, one, other = bound_by(test), bound_by(body), bound_by(orelse)
+            return Bound(
+                (where.if_true | one.if_true) & (where.if_false | other.if_true),
+                (where.if_true | one.if_false) & (where.if_false | other.if_false),
+            )
+        case ast.Compare(left=left, comparators=[second, *later]):
+            # `a < b < c` evaluates c only where a < b.
+            first = bound_by(left).always | bound_by(second).always
+            return Bound(first.union(*(bound_by(part).always for part in later)), first)
+    if isinstance(node, _LAZY):
+        return Bound()
+    # A node that evaluates all of its parts.
+    every = frozenset().union(*(bound_by(part).always for part in ast.iter_child_nodes(node)))
+    return Bound(every, every)
+
+
+def targets_in(node: ast.AST) -> set[str]:
+    """Return every name that a `:=` somewhere in a node binds."""
+    return {part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr)}
+
+
+# Which contexts of `with` are known to swallow no error; behind any other a cell may go on half done.
+
+
+_MODULES = frozenset({"torch", "warnings", "tempfile", "tqdm"})
+_FILES = ("open", "File", "ZipFile", "TemporaryDirectory", "NamedTemporaryFile")
+_WAITING = ("Lock", "Pool", "ThreadPoolExecutor", "ProcessPoolExecutor", "tqdm", "catch_warnings")
+_TRAINING = (
+    *("no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "autocast", "detect_anomaly"),
+    *("device", "profile", "record_function", "no_sync", "accumulate"),
+)
+_NAMES = frozenset([*_FILES, *_WAITING, *_TRAINING])
+"""By the last part of what is called: `file.open()`, `model.no_sync()`."""
+
+
+def lets_errors_through(context: ast.expr) -> bool:
+    """Say whether an error inside of the context surely leaves it."""
+    called = context.func if isinstance(context, ast.Call) else context
+    path = ast.unparse(called).split(".")
+    return path[0] in _MODULES or path[-1] in _NAMES
+
+
+# What compiled code loads and stores by name.
+
+
+LOADS = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL"})
+
+
+def compiled(statement: ast.stmt) -> CodeType:
+    """Compile one statement as if it stood alone in a module."""
+    module = ast.fix_missing_locations(ast.Module([statement], type_ignores=[]))
+    return compile(module, "<cell>", "exec", dont_inherit=True)
+
+
+def names_in(code: CodeType, opcodes: Set[str]) -> Iterator[str]:
+    """Yield the names that some instructions of a code object itself have."""
+    return (str(step.argval) for step in dis.get_instructions(code) if step.opname in opcodes)
+
+
+def inner_names(code: CodeType, opcodes: Set[str]) -> set[str]:
+    """Return the names that some instructions have in functions, classes and comprehensions inside."""
+    return {name for inner in _nested(code) for name in names_in(inner, opcodes)}
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _nested(constant)

@@ -1,4 +1,4 @@
-"""Where a cell comes from: its notebook's folder, which ranks may see as well, and what stayed there.
+"""Where a cell comes from: its notebook's folder, which ranks may see, and names that stayed there.
 
 A path says nothing: each container has a /home. The same folder is one with the same number on the same
 machine, or on the same file server.
@@ -21,7 +21,7 @@ _MOST_FILES = 1000
 
 @dataclass(frozen=True)
 class Home:
-    """What ranks are told of the notebook. Empty: nothing.
+    """What ranks know of the notebook's folder. Empty: nothing.
 
     marks: what the folder is known by. files: what lies in it. stayed: names that the cell reads and
     that do not travel, with the reason.

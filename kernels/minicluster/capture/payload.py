@@ -14,7 +14,7 @@ from typing import Any
 
 from minicluster.capture.home import Home
 from minicluster.capture.sources import Source
-from minicluster.pickling.parts import Beside, Damaged, Data, Form, Part, Reference, beside, whole
+from minicluster.pickling.parts import Beside, Damaged, Data, Form, PartReference, PicklePart, beside, whole
 
 MAGIC = b"MCL1"
 _SOURCES = "sources"
@@ -66,7 +66,7 @@ class CellPayload:
 
     source: the cell's text, as typed. filename: what tracebacks call it.
     names: one pickle of a dict of all names that travel (`pickling.dumps`).
-    shared: which of its objects the notebook has (`Known.shared`); empty: nothing is brought back into them.
+    shared: which of its objects the notebook has (`SharedObjects.shared`); empty: nothing returns into them.
     modules: source files beside the notebook by relative path.
     pull: the names to bring back; None: all that the cell assigns at top level or changes.
     gather: the names that come back as a list with each rank's value.
@@ -83,8 +83,8 @@ class CellPayload:
     filename: str
     names: bytes = b""
     shared: bytes = b""
-    parts: tuple[Part, ...] = ()
-    refers: tuple[Reference, ...] = ()
+    parts: tuple[PicklePart, ...] = ()
+    refers: tuple[PartReference, ...] = ()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
     gather: tuple[str, ...] = ()
@@ -134,7 +134,9 @@ class CellPayload:
             source=head["source"],
             filename=head["filename"],
             names=sections.pop("names"),
-            refers=tuple(_reference(*one) for one in head.get("parts") or ()),
+            refers=tuple(
+                PartReference(at, sha256, Form(*form)) for at, sha256, *form in head.get("parts") or ()
+            ),
             shared=sections.pop("shared", b""),
             modules={key.removeprefix("module:"): data for key, data in sections.items()},
             pull=None if pull is None else tuple(pull),
@@ -164,10 +166,6 @@ class CellPayload:
 
     def _missing(self, sha256: str) -> memoryview:
         raise PayloadDamaged(f"the payload's {len(self.refers)} parts are not with it")
-
-
-def _reference(at: int, sha256: str, form: str = Form.INLINE) -> Reference:
-    return Reference(at, sha256, Form(form))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from minicluster.pickling.pickler import ANY_READER, Reader
+from minicluster.pickling.pickler import ANY_READER, PickleReader
 from minicluster.wire import Versions
 
 
@@ -24,12 +24,12 @@ def against_code(ours: Versions, theirs: Versions | None) -> str:
     )
 
 
-def reader(ours: Versions, theirs: Versions | None) -> Reader:
+def reader(ours: Versions, theirs: Versions | None) -> PickleReader:
     """Return what the other side cannot take from this one."""
     if theirs is None or not theirs.python:
         return ANY_READER
     absent = {} if theirs.torch else {"torch": "needs torch, which the other side does not have"}
-    return Reader(against_code(ours, theirs), absent)
+    return PickleReader(against_code(ours, theirs), absent)
 
 
 def differences(ours: Versions, theirs: Versions | None) -> list[str]:

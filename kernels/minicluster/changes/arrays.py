@@ -10,7 +10,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle
 
-from minicluster.changes.aspects import Aspect, Look, Moved, Undo
+from minicluster.changes.aspects import Aspect, Reading
 from minicluster.changes.digest import digest
 from minicluster.pickling.rebuilding import ArrayContent
 
@@ -27,53 +27,51 @@ class Elements(Aspect):
     def __init__(self, owned: Callable[[object], bool]) -> None:
         self._owned = owned
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         facts = (obj.shape, obj.strides, obj.dtype.str, obj.dtype.names, obj.flags.writeable)
         if obj.dtype.hasobject:
-            # Records as tuples: as objects they are others at each look.
-            return Look(facts, obj.ravel(order="K").tolist())
+            # Records as tuples: as objects they are others at each reading.
+            return Reading(facts, obj.ravel(order="K").tolist())
         owner = owner_of(obj)
-        return Look((facts, None if owner is not obj and self._owned(owner) else _content_of(obj)), [])
+        return Reading((facts, None if owner is not obj and self._owned(owner) else _content_of(obj)), [])
 
-    def fits(self, before: Look, now: Look) -> bool:
+    def fits(self, before: Reading, now: Reading) -> bool:
         return _shape(before) == _shape(now)
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return ArrayContent(obj)
 
-    def refuses(self, obj: Any, state: Any) -> str:
+    def refuses(self, obj: Any, delta: Any) -> str:
         if not obj.flags.writeable:
             return "is read-only here"
-        return "" if obj.shape == state.shape and obj.dtype == state.dtype else "has another shape here"
+        return "" if obj.shape == delta.shape and obj.dtype == delta.dtype else "has another shape here"
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        obj[...] = state
+    def write(self, obj: Any, delta: Any) -> None:
+        obj[...] = delta
         if _is_masked(obj):
-            obj.fill_value = state.fill_value
-        return _nothing
+            obj.fill_value = delta.fill_value
 
 
-class Record(Aspect):
+class StructuredElement(Aspect):
     """Of one element of a structured numpy array, whose memory it shows."""
 
     code = "record"
     late = True
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         if obj.dtype.hasobject:
-            return Look(str(obj.dtype), [*obj.item()])
-        return Look((str(obj.dtype), digest(obj.tobytes())), [])
+            return Reading(str(obj.dtype), [*obj.item()])
+        return Reading((str(obj.dtype), digest(obj.tobytes())), [])
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return sys.modules["numpy"].array(obj)
 
-    def refuses(self, obj: Any, state: Any) -> str:
+    def refuses(self, obj: Any, delta: Any) -> str:
         return "" if obj.flags.writeable else "is read-only here"
 
-    def put(self, obj: Any, state: Any) -> Undo:
+    def write(self, obj: Any, delta: Any) -> None:
         for name in obj.dtype.names or ():
-            obj[name] = state[()][name]
-        return _nothing
+            obj[name] = delta[()][name]
 
 
 def _is_masked(array: Any) -> bool:
@@ -88,8 +86,8 @@ def _content_of(array: Any) -> tuple[bytes, ...]:
     return tuple(digest(plane.view(numpy.uint8)) if plane.size else b"" for plane in planes)
 
 
-def _shape(look: Look) -> Any:
-    return look.facts[0] if len(look.facts) == 2 else look.facts
+def _shape(reading: Reading) -> Any:
+    return reading.facts[0] if len(reading.facts) == 2 else reading.facts
 
 
 def owner_of(array: Any) -> Any:
@@ -108,40 +106,35 @@ class Geometry(Aspect):
     def __init__(self, number: Callable[[Any], int | None]) -> None:
         self._number = number
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         storage = obj.untyped_storage()
         number = self._number(storage)
         where = ("known", number) if number is not None else ("new", storage._cdata, storage.data_ptr())
         shape = (obj.dtype, tuple(obj.shape), obj.stride(), obj.storage_offset(), obj.requires_grad)
-        return Look((where, shape), [])
+        return Reading((where, shape), [])
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return obj.detach().as_subclass(sys.modules["torch"].Tensor), obj.requires_grad
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = obj.data, obj.requires_grad
-        _set_tensor(obj, *state)
-        return lambda: _set_tensor(obj, *old)
+    def write(self, obj: Any, delta: Any) -> None:
+        data, requires_grad = delta
+        if data.device != obj.device:
+            data = data.to(obj.device)
+        if obj.is_leaf:
+            # A dtype without gradients is refused while the tensor wants some.
+            obj.requires_grad_(False)
+            obj.data = data
+            obj.requires_grad_(requires_grad)
+        else:
+            obj.data = data
 
 
-def _set_tensor(tensor: Any, data: Any, requires_grad: bool) -> None:
-    if data.device != tensor.device:
-        data = data.to(tensor.device)
-    if tensor.is_leaf:
-        # A dtype without gradients is refused while the tensor wants some.
-        tensor.requires_grad_(False)
-        tensor.data = data
-        tensor.requires_grad_(requires_grad)
-    else:
-        tensor.data = data
-
-
-class Odd(Aspect):
-    """Of a tensor that is no strided one (sparse, quantized): it is brought as a whole, in a new object."""
+class UnstridedTensor(Aspect):
+    """Of a tensor that is no strided one (sparse, quantized): it comes back as a whole, in a new object."""
 
     code = "odd"
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         torch = sys.modules["torch"]
         if obj.layout is torch.sparse_coo:
             pieces = [obj._indices(), obj._values()]
@@ -153,17 +146,18 @@ class Odd(Aspect):
             pieces = [obj.int_repr()]
         else:
             # Nested ones, and those of libraries: only their pickles say what is in them.
-            return Look(digest(cloudpickle.dumps(obj)), [])
-        return Look((obj.layout, tuple(obj.shape), tuple(map(_digest_of, pieces))), [])
+            return Reading(digest(cloudpickle.dumps(obj)), [])
+        digests = tuple(tensor_digest(piece.cpu()) for piece in pieces)
+        return Reading((obj.layout, tuple(obj.shape), digests), [])
 
-    def fits(self, before: Look, now: Look) -> bool:
+    def fits(self, before: Reading, now: Reading) -> bool:
         return False
 
 
-def _digest_of(tensor: Any) -> bytes:
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    copy = flat.clone()
-    return digest(memory_of(copy.untyped_storage())) if flat.numel() else b""
+def tensor_digest(tensor: Any) -> bytes:
+    """Return the digest of the content of a tensor of the CPU."""
+    flat = tensor.detach().reshape(-1).clone()
+    return digest(memory_of(flat.untyped_storage())) if flat.numel() else b""
 
 
 class Memory(Aspect):
@@ -172,21 +166,20 @@ class Memory(Aspect):
     code = "memory"
     late = True
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         on_cpu = obj.cpu()
-        return Look((obj.nbytes(), digest(memory_of(on_cpu)) if obj.nbytes() else b""), [])
+        return Reading((obj.nbytes(), digest(memory_of(on_cpu)) if obj.nbytes() else b""), [])
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return StorageBytes(obj)
 
-    def refuses(self, obj: Any, state: Any) -> str:
-        return "" if obj.nbytes() == len(state) else "has another size here"
+    def refuses(self, obj: Any, delta: Any) -> str:
+        return "" if obj.nbytes() == len(delta) else "has another size here"
 
-    def put(self, obj: Any, state: Any) -> Undo:
+    def write(self, obj: Any, delta: Any) -> None:
         torch = sys.modules["torch"]
         target = torch.empty(0, dtype=torch.uint8, device=obj.device).set_(obj)
-        target.copy_(torch.frombuffer(state, dtype=torch.uint8))
-        return _nothing
+        target.copy_(torch.frombuffer(delta, dtype=torch.uint8))
 
 
 class StorageBytes:
@@ -206,7 +199,3 @@ def memory_of(storage: Any) -> Any:
     Not by numpy: a storage that numpy has seen cannot be resized any more.
     """
     return (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr() or 1)
-
-
-def _nothing() -> None:
-    """Take nothing back: late content is put when nothing can fail any more."""

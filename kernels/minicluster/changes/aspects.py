@@ -1,75 +1,87 @@
-"""What objects consist of, one level deep, and how that is put back: Python's own kinds.
+"""What Python's own kinds of objects consist of, one level deep, and how a change is applied to them.
 
-An aspect reads some of an object's state (`look`), says what of it goes back (`state`), and puts it
-into the notebook's object (`put`), returning what takes that back again.
+An aspect reads a part of an object's state (`read`), says what of it travels back (`delta`), and writes that
+into the notebook's object (`apply`), returning what undoes it.
 """
 
 from __future__ import annotations
 
+import copyreg
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import CellType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from minicluster.changes.digest import digest
-from minicluster.changes.sameness import never_changes, same_all
+from minicluster.changes.sameness import never_changes, same, same_all
+from minicluster.pickling.optimizers import own_attributes
 
 Undo = Callable[[], object]
 Moved = Callable[[object], bool]
-"""Tells of a part that it goes back although it is the same object: what is in it has changed."""
+"""Tells of a part that it travels although it is the same object: its content has changed."""
 
 
-class Look(NamedTuple):
-    """What was seen: facts are compared by equality, parts one by one (see sameness).
+class Reading(NamedTuple):
+    """An object's state as it was read. facts: compared by equality; parts: one by one (see sameness).
 
-    inside: the same of the containers among the parts that nobody else looks at.
+    inside: readings of the containers among the parts that only this side has: no number leads to them.
     """
 
     facts: Any
     parts: list[Any]
-    inside: tuple[Look, ...] = ()
+    inside: tuple[Reading, ...] = ()
 
-    def is_same(self, other: Look) -> bool:
+    def is_same(self, other: Reading) -> bool:
         return (
             self.facts == other.facts
             and same_all(self.parts, other.parts)
             and (self.inside is other.inside or self._has_same_inside(other))
         )
 
-    def _has_same_inside(self, other: Look) -> bool:
-        return len(self.inside) == len(other.inside) and all(map(Look.is_same, self.inside, other.inside))
+    def _has_same_inside(self, other: Reading) -> bool:
+        return len(self.inside) == len(other.inside) and all(map(Reading.is_same, self.inside, other.inside))
 
 
 class Aspect:
-    """Base of all aspects. late: of content that is put last, and cannot fail once `refuses` is empty."""
+    """Base of all aspects. late: of content that is written last, and cannot fail once `refuses` is empty."""
 
     code: ClassVar[str] = ""
     late: ClassVar[bool] = False
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         raise NotImplementedError
 
-    def fits(self, before: Look, now: Look) -> bool:
-        """Tell whether the new state can be put into the object as it was before."""
+    def fits(self, before: Reading, now: Reading) -> bool:
+        """Tell whether the new state can be written into the object as it was before."""
         return True
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
-        """Return what goes back; it is pickled, so it holds the object's parts but not the object."""
+    def current(self, obj: Any) -> Any:
+        """Return the whole state as `write` takes it. It is pickled: it holds the parts, not the object."""
         raise NotImplementedError
 
-    def entries(self, state: Any) -> Iterator[tuple[str, Any]]:
-        """Yield what of a state may stay away without harm to the rest: its path, its value."""
+    def delta(self, obj: Any, before: Reading, now: Reading, moved: Moved) -> Any:
+        """Return what travels back."""
+        return self.current(obj)
+
+    def entries(self, delta: Any) -> Iterator[tuple[str, Any]]:
+        """Yield path and value of what may be left out of a delta without harm to the rest."""
         return iter(())
 
-    def without(self, state: Any, path: str) -> Any:
+    def without(self, delta: Any, path: str) -> Any:
         raise NotImplementedError
 
-    def refuses(self, obj: Any, state: Any) -> str:
-        """Say why a state cannot be put; empty when it can."""
+    def refuses(self, obj: Any, delta: Any) -> str:
+        """Say why a delta cannot be applied; empty when it can."""
         return ""
 
-    def put(self, obj: Any, state: Any) -> Undo:
+    def write(self, obj: Any, delta: Any) -> None:
         raise NotImplementedError
+
+    def apply(self, obj: Any, delta: Any) -> Undo:
+        """Write a delta; return what undoes that. Late content is written when nothing can fail any more."""
+        old = None if self.late else self.current(obj)
+        self.write(obj, delta)
+        return (lambda: None) if self.late else (lambda: self.write(obj, old))
 
 
 class Items(Aspect):
@@ -77,49 +89,50 @@ class Items(Aspect):
 
     code = "items"
 
-    def look(self, obj: Any) -> Look:
-        return Look(None, list.copy(obj))
+    def read(self, obj: Any) -> Reading:
+        return Reading(None, list.copy(obj))
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
-        return now.parts
+    def current(self, obj: Any) -> Any:
+        return list.copy(obj)
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = list.copy(obj)
-        list.__setitem__(obj, slice(None), state)
-        return lambda: list.__setitem__(obj, slice(None), old)
+    def write(self, obj: Any, delta: Any) -> None:
+        list.__setitem__(obj, slice(None), delta)
 
 
 class Entries(Aspect):
-    """Of a dict, in its order. A state is its keys, its values, keys whose values stay as they are, and
+    """Of a dict, in its order. A delta is its keys, its values, keys whose values stay as they are, and
     its default factory.
     """
 
     code = "entries"
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         kind = _kind_of(obj)
-        return Look((len(obj), _factory_of(obj)), [*kind.keys(obj), *kind.values(obj)])
+        return Reading((len(obj), _factory_of(obj)), [*kind.keys(obj), *kind.values(obj)])
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
-        half = len(now.parts) // 2
-        return now.parts[:half], now.parts[half:], [], now.facts[1]
+    def current(self, obj: Any) -> Any:
+        kind = _kind_of(obj)
+        return [*kind.keys(obj)], [*kind.values(obj)], [], _factory_of(obj)
 
-    def entries(self, state: Any) -> Iterator[tuple[str, Any]]:
-        keys, values = state[:2]
+    def entries(self, delta: Any) -> Iterator[tuple[str, Any]]:
+        keys, values = delta[:2]
         return ((f"[{key!r:.60}]", (key, value)) for key, value in zip(keys, values, strict=True))
 
-    def without(self, state: Any, path: str) -> Any:
-        keys, values, stay, factory = state
+    def without(self, delta: Any, path: str) -> Any:
+        keys, values, stay, factory = delta
         kept = [(key, value) for key, value in zip(keys, values, strict=True) if f"[{key!r:.60}]" != path]
         gone = [key for key in keys if f"[{key!r:.60}]" == path and isinstance(key, str | int)]
         return [key for key, _ in kept], [value for _, value in kept], [*stay, *gone], factory
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        keys, values, stay, factory = state
-        old = list(_kind_of(obj).items(obj)), _factory_of(obj)
+    def write(self, obj: Any, delta: Any) -> None:
+        keys, values, stay, factory = delta
+        kind = _kind_of(obj)
         kept = [(key, dict.__getitem__(obj, key)) for key in stay if dict.__contains__(obj, key)]
-        _fill(obj, [*zip(keys, values, strict=True), *kept], factory)
-        return lambda: _fill(obj, *old)
+        if isinstance(obj, defaultdict):
+            obj.default_factory = factory
+        kind.clear(obj)
+        for key, value in [*zip(keys, values, strict=True), *kept]:
+            kind.__setitem__(obj, key, value)
 
 
 def _kind_of(obj: Any) -> type[dict[Any, Any]]:
@@ -131,37 +144,23 @@ def _factory_of(obj: Any) -> Any:
     return obj.default_factory if isinstance(obj, defaultdict) else None
 
 
-def _fill(obj: Any, pairs: list[tuple[Any, Any]], factory: Any) -> None:
-    kind = _kind_of(obj)
-    if isinstance(obj, defaultdict):
-        obj.default_factory = factory
-    kind.clear(obj)
-    for key, value in pairs:
-        kind.__setitem__(obj, key, value)
-
-
 class Members(Aspect):
     """Of a set."""
 
     code = "members"
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         # Equal ones count as one, unless they have more to them than being equal.
         kinds = {kind for kind in set(map(type, obj)) if not never_changes(kind)}
-        return Look(frozenset(obj), sorted((it for it in obj if type(it) in kinds), key=id) if kinds else [])
+        parts = sorted((it for it in obj if type(it) in kinds), key=id) if kinds else []
+        return Reading(frozenset(obj), parts)
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
-        return list(now.facts)
+    def current(self, obj: Any) -> Any:
+        return list(obj)
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = list(obj)
-        _fill_set(obj, state)
-        return lambda: _fill_set(obj, old)
-
-
-def _fill_set(obj: Any, members: list[Any]) -> None:
-    set.clear(obj)
-    set.update(obj, members)
+    def write(self, obj: Any, delta: Any) -> None:
+        set.clear(obj)
+        set.update(obj, delta)
 
 
 class Queued(Aspect):
@@ -169,24 +168,18 @@ class Queued(Aspect):
 
     code = "queued"
 
-    def look(self, obj: Any) -> Look:
-        return Look(obj.maxlen, list(obj))
+    def read(self, obj: Any) -> Reading:
+        return Reading(obj.maxlen, list(obj))
 
-    def fits(self, before: Look, now: Look) -> bool:
+    def fits(self, before: Reading, now: Reading) -> bool:
         return before.facts == now.facts
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
-        return now.parts
+    def current(self, obj: Any) -> Any:
+        return list(obj)
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = list(obj)
-        _fill_queue(obj, state)
-        return lambda: _fill_queue(obj, old)
-
-
-def _fill_queue(obj: Any, items: list[Any]) -> None:
-    deque.clear(obj)
-    deque.extend(obj, items)
+    def write(self, obj: Any, delta: Any) -> None:
+        deque.clear(obj)
+        deque.extend(obj, delta)
 
 
 class Arguments(Aspect):
@@ -194,16 +187,14 @@ class Arguments(Aspect):
 
     code = "arguments"
 
-    def look(self, obj: BaseException) -> Look:
-        return Look(None, list(obj.args))
+    def read(self, obj: BaseException) -> Reading:
+        return Reading(None, list(obj.args))
 
-    def state(self, obj: BaseException, before: Look, now: Look, moved: Moved) -> Any:
-        return now.parts
+    def current(self, obj: BaseException) -> Any:
+        return list(obj.args)
 
-    def put(self, obj: BaseException, state: Any) -> Undo:
-        old = obj.args
-        obj.args = tuple(state)
-        return lambda: setattr(obj, "args", old)
+    def write(self, obj: BaseException, delta: Any) -> None:
+        obj.args = tuple(delta)
 
 
 class Bytes(Aspect):
@@ -211,66 +202,158 @@ class Bytes(Aspect):
 
     code = "bytes"
 
-    def look(self, obj: Any) -> Look:
-        return Look((len(obj), digest(obj)), [])
+    def read(self, obj: Any) -> Reading:
+        return Reading((len(obj), digest(obj)), [])
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return obj[:]
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = obj[:]
-        obj[:] = state
-        return lambda: obj.__setitem__(slice(None), old)
+    def write(self, obj: Any, delta: Any) -> None:
+        obj[:] = delta
 
 
-class Content(Aspect):
-    """Of the cell that closures share a variable by."""
+class CellContents(Aspect):
+    """Of the cell by which closures share a variable; none where it is not assigned."""
 
     code = "content"
 
-    def look(self, obj: CellType) -> Look:
+    def read(self, obj: CellType) -> Reading:
+        contents = self.current(obj)
+        return Reading(bool(contents), contents)
+
+    def current(self, obj: CellType) -> Any:
         try:
-            return Look(True, [obj.cell_contents])
+            return [obj.cell_contents]
         except ValueError:
-            return Look(False, [])
+            return []
 
-    def state(self, obj: CellType, before: Look, now: Look, moved: Moved) -> Any:
-        return now.parts
-
-    def put(self, obj: CellType, state: Any) -> Undo:
-        old = self.look(obj).parts
-        _fill_cell(obj, state)
-        return lambda: _fill_cell(obj, old)
+    def write(self, obj: CellType, delta: Any) -> None:
+        if delta:
+            obj.cell_contents = delta[0]
+        else:
+            del obj.cell_contents
 
 
-def _fill_cell(cell: CellType, contents: list[Any]) -> None:
-    if contents:
-        cell.cell_contents = contents[0]
-    else:
-        del cell.cell_contents
-
-
-class Fields(Aspect):
+class FunctionFields(Aspect):
     """Of a function: its defaults and its attributes."""
 
     code = "fields"
-    _names = ("__defaults__", "__kwdefaults__", "__dict__")
 
-    def look(self, obj: FunctionType) -> Look:
+    def read(self, obj: FunctionType) -> Reading:
         keywords, fields = obj.__kwdefaults__ or {}, obj.__dict__
         facts = (obj.__defaults__ is None, tuple(keywords), tuple(fields))
-        return Look(facts, [*(obj.__defaults__ or ()), *keywords.values(), *fields.values()])
+        return Reading(facts, [*(obj.__defaults__ or ()), *keywords.values(), *fields.values()])
 
-    def state(self, obj: FunctionType, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: FunctionType) -> Any:
         return obj.__defaults__, obj.__kwdefaults__, dict(obj.__dict__)
 
-    def put(self, obj: FunctionType, state: Any) -> Undo:
-        old = obj.__defaults__, obj.__kwdefaults__, dict(obj.__dict__)
-        _set_fields(obj, state)
-        return lambda: _set_fields(obj, old)
+    def write(self, obj: FunctionType, delta: Any) -> None:
+        obj.__defaults__, obj.__kwdefaults__ = delta[:2]
+        obj.__dict__.clear()
+        obj.__dict__.update(delta[2])
 
 
-def _set_fields(function: FunctionType, state: Any) -> None:
-    function.__defaults__, function.__kwdefaults__ = state[:2]
-    function.__dict__.clear()
-    function.__dict__.update(state[2])
+class Named(Aspect):
+    """Of what has names: a delta is what they are set to, and which ones are removed."""
+
+    def values(self, obj: Any) -> dict[str, Any]:
+        """Return what an object has by name."""
+        raise NotImplementedError
+
+    def delta(self, obj: Any, before: Reading, now: Reading, moved: Moved) -> Any:
+        was = dict(zip(before.facts, before.parts, strict=True))
+        have = dict(zip(now.facts, now.parts, strict=True))
+        differs = {
+            name: value
+            for name, value in have.items()
+            if name not in was or not same(was[name], value) or moved(value)
+        }
+        return differs, [name for name in was if name not in have]
+
+    def entries(self, delta: Any) -> Iterator[tuple[str, Any]]:
+        return ((f".{name}", value) for name, value in delta[0].items())
+
+    def without(self, delta: Any, path: str) -> Any:
+        return {name: value for name, value in delta[0].items() if f".{name}" != path}, delta[1]
+
+    def apply(self, obj: Any, delta: Any) -> Undo:
+        have = self.values(obj)
+        old = {name: have[name] for name in (*delta[0], *delta[1]) if name in have}
+        new = [name for name in delta[0] if name not in old]
+        self.write(obj, delta)
+        return lambda: self.write(obj, (old, new))
+
+
+_CLASS_OWN = frozenset(
+    {
+        *("__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "_abc_impl"),
+        *("__abstractmethods__", "__firstlineno__", "__static_attributes__", "__slotnames__"),
+        *("__annotations_cache__", "__annotate_func__", "__annotate__"),
+    }
+)
+"""What Python itself keeps in a class."""
+
+
+class ClassFields(Named):
+    """Of a class that the notebook defined."""
+
+    code = "class"
+
+    def values(self, obj: type) -> dict[str, Any]:
+        return dict(vars(obj))
+
+    def read(self, obj: type) -> Reading:
+        names = [name for name in vars(obj) if name not in _CLASS_OWN]
+        return Reading(tuple(names), [vars(obj)[name] for name in names])
+
+    def write(self, obj: type, delta: Any) -> None:
+        for name, value in delta[0].items():
+            type.__setattr__(obj, name, value)
+        for name in delta[1]:
+            if name in vars(obj):
+                type.__delattr__(obj, name)
+
+
+class Attributes(Named):
+    """Of an object: what its `__dict__` and its slots hold, without what `__getstate__` leaves out."""
+
+    code = "attributes"
+
+    def values(self, obj: Any) -> dict[str, Any]:
+        return attributes_of(obj)
+
+    def read(self, obj: Any) -> Reading:
+        have = attributes_of(obj)
+        if type(obj).__getstate__ is not object.__getstate__:
+            state = obj.__getstate__()
+            # An array's is a tuple; what such a class keeps beside it are attributes like any other's.
+            if isinstance(state, dict):
+                have = {name: have[name] for name in (*state, *own_attributes(obj)) if name in have}
+        return Reading(tuple(have), [*have.values()])
+
+    def write(self, obj: Any, delta: Any) -> None:
+        # Not by setattr: frozen dataclasses refuse it, modules do more than to set.
+        own = getattr(obj, "__dict__", {})
+        slots = set(copyreg._slotnames(type(obj)))  # type: ignore[attr-defined]
+        for name, value in delta[0].items():
+            if name in slots:
+                object.__setattr__(obj, name, value)
+            else:
+                own[name] = value
+        for name in delta[1]:
+            if name in slots:
+                object.__delattr__(obj, name)
+            else:
+                own.pop(name, None)
+
+
+def attributes_of(obj: Any) -> dict[str, Any]:
+    """Return what an object's `__dict__` and slots hold."""
+    have = getattr(obj, "__dict__", None)
+    found = dict(have) if isinstance(have, dict) else {}
+    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+        try:
+            found[name] = object.__getattribute__(obj, name)
+        except AttributeError:
+            continue
+    return found

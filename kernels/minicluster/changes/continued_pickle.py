@@ -1,4 +1,4 @@
-"""Reading what came back: a pickle that goes on where the notebook's own one ended."""
+"""A pickle that goes on where the notebook's own one ended: what both sides have is written as a number."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, BinaryIO, ClassVar
 
-from minicluster.changes.known import Known, is_storage
-from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, Reader
+from minicluster.changes.shared_objects import SharedObjects, is_storage
+from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, PickleReader
 from minicluster.pickling.rebuilding import arrays_in, is_in_one_piece_there
 from minicluster.pickling.tensors import Stored
 from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
@@ -20,145 +20,6 @@ _OF_PYTHON = pickle._Unpickler.dispatch  # type: ignore[attr-defined]
 _BUILD = _OF_PYTHON[pickle.BUILD[0]]
 
 _PROTO, _BININT, _BINPERSID, _MEMOIZE, _POP, _NONE_STOP = b"\x80\x05", b"J", b"Q", b"\x94", b"0", b"N."
-
-
-class UnknownObject(pickle.UnpicklingError):
-    """A result that speaks of objects that this notebook did not send."""
-
-
-def read_body(
-    file: BinaryIO, namespace: dict[str, Any], foreign: bool, known: Known | None, late: dict[str, Any]
-) -> tuple[Body, dict[str, str]]:
-    """Read names, value and changes. Returns them, and of names that cannot be made here the reason.
-
-    known: what this notebook sent. late: takes names that functions bring along.
-    """
-    start = file.tell()
-    try:
-        return _read(_Reader(file, namespace, foreign, late), known), {}
-    except (ForeignCode, UnknownObject):
-        raise
-    except Exception:  # noqa: S110 - read once more below, where each object's own error is kept
-        pass
-    # One object that cannot be made must not cost the others. Classes that were half made have to go.
-    gc.collect()
-    late.clear()
-    file.seek(start)
-    return _read_patiently(file, namespace, foreign, known, late)
-
-
-def _read(reader: Any, known: Known | None) -> Body:
-    reader.known = known
-    reader.load()
-    return reader.load()
-
-
-class _Reader(NotebookUnpickler):
-    known: Known | None
-
-    def persistent_load(self, pid: int) -> Any:
-        return object_of(self.known, pid)
-
-
-def object_of(known: Known | None, number: int) -> Any:
-    if known is None or number not in known.objects:
-        raise UnknownObject(f"object {number} of the cell is not here")
-    return known.objects[number]
-
-
-class Broken:
-    """Stands for what could not be made, and takes what would have been put into it."""
-
-    def append(self, *_: object) -> None:
-        return
-
-    extend = add = update = __setitem__ = append
-
-
-class _Patient(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Python's own unpickler, which puts a stand-in where an object cannot be made, and goes on."""
-
-    known: Known | None
-
-    def __init__(self, file: BinaryIO, find: Callable[[str, str], Any]) -> None:
-        super().__init__(file)
-        self._find = find
-        self.broken: dict[int, tuple[Any, str]] = {}
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return self._find(module, name)
-        except Exception as error:
-            return self._stand_in(error)
-
-    def persistent_load(self, pid: Any) -> Any:
-        return object_of(self.known, pid)
-
-    def _stand_in(self, error: Exception, instead: Any = None) -> Any:
-        broken = Broken() if instead is None else instead
-        self.broken[id(broken)] = broken, f"{type(error).__name__}: {str(error)[:200]}"
-        return broken
-
-    def _patiently(self, step: Callable[[Any], None], takes: int) -> None:
-        """Take a step that makes an object of the uppermost entries of the stack."""
-        below = len(self.stack) - takes  # type: ignore[has-type]
-        first = self.stack[below]  # type: ignore[has-type]
-        if isinstance(first, Broken):
-            self._end_step(below, first)
-            return
-        try:
-            step(self)
-        except ForeignCode:
-            raise
-        except Exception as error:
-            self._end_step(below, self._stand_in(error, first if step is _BUILD else None))
-
-    def _end_step(self, below: int, made: Any) -> None:
-        # In place: the unpickler keeps the list's own append.
-        self.stack[below:] = [made]  # type: ignore[has-type]
-
-    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
-
-
-def _patient_step(step: Callable[[Any], None], takes: int) -> Callable[[Any], None]:
-    return lambda self: self._patiently(step, takes)
-
-
-for _code, _takes in ((pickle.REDUCE, 2), (pickle.BUILD, 2), (pickle.NEWOBJ, 2), (pickle.NEWOBJ_EX, 3)):
-    _Patient.dispatch[_code[0]] = _patient_step(_OF_PYTHON[_code[0]], _takes)
-
-
-def _read_patiently(
-    file: BinaryIO, namespace: dict[str, Any], foreign: bool, known: Known | None, late: dict[str, Any]
-) -> tuple[Body, dict[str, str]]:
-    reader = _Patient(file, _Reader(file, namespace, foreign, late).find_class)
-    body = _read(reader, known)
-    whole = known.objects.values() if known else ()
-    ours = {id(obj) for obj in whole} | {id(namespace)}
-    reasons: dict[str, str] = {}
-    for name, value in [*body["names"].items(), *(("_", value) for value in body["value"].values())]:
-        if reason := _broken_in(value, reader.broken, ours):
-            reasons[name] = reason
-    for number, states in body["changes"]:
-        if reason := _broken_in(states, reader.broken, ours):
-            reasons[f"#{number}"] = reason
-    return body, reasons
-
-
-def _broken_in(value: Any, broken: Mapping[int, tuple[Any, str]], ours: set[int]) -> str:
-    """Return why something within a value could not be made; empty when all could."""
-    todo, seen = [value], set(ours)
-    while todo:
-        obj = todo.pop()
-        if id(obj) in broken:
-            return broken[id(obj)][1]
-        if id(obj) not in seen and not isinstance(obj, ModuleType | type):
-            seen.add(id(obj))
-            todo.extend(gc.get_referents(obj))
-    return ""
-
-
-# A pickle that goes on where another one ended: what both sides have is written as a number.
 
 
 @dataclass(frozen=True)
@@ -173,16 +34,18 @@ class Trial:
 class Continued:
     """Writes pickles whose reader has first read `prelude`."""
 
-    def __init__(self, known: Known, namespace: dict[str, Any], carry: Carry, reader: Reader) -> None:
-        self._stored = {n: Stored(obj) for n, obj in known.objects.items() if is_storage(obj)}
-        self._numbers = list(known.objects)
-        objects = [self._stored.get(number, known.objects[number]) for number in self._numbers]
+    def __init__(
+        self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, reader: PickleReader
+    ) -> None:
+        self._stored = {n: Stored(obj) for n, obj in shared.objects.items() if is_storage(obj)}
+        self._numbers = list(shared.objects)
+        objects = [self._stored.get(number, shared.objects[number]) for number in self._numbers]
         self._memo = {id(obj): (place, obj) for place, obj in enumerate(objects)}
-        self._links = {id(it): is_in_one_piece_there(it) for it in arrays_in(known.objects.values())}
+        self._links = {id(it): is_in_one_piece_there(it) for it in arrays_in(shared.objects.values())}
         self._namespace, self._carry, self._reader = namespace, carry, reader
 
     def prelude(self) -> bytes:
-        """Write opcodes that ask for each known object and keep it in the memo."""
+        """Write opcodes that ask for each shared object and keep it in the memo."""
         steps = (
             _BININT + number.to_bytes(4, "little") + _BINPERSID + _MEMOIZE + _POP for number in self._numbers
         )
@@ -198,11 +61,143 @@ class Continued:
 
     def trial(self, value: Any, limit_bytes: int) -> Trial:
         """Try to write a value, without the globals that its functions use."""
-        sink = CountingFile(limit_bytes)
+        sink, error = CountingFile(limit_bytes), None
         pickler = self.pickler(sink, lambda used: False)
         try:
             pickler.dump(value)
+        except Exception as raised:  # Any object's own __reduce__ may raise anything.
+            error = raised
+        return Trial(error, sink.size, pickler.used)
+
+
+# Reading it, in the notebook.
+
+
+class UnknownObject(pickle.UnpicklingError):
+    """A result that speaks of objects that this notebook did not send."""
+
+
+def read_body(
+    file: BinaryIO,
+    namespace: dict[str, Any],
+    foreign: bool,
+    shared: SharedObjects | None,
+    late: dict[str, Any],
+) -> tuple[Body, dict[str, str]]:
+    """Read names, value and changes. Returns them, and of names that cannot be made here the reason.
+
+    shared: what this notebook sent. late: takes names that functions bring along.
+    """
+
+    def unpickler() -> NotebookUnpickler:
+        return _ContinuedUnpickler(file, namespace, foreign, late)
+
+    start = file.tell()
+    try:
+        return _read(unpickler(), shared), {}
+    except (ForeignCode, UnknownObject):
+        raise
+    except Exception:  # noqa: S110 - read once more below, where each object's own error is kept
+        pass
+    # One object that cannot be made must not cost the others. Classes that were half made have to go.
+    gc.collect()
+    late.clear()
+    file.seek(start)
+    patient = _PatientUnpickler(file, unpickler().find_class)
+    body = _read(patient, shared)
+    ours = {id(obj) for obj in (shared.objects.values() if shared else ())} | {id(namespace)}
+    values = [*body["names"].items(), *(("_", value) for value in body["value"].values())]
+    values += [(f"#{number}", deltas) for number, deltas in body["changes"]]
+    reasons = ((name, _broken_in(value, patient.broken, ours)) for name, value in values)
+    return body, {name: reason for name, reason in reasons if reason}
+
+
+def _read(reader: Any, shared: SharedObjects | None) -> Body:
+    reader.shared = shared
+    reader.load()
+    return reader.load()
+
+
+class _ContinuedUnpickler(NotebookUnpickler):
+    shared: SharedObjects | None
+
+    def persistent_load(self, pid: int) -> Any:
+        return object_of(self.shared, pid)
+
+
+def object_of(shared: SharedObjects | None, number: int) -> Any:
+    if shared is None or number not in shared.objects:
+        raise UnknownObject(f"object {number} of the cell is not here")
+    return shared.objects[number]
+
+
+class Broken:
+    """Stands for what could not be made, and takes what would have been put into it."""
+
+    def append(self, *_: object) -> None:
+        return
+
+    extend = add = update = __setitem__ = append
+
+
+class _PatientUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
+    """Python's own unpickler, which puts a stand-in where an object cannot be made, and goes on."""
+
+    shared: SharedObjects | None
+
+    def __init__(self, file: BinaryIO, find: Callable[[str, str], Any]) -> None:
+        super().__init__(file)
+        self._find = find
+        self.broken: dict[int, tuple[Any, str]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._find(module, name)
         except Exception as error:
-            # Any object's own __reduce__ may raise anything.
-            return Trial(error, sink.size, pickler.used)
-        return Trial(None, sink.size, pickler.used)
+            return self._stand_in(error)
+
+    def persistent_load(self, pid: Any) -> Any:
+        return object_of(self.shared, pid)
+
+    def _stand_in(self, error: Exception, instead: Any = None) -> Any:
+        broken = Broken() if instead is None else instead
+        self.broken[id(broken)] = broken, f"{type(error).__name__}: {str(error)[:200]}"
+        return broken
+
+    def _patiently(self, step: Callable[[Any], None], takes: int) -> None:
+        """Take a step that makes an object of the uppermost entries of the stack."""
+        below = len(self.stack) - takes  # type: ignore[has-type]
+        first = made = self.stack[below]  # type: ignore[has-type]
+        if not isinstance(first, Broken):
+            try:
+                step(self)
+                return
+            except ForeignCode:
+                raise
+            except Exception as error:
+                made = self._stand_in(error, first if step is _BUILD else None)
+        # In place: the unpickler keeps the list's own append.
+        self.stack[below:] = [made]  # type: ignore[has-type]
+
+    dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+
+
+def _patient_step(step: Callable[[Any], None], takes: int) -> Callable[[Any], None]:
+    return lambda self: self._patiently(step, takes)
+
+
+for _code, _takes in ((pickle.REDUCE, 2), (pickle.BUILD, 2), (pickle.NEWOBJ, 2), (pickle.NEWOBJ_EX, 3)):
+    _PatientUnpickler.dispatch[_code[0]] = _patient_step(_OF_PYTHON[_code[0]], _takes)
+
+
+def _broken_in(value: Any, broken: Mapping[int, tuple[Any, str]], ours: set[int]) -> str:
+    """Return why something within a value could not be made; empty when all could."""
+    todo, seen = [value], set(ours)
+    while todo:
+        obj = todo.pop()
+        if id(obj) in broken:
+            return broken[id(obj)][1]
+        if id(obj) not in seen and not isinstance(obj, ModuleType | type):
+            seen.add(id(obj))
+            todo.extend(gc.get_referents(obj))
+    return ""

@@ -1,4 +1,4 @@
-"""What an object consists of, one level deep: which aspects its kind has, and how they stand now."""
+"""Which aspects an object has, and how they stand now: one level deep, whatever its kind."""
 
 from __future__ import annotations
 
@@ -10,28 +10,37 @@ from functools import cache
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-from minicluster.changes.arrays import Elements, Geometry, Memory, Odd, Record, memory_of, owner_of
+from minicluster.changes.arrays import (
+    Elements,
+    Geometry,
+    Memory,
+    StructuredElement,
+    UnstridedTensor,
+    owner_of,
+    tensor_digest,
+)
 from minicluster.changes.aspects import (
     Arguments,
     Aspect,
+    Attributes,
     Bytes,
-    Content,
+    CellContents,
+    ClassFields,
     Entries,
-    Fields,
+    FunctionFields,
     Items,
-    Look,
     Members,
-    Moved,
     Queued,
+    Reading,
     Undo,
+    attributes_of,
 )
-from minicluster.changes.attributes import Attributes, ClassFields, attributes_of
 from minicluster.changes.digest import digest
 from minicluster.changes.sameness import never_changes, same_all
 from minicluster.pickling.pandas_tables import is_table, taken_apart
 
-Looks = tuple[type, tuple[str, ...], tuple[Look, ...]]
-"""An object's type, the codes of its aspects, and what they showed."""
+Readings = tuple[type, tuple[str, ...], tuple[Reading, ...]]
+"""An object's type, the codes of its aspects, and what was read of each."""
 _PAYLOADS: tuple[tuple[type, Aspect], ...] = (
     (list, Items()),
     (dict, Entries()),
@@ -42,11 +51,11 @@ _PAYLOADS: tuple[tuple[type, Aspect], ...] = (
     (BaseException, Arguments()),
 )
 _ALONE: tuple[tuple[type, Aspect], ...] = (
-    (CellType, Content()),
-    (FunctionType, Fields()),
+    (CellType, CellContents()),
+    (FunctionType, FunctionFields()),
     (type, ClassFields()),
 )
-_LOOSE = frozenset({list, dict, set, deque, bytearray})
+_CONTAINERS = frozenset({list, dict, set, deque, bytearray})
 
 _LONG = 1000
 _DEEP = 50
@@ -55,32 +64,48 @@ _DEEP = 50
 class Anatomy:
     """Takes objects apart.
 
-    number: of an object (or a storage) that both sides have; None for others.
+    number: of an object that both sides have, None for others. storage: the same of a tensor's storage.
     """
 
     def __init__(self, number: Callable[[object], int | None], storage: Callable[[Any], int | None]) -> None:
         self._number = number
         self._attributes, self._encoded, self._reduced = Attributes(), Encoded(), Reduced()
         self._elements = Elements(lambda owner: number(owner) is not None)
-        self._table, self._record = Table(), Record()
-        self._geometry, self._odd, self._memory = Geometry(storage), Odd(), Memory()
+        self._table, self._record = PandasTable(), StructuredElement()
+        self._geometry, self._unstrided, self._memory = Geometry(storage), UnstridedTensor(), Memory()
         self._of_type: dict[type, tuple[Aspect, ...] | None] = {}
         own = (self._attributes, self._encoded, self._reduced, self._elements, self._table, self._record)
-        tensors = (self._geometry, self._odd, self._memory)
+        tensors = (self._geometry, self._unstrided, self._memory)
         self.by_code = {one.code: one for one in (*own, *tensors, *(it for _, it in (*_PAYLOADS, *_ALONE)))}
 
-    def look(self, obj: Any) -> Looks | None:
+    def read(self, obj: Any) -> Readings | None:
         """Say how an object stands; None for one that never changes. Its own methods may raise anything."""
         aspects = self.aspects(obj)
         if not aspects:
             return None
-        return type(obj), _codes(aspects), tuple([self._complete(aspect.look(obj)) for aspect in aspects])
+        return type(obj), _codes(aspects), tuple([self._complete(aspect.read(obj)) for aspect in aspects])
 
-    def _complete(self, look: Look) -> Look:
-        if _LOOSE.isdisjoint(map(type, look.parts)):
-            return look
-        inside = self._inside(look.parts, set())
-        return look._replace(inside=inside) if inside else look
+    def _complete(self, reading: Reading) -> Reading:
+        if _CONTAINERS.isdisjoint(map(type, reading.parts)):
+            return reading
+        inside = self._inside(reading.parts, set())
+        return reading._replace(inside=inside) if inside else reading
+
+    def _inside(self, parts: list[Any], seen: set[int]) -> tuple[Reading, ...]:
+        """Read containers that only this side has: no number leads to them."""
+        if _CONTAINERS.isdisjoint(map(type, parts)):
+            return ()
+        found: list[Reading] = []
+        for part in parts:
+            if self.is_loose(part) and id(part) not in seen:
+                seen.add(id(part))
+                reading = self.aspects(part)[0].read(part)
+                found += [reading, *self._inside(reading.parts, seen)]
+        return tuple(found)
+
+    def is_loose(self, part: object) -> bool:
+        """Tell whether it is a container that only this side has."""
+        return type(part) in _CONTAINERS and self._number(part) is None
 
     def aspects(self, obj: Any) -> tuple[Aspect, ...]:
         kind = type(obj)
@@ -90,15 +115,17 @@ class Anatomy:
         if chosen is not None:
             return chosen
         if _is_tensor(kind):
-            return (self._geometry, self._attributes) if _is_strided(obj) else (self._odd,)
-        return (self._attributes,) if _is_plainly_encoded(obj) else (self._encoded,)
+            return (self._geometry, self._attributes) if _is_strided(obj) else (self._unstrided,)
+        # A `__getstate__` may leave some attributes out, or make something else of them.
+        plain = are_attributes(obj.__getstate__(), attributes_of(obj))
+        return (self._attributes,) if plain else (self._encoded,)
 
-    def refuses(self, obj: Any, code: str, state: Any) -> str:
-        """Say why a state cannot be put into an object; empty when it can."""
+    def refuses(self, obj: Any, code: str, delta: Any) -> str:
+        """Say why a delta cannot be applied to an object; empty when it can."""
         bases = tuple(base for base, aspect in (*_PAYLOADS, *_ALONE) if aspect.code == code)
         if bases and not isinstance(obj, bases):
             return "travels as another type, whose changes it does not take"
-        return self.by_code[code].refuses(obj, state)
+        return self.by_code[code].refuses(obj, delta)
 
     def parts(self, obj: Any) -> Iterator[Any]:
         """Yield what an object holds, whatever it is."""
@@ -109,27 +136,11 @@ class Anatomy:
             yield obj.untyped_storage()
         if "elements" in codes and (owner := owner_of(obj)) is not obj:
             yield owner
-        looks = self.look(obj)
-        for look in looks[2] if looks else ():
-            yield from look.parts
-            if isinstance(look.facts, frozenset):
-                yield from look.facts
-
-    def is_loose(self, part: object) -> bool:
-        """Tell whether it is a container that only this side has."""
-        return type(part) in _LOOSE and self._number(part) is None
-
-    def _inside(self, parts: list[Any], seen: set[int]) -> tuple[Look, ...]:
-        """Look into containers that only this side has: nobody else looks at them."""
-        if _LOOSE.isdisjoint(map(type, parts)):
-            return ()
-        found: list[Look] = []
-        for part in parts:
-            if self.is_loose(part) and id(part) not in seen:
-                seen.add(id(part))
-                look = self.aspects(part)[0].look(part)
-                found += [look, *self._inside(look.parts, seen)]
-        return tuple(found)
+        readings = self.read(obj)
+        for reading in readings[2] if readings else ():
+            yield from reading.parts
+            if isinstance(reading.facts, frozenset):
+                yield from reading.facts
 
     def _choose(self, kind: type) -> tuple[Aspect, ...] | None:
         """Return the aspects of a type; None: it depends on the object."""
@@ -142,19 +153,19 @@ class Anatomy:
             return None
         if is_table(kind):
             return (self._table,)
-        if tensor := self._of_tensor(kind):
-            return tensor
+        if array := self._of_array(kind):
+            return array
         payload = tuple(aspect for base, aspect in _PAYLOADS if issubclass(kind, base))
         more = kind.__dictoffset__ != 0 or "__slots__" in vars(kind)
         if payload:
             return (*payload, self._attributes) if more else payload
         if issubclass(kind, tuple | frozenset | str | bytes | int | float):
             return (self._attributes,)
-        if not _reduces_as_any_object(kind):
+        if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
             return (self._reduced, self._attributes) if more else (self._reduced,)
         return (self._attributes,) if kind.__getstate__ is object.__getstate__ else None
 
-    def _of_tensor(self, kind: type) -> tuple[Aspect, ...]:
+    def _of_array(self, kind: type) -> tuple[Aspect, ...]:
         torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
         if numpy is not None and issubclass(kind, numpy.ndarray):
             return (self._elements,)
@@ -170,10 +181,6 @@ def _codes(aspects: tuple[Aspect, ...]) -> tuple[str, ...]:
     return tuple(aspect.code for aspect in aspects)
 
 
-def _reduces_as_any_object(kind: type) -> bool:
-    return kind.__reduce__ is object.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__
-
-
 def _is_tensor(kind: type) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and issubclass(kind, torch.Tensor)
@@ -185,37 +192,25 @@ def _is_strided(tensor: Any) -> bool:
     return tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested or wraps)
 
 
-def _is_plainly_encoded(obj: Any) -> bool:
-    """Tell whether an object's `__getstate__` only leaves some attributes out."""
-    return are_attributes(obj.__getstate__(), attributes_of(obj))
-
-
-# pandas' frames and series: as a whole, since what is in them is pandas' own affair.
-
-
-class Table(Aspect):
-    """Of a frame or a series: its columns, values, index and `attrs`."""
+class PandasTable(Aspect):
+    """Of a frame or a series, as a whole: its columns, values, index and `attrs` are pandas' own affair."""
 
     code = "table"
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         head, planes = taken_apart(obj)
-        return Look((digest(head), tuple(digest(plane.raw()) for plane in planes)), [])
+        return Reading((digest(head), tuple(digest(plane.raw()) for plane in planes)), [])
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return [obj.copy(deep=False)]
 
-    def put(self, obj: Any, state: Any) -> Undo:
+    def apply(self, obj: Any, delta: Any) -> Undo:
         old = obj.__getstate__()
-        obj.__setstate__(state[0].__getstate__())
+        obj.__setstate__(delta[0].__getstate__())
         return lambda: obj.__setstate__(old)
 
 
 # Objects that are known only by what they say of themselves: `__getstate__`, `__reduce_ex__`.
-
-
-class Unchangeable(Exception):
-    """The object's state was read and can be put into no object that is there already."""
 
 
 class Reduced(Aspect):
@@ -223,32 +218,30 @@ class Reduced(Aspect):
 
     code = "reduced"
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         made, args, state, items, pairs = _reduction(obj)
         parts: list[Any] = []
         made_of = freeze((made, args), parts)
         # What only lists its attributes says nothing that its attributes do not.
         told = () if are_attributes(state, attributes_of(obj)) else (state, items, pairs)
         facts = (made_of, len(parts), freeze(told, parts), hasattr(obj, "__setstate__"))
-        return Look(facts, parts)
+        return Reading(facts, parts)
 
-    def fits(self, before: Look, now: Look) -> bool:
+    def fits(self, before: Reading, now: Reading) -> bool:
         """Tell whether it is still made of the same, and takes the rest as a state."""
         made_of, count, _, settable = now.facts
         alike = before.facts[:2] == (made_of, count) and same_all(before.parts[:count], now.parts[:count])
         return alike and settable
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return _reduction(obj)[2]
 
-    def refuses(self, obj: Any, state: Any) -> str:
+    def refuses(self, obj: Any, delta: Any) -> str:
         # A dict's iterator is a list's on the rank.
         return "" if hasattr(obj, "__setstate__") else "cannot be changed here"
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = _reduction(obj)[2]
-        obj.__setstate__(state)
-        return lambda: obj.__setstate__(old)
+    def write(self, obj: Any, delta: Any) -> None:
+        obj.__setstate__(delta)
 
 
 def _reduction(obj: Any) -> tuple[Any, Any, Any, list[Any], list[Any]]:
@@ -269,33 +262,27 @@ class Encoded(Aspect):
 
     code = "encoded"
 
-    def look(self, obj: Any) -> Look:
+    def read(self, obj: Any) -> Reading:
         parts: list[Any] = []
-        return Look(freeze(obj.__getstate__(), parts), parts)
+        return Reading(freeze(obj.__getstate__(), parts), parts)
 
-    def state(self, obj: Any, before: Look, now: Look, moved: Moved) -> Any:
+    def current(self, obj: Any) -> Any:
         return obj.__getstate__()
 
-    def put(self, obj: Any, state: Any) -> Undo:
-        old = obj.__getstate__()
-        _restore(obj, state)
-        return lambda: _restore(obj, old)
-
-
-def _restore(obj: Any, state: Any) -> None:
-    """Do what unpickling does. A pair is what the `__dict__` and what the slots hold."""
-    if hasattr(obj, "__setstate__"):
-        obj.__setstate__(state)
-        return
-    fields, slots = state if isinstance(state, tuple) else (state, None)
-    if fields:
-        vars(obj).update(fields)
-    for name, value in (slots or {}).items():
-        object.__setattr__(obj, name, value)
+    def write(self, obj: Any, delta: Any) -> None:
+        """Do what unpickling does. A pair is what the `__dict__` and what the slots hold."""
+        if hasattr(obj, "__setstate__"):
+            obj.__setstate__(delta)
+            return
+        fields, slots = delta if isinstance(delta, tuple) else (delta, None)
+        if fields:
+            vars(obj).update(fields)
+        for name, value in (slots or {}).items():
+            object.__setattr__(obj, name, value)
 
 
 def freeze(value: Any, parts: list[Any], depth: int = 0) -> Any:
-    """Return the shape of what may be made anew at each look; its leaves go to `parts`."""
+    """Return the shape of what may be made anew at each reading; its leaves go to `parts`."""
     kind = type(value)
     if kind in (bytes, bytearray) and len(value) > _LONG:
         return kind, len(value), digest(value)
@@ -316,6 +303,5 @@ def _content(value: Any) -> Any:
     if module == "numpy" and type(value).__name__ == "ndarray" and not value.dtype.hasobject:
         return value.shape, value.dtype.str, digest(value)
     if module == "torch" and type(value).__name__ == "Tensor" and value.device.type == "cpu":
-        flat = value.detach().reshape(-1).clone()
-        return tuple(value.shape), str(value.dtype), digest(memory_of(flat.untyped_storage()))
+        return tuple(value.shape), str(value.dtype), tensor_digest(value)
     return None

@@ -1,40 +1,87 @@
-"""What of a rank's work goes back: names, the last value, and what changed of the notebook's own objects."""
+"""What of a rank's work goes back: names, the last value, and what changed of the notebook's own objects.
+
+What cannot go back is taken out: single names and attributes, or a variable with all that it holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, BinaryIO
 
 from minicluster.capture.payload import LeftBehind
 from minicluster.changes.continued_pickle import Continued
-from minicluster.changes.exclusion import NOTHING, VALUE, Leaving, Returning, Wish
-from minicluster.changes.known import Known
 from minicluster.changes.sameness import same
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.changes.tracking import Changed, Tracker
-from minicluster.changes.trees import leading, reached, shown_at
-from minicluster.pickling.pickler import LimitedFile, Reader
-from minicluster.pickling.refusal import type_name
+from minicluster.changes.trees import leading, listed, reached, shown_at
+from minicluster.pickling.pickler import LimitedFile, PickleReader, TooLarge
+from minicluster.pickling.refusal import reason_of, type_name
+from minicluster.pickling.sizes import readable_size
 from minicluster.pickling.unpickling import SoftModule
 
-__all__ = ["NOTHING", "VALUE", "Return", "Wish", "untracked"]
+NOTHING = object()
+"""The value of a cell whose last statement is no expression."""
+VALUE = "value of the last expression"
 _SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the cell is to bring back.
+
+    names: those that it assigns, or those of --pull, which also limit what comes of changes (`only`).
+    at_home: names that the notebook has already; functions on their way back find them there.
+    """
+
+    names: Collection[str]
+    value: Any = NOTHING
+    only: bool = False
+    at_home: Collection[str] = frozenset()
+    limit_bytes: int = 1 << 30
+
+
+@dataclass
+class ReturnBody:
+    """What goes back, as far as it can be pickled.
+
+    changes: by an object's number, of each of its aspects that changed the code and the delta.
+    rebound: names that functions of the notebook set, or whose object goes as a new one.
+    anew: objects that go as new ones, since none can be changed into them: where they are, their types.
+    """
+
+    names: dict[str, Any]
+    value: Any
+    changes: dict[int, list[tuple[str, Any]]]
+    rebound: list[str]
+    left: dict[str, LeftBehind] = field(default_factory=dict)
+    anew: dict[str, str] = field(default_factory=dict)
+
+    def pickled(self) -> dict[str, Any]:
+        value = {} if self.value is NOTHING else {"_": self.value}
+        changes = list(self.changes.items())
+        about = {"rebound": self.rebound, "anew": self.anew}
+        return {"names": self.names, "value": value, "changes": changes, **about}
+
+    def leave(self, name: str, value: object, reason: str) -> None:
+        self.left[name] = LeftBehind(name, type_name(value), reason)
 
 
 class Return:
     """Decides what goes back, from the moment when the names were loaded to the cell's end."""
 
-    def __init__(self, known: Known, namespace: dict[str, Any], reader: Reader) -> None:
-        self._known = known
+    def __init__(self, shared: SharedObjects, namespace: dict[str, Any], reader: PickleReader) -> None:
+        self._shared = shared
         self._namespace = namespace
         self._reader = reader
         self._bound = dict(namespace)
-        self._tracker = Tracker(known)
+        self._tracker = Tracker(shared)
 
     @property
     def refers(self) -> bool:
         """Tell whether what was written speaks of objects that the notebook sent."""
-        return bool(self._known.objects)
+        return bool(self._shared.objects)
 
     @cached_property
     def _found(self) -> Changed:
@@ -44,7 +91,7 @@ class Return:
 
     def coming(self, wish: Wish) -> dict[str, Any]:
         """Return by name what is to come back: what is wished for, bound anew, or changed in place."""
-        space, objects, found = self._namespace, self._known.objects, self._found
+        space, objects, found = self._namespace, self._shared.objects, self._found
         fresh = {id(objects[number]) for number in found.fresh}
         names = dict.fromkeys(name for name in wish.names if name in space)
         if not wish.only:
@@ -57,15 +104,17 @@ class Return:
     def write(self, file: BinaryIO, wish: Wish) -> tuple[LeftBehind, ...]:
         """Write all that can go back; return what stays, with the reasons."""
         found = self._found
-        fresh = [self._known.objects[number] for number in found.fresh]
+        fresh = [self._shared.objects[number] for number in found.fresh]
         changed = self._limited(found, wish)
-        going = self._going(found, changed, fresh, wish)
-        self._known.drop(found.fresh)
-        leaving = Leaving(self._tracker, self._namespace, self._bound.keys(), going, wish)
-        going.anew = self._anew(fresh, leaving.roots())
-        leaving.hold_back({n: reason for n, reason in found.broken.items() if n in changed})
-        self._write(file, leaving)
-        return tuple(going.left.values())
+        body = self._body(found, changed, fresh, wish)
+        self._shared.drop(found.fresh)
+        exclusion = Exclusion(self._tracker, self._namespace, self._bound.keys(), body, wish)
+        # Tuples only follow what they hold.
+        new = [obj for obj in fresh if not isinstance(obj, tuple | frozenset)]
+        body.anew = {shown_at(obj, exclusion.roots()): type_name(obj) for obj in new[:_SHOWN]}
+        exclusion.hold_back({n: reason for n, reason in found.broken.items() if n in changed})
+        self._write(file, exclusion, wish)
+        return tuple(body.left.values())
 
     def _limited(self, found: Changed, wish: Wish) -> set[int]:
         """Return what changed, of what the names of --pull lead to."""
@@ -74,21 +123,15 @@ class Return:
             return changed
         roots = [self._namespace[name] for name in wish.names if name in self._namespace]
         ids = reached(self._tracker.anatomy, roots)
-        return {number for number in changed if id(self._known.objects[number]) in ids}
+        return {number for number in changed if id(self._shared.objects[number]) in ids}
 
-    def _going(self, found: Changed, changed: set[int], fresh: list[Any], wish: Wish) -> Returning:
+    def _body(self, found: Changed, changed: set[int], fresh: list[Any], wish: Wish) -> ReturnBody:
         ids = set(map(id, fresh))
         space, bound = self._namespace, self._bound
         rebound = [] if wish.only else [name for name in bound if self._is_rebound(name, ids)]
         names = {name: SoftModule.of(space[name]) for name in (*wish.names, *rebound) if name in space}
-        changes = {n: self._states(n, found, ids) for n in sorted(changed) if n in found.now}
-        rebound = [name for name in rebound if name not in wish.names]
-        return Returning(names, wish.value, changes, rebound)
-
-    def _anew(self, fresh: list[Any], roots: Mapping[str, Any]) -> dict[str, str]:
-        """Say where objects are that go as new ones, but for tuples: those only follow what they hold."""
-        new = [obj for obj in fresh if not isinstance(obj, tuple | frozenset)]
-        return {shown_at(obj, roots): type_name(obj) for obj in new[:_SHOWN]}
+        changes = {n: self._deltas(n, found, ids) for n in sorted(changed) if n in found.now}
+        return ReturnBody(names, wish.value, changes, [name for name in rebound if name not in wish.names])
 
     def _is_rebound(self, name: str, fresh: set[int]) -> bool:
         if name not in self._namespace or name.startswith("__"):
@@ -96,40 +139,162 @@ class Return:
         value = self._namespace[name]
         return not same(self._bound[name], value) or id(value) in fresh
 
-    def _states(self, number: int, found: Changed, fresh: set[int]) -> list[tuple[str, Any]]:
-        anatomy, obj = self._tracker.anatomy, self._known.objects[number]
-        spread = found.now[number] is self._tracker.before[number]
-        aspects = zip(
-            anatomy.aspects(obj), self._tracker.before[number][2], found.now[number][2], strict=True
-        )
+    def _deltas(self, number: int, found: Changed, fresh: set[int]) -> list[tuple[str, Any]]:
+        anatomy, obj = self._tracker.anatomy, self._shared.objects[number]
+        before, now = self._tracker.before[number], found.now[number]
 
         def moved(part: object) -> bool:
             return anatomy.is_loose(part) or id(part) in fresh
 
         return [
-            (aspect.code, aspect.state(obj, before, now, moved))
-            for aspect, before, now in aspects
-            if spread or not before.is_same(now)
+            (aspect.code, aspect.delta(obj, was, at, moved))
+            for aspect, was, at in zip(anatomy.aspects(obj), before[2], now[2], strict=True)
+            if now is before or not was.is_same(at)
         ]
 
-    def _write(self, file: BinaryIO, leaving: Leaving) -> None:
-        begin, going, wish = file.tell(), leaving.going, leaving.wish
+    def _write(self, file: BinaryIO, exclusion: Exclusion, wish: Wish) -> None:
+        begin, body = file.tell(), exclusion.body
 
         def carry(name: str) -> bool:
-            return name not in wish.at_home and name not in going.left
+            return name not in wish.at_home and name not in body.left
 
-        continued = Continued(self._known, self._namespace, carry, self._reader)
+        continued = Continued(self._shared, self._namespace, carry, self._reader)
         while True:
             try:
                 file.write(continued.prelude())
-                continued.pickler(LimitedFile(wish.limit_bytes, file)).dump(going.body())
+                continued.pickler(LimitedFile(wish.limit_bytes, file)).dump(body.pickled())
                 return
             except Exception as error:
                 file.seek(begin)
                 file.truncate()
-                leaving.leave(continued, error)
+                exclusion.take_out(continued, error)
 
 
-def untracked(namespace: dict[str, Any], reader: Reader) -> Return:
-    """Return a return that knows nothing of the other side."""
-    return Return(Known({}), namespace, reader)
+@dataclass
+class Exclusion:
+    """Takes out of a body what cannot go. bound: names that the cell was sent with."""
+
+    tracker: Tracker
+    namespace: Mapping[str, Any]
+    bound: Set[str]
+    body: ReturnBody
+    wish: Wish
+
+    def take_out(self, continued: Continued, error: Exception) -> None:
+        """Take out what cannot be pickled; all of it when only the whole cannot."""
+        before = len(self.body.left)
+        self._take_out_names(continued)
+        self._take_out_changes(continued)
+        if len(self.body.left) == before:
+            self._take_out_largest(continued, error)
+
+    def _take_out_names(self, continued: Continued) -> None:
+        """Take out names that cannot be pickled; of functions also what they would bring along."""
+        body, values = self.body, dict(self.body.names)
+        if body.value is not NOTHING:
+            values[VALUE] = body.value
+        for name in (queue := list(values)):
+            trial = continued.trial(values[name], self.wish.limit_bytes)
+            if trial.error is not None:
+                shown = "_" if name == VALUE else name
+                body.leave(name, values[name], self._reason(shown, values[name], trial.error))
+                body.names.pop(name, None)
+                body.value = NOTHING if name == VALUE else body.value
+            for used in trial.used - values.keys() - set(self.wish.at_home):
+                values[used] = self.namespace[used]
+                queue.append(used)
+
+    def _take_out_changes(self, continued: Continued) -> None:
+        bad: dict[int, str] = {}
+        changes = self.body.changes
+        for number in self._failing(continued, list(changes)):
+            deltas = [(code, self._thinned(continued, number, code, it)) for code, it in changes[number]]
+            changes[number] = deltas
+            if error := continued.trial(deltas, self.wish.limit_bytes).error:
+                bad[number] = self._reason("", self.tracker.shared.objects[number], error)
+        self.hold_back(bad)
+
+    def _failing(self, continued: Continued, numbers: list[int]) -> list[int]:
+        """Find the changes that cannot be written, by halves."""
+        changes = [self.body.changes[number] for number in numbers]
+        if not numbers or continued.trial(changes, self.wish.limit_bytes).error is None:
+            return []
+        if len(numbers) == 1:
+            return numbers
+        middle = len(numbers) // 2
+        return [*self._failing(continued, numbers[:middle]), *self._failing(continued, numbers[middle:])]
+
+    def _thinned(self, continued: Continued, number: int, code: str, delta: Any) -> Any:
+        """Leave out attributes and values of keys that cannot be pickled: the rest is whole without them."""
+        aspect, obj = self.tracker.anatomy.by_code[code], self.tracker.shared.objects[number]
+        for path, value in list(aspect.entries(delta)):
+            error = continued.trial(value, self.wish.limit_bytes).error
+            if error is None or isinstance(error, TooLarge):
+                continue
+            value = value[1] if code == "entries" else value
+            owner = shown_at(obj, self.roots())
+            reason = f"{self._reason(owner + path, value, error)}; the rest of `{owner}` came"
+            self.body.leave(owner + path, value, reason)
+            delta = aspect.without(delta, path)
+        return delta
+
+    def roots(self) -> dict[str, Any]:
+        return {name: value for name, value in self.namespace.items() if not name.startswith("__")}
+
+    def hold_back(self, bad: Mapping[int, str]) -> None:
+        """Leave what cannot come, and all of the variables that lead to it: half is worse than none."""
+        anatomy, objects = self.tracker.anatomy, self.tracker.shared.objects
+        going = self.bound | self.body.names.keys()
+        names = {name: value for name, value in self.roots().items() if name in going}
+        for number, reason in bad.items():
+            led = leading(anatomy, names, {id(objects[number])})
+            where = shown_at(objects[number], {name: names[name] for name in led} or names)
+            self.body.leave(where, objects[number], f"{reason}; so nothing of {listed(led or [where])} came")
+            self._drop_trees(led, names)
+            self.body.changes.pop(number, None)
+
+    def _drop_trees(self, led: list[str], names: Mapping[str, Any]) -> None:
+        objects, anatomy = self.tracker.shared.objects, self.tracker.anatomy
+        todo = list(led)
+        dropped: set[str] = set()
+        while todo:
+            name = todo.pop()
+            dropped.add(name)
+            self.body.names.pop(name, None)
+            ids = reached(anatomy, [names[name]])
+            gone = [number for number in self.body.changes if id(objects[number]) in ids]
+            for number in gone:
+                del self.body.changes[number]
+            others = leading(anatomy, names, {id(objects[number]) for number in gone})
+            todo += [other for other in others if other not in dropped and other not in todo]
+        for name in dropped - set(led) - self.body.left.keys():
+            self.body.leave(name, names[name], f"shares objects with `{led[0]}`, which could not come")
+
+    def _take_out_largest(self, continued: Continued, error: Exception) -> None:
+        """Blame the largest, when each by itself travels and only together they do not."""
+        body, limit = self.body, readable_size(self.wish.limit_bytes)
+        if body.changes and isinstance(error, TooLarge):
+            ids = {id(self.tracker.shared.objects[number]) for number in body.changes}
+            roots = leading(self.tracker.anatomy, self.roots(), ids) or ["what changed"]
+            reason = f"its changes are too large: {limit} are allowed for all"
+            body.left.update({name: LeftBehind(name, "", reason) for name in roots})
+            body.changes.clear()
+        elif body.names:
+            values = body.names.items()
+            sizes = {name: continued.trial(it, self.wish.limit_bytes).size_bytes for name, it in values}
+            name = max(sizes, key=lambda name: sizes[name])
+            value = body.names.pop(name)
+            too_large = f"is too large together with the others: {limit} are allowed for all"
+            body.leave(
+                name, value, too_large if isinstance(error, TooLarge) else reason_of(name, value, error)
+            )
+        else:
+            body.leave(VALUE, body.value, reason_of("_", body.value, error))
+            body.value = NOTHING
+            body.changes.clear()
+
+    def _reason(self, name: str, value: object, error: Exception) -> str:
+        """Turn what forbade a value into words."""
+        if isinstance(error, TooLarge):
+            return f"is too large: {readable_size(self.wish.limit_bytes)} are allowed for all"
+        return reason_of(name, value, error)

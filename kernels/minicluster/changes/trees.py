@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from minicluster.changes.attributes import attributes_of
+from minicluster.changes.aspects import attributes_of
 from minicluster.changes.inspection import Anatomy
 from minicluster.pickling.refusal import path_to
 

@@ -1,1 +1,1 @@
-"""Data sets from the notebook's side: a folder brought to the cluster, and the commands about it."""
+"""Data sets from the notebook's side: pushing a folder to the cluster, and the commands about it."""

@@ -28,7 +28,7 @@ class FolderUnusable(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Part:
+class FileSlice:
     """`length` bytes of a file from `offset` on."""
 
     file: DataFile
@@ -36,7 +36,7 @@ class Part:
     length: int
 
 
-Piece = tuple[Part, ...]
+Piece = tuple[FileSlice, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Folder:
         """Return a piece's bytes. Raises FolderUnusable where a file is not what it was."""
         return b"".join(self._read(part) for part in piece)
 
-    def _read(self, part: Part) -> bytes:
+    def _read(self, part: FileSlice) -> bytes:
         path = self.root / part.file.path
         try:
             with path.open("rb", buffering=0) as file:
@@ -133,24 +133,20 @@ def _check_count(root: Path, files: list[DataFile]) -> None:
 
 def cut(files: tuple[DataFile, ...]) -> Iterator[Piece]:
     """Yield the pieces of these files, in order."""
-    pack: list[Part] = []
+    pack: list[FileSlice] = []
     size = 0
     for file in files:
         if pack and size + file.size_bytes > PIECE_BYTES:
             yield tuple(pack)
             pack, size = [], 0
         if file.size_bytes > PIECE_BYTES:
-            yield from _slices(file)
+            for offset in range(0, file.size_bytes, PIECE_BYTES):
+                yield (FileSlice(file, offset, min(PIECE_BYTES, file.size_bytes - offset)),)
         elif file.size_bytes:
-            pack.append(Part(file, 0, file.size_bytes))
+            pack.append(FileSlice(file, 0, file.size_bytes))
             size += file.size_bytes
             if size >= _PACK_BYTES and zlib.crc32(file.path.encode()) % _ENDS_ONE_OF == 0:
                 yield tuple(pack)
                 pack, size = [], 0
     if pack:
         yield tuple(pack)
-
-
-def _slices(file: DataFile) -> Iterator[Piece]:
-    for offset in range(0, file.size_bytes, PIECE_BYTES):
-        yield (Part(file, offset, min(PIECE_BYTES, file.size_bytes - offset)),)

@@ -1,4 +1,4 @@
-"""How far a push is, as one line that is written again in place."""
+"""The progress of a push, as one line that is updated in place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 
 from minicluster.datasets.folder import Folder
-from minicluster.datasets.push import Pushed
+from minicluster.datasets.push import PushState
 from minicluster.wire import DataSet
 
 _EACH_S, _EACH_IN_TERMINAL_S = 0.25, 5.0
@@ -20,7 +20,7 @@ def sizes(size_bytes: float) -> str:
     return f"{size_bytes:.0f} bytes"
 
 
-class Progress:
+class PushProgress:
     """Shows one push: in a notebook in the cell's output, in a terminal as lines."""
 
     def __init__(self, name: str, folder: Folder) -> None:
@@ -40,7 +40,7 @@ class Progress:
     def __repr__(self) -> str:
         return self._line or f"{self._name}: reading {len(self._folder.files):,} files …"
 
-    def tell(self, now: Pushed) -> None:
+    def tell(self, now: PushState) -> None:
         """Show how far it is, a few times a second."""
         with self._lock:
             at = time.monotonic()
@@ -55,7 +55,7 @@ class Progress:
             f"{sizes(rate)}/s, {left_s:.0f} s left"
         )
 
-    def done(self, now: Pushed, kept: DataSet) -> None:
+    def done(self, now: PushState, kept: DataSet) -> None:
         there = now.total_bytes - now.sent_bytes
         known = f", {sizes(there)} were there already" if there else ""
         pieces = "1 piece" if now.sent_pieces == 1 else f"{now.sent_pieces} pieces"
@@ -71,7 +71,7 @@ class Progress:
             lines.append(f"Left out, since they are no files: {some} ({len(self._folder.left_out)} in all)")
         self._show("\n".join(lines))
 
-    def broke(self, now: Pushed, error: BaseException) -> None:
+    def broke(self, now: PushState, error: BaseException) -> None:
         why = "stopped" if isinstance(error, KeyboardInterrupt) else "did not get through"
         self._show(
             f"{self._name}: {why} after {sizes(now.done_bytes)} of {sizes(now.total_bytes)}. The same line "

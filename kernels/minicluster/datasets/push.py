@@ -1,6 +1,6 @@
-"""Brings a folder to the cluster: read and hashed once, and of its pieces only those sent that are not there.
+"""Pushes a folder to the cluster: it is read and hashed once, and only the missing pieces are sent.
 
-Cut off at any moment, the same push again goes on where it stopped, since pieces are asked for by hash.
+After an interruption the same push goes on where it stopped, since pieces are looked up by hash.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class Pushed:
-    """How far a push is: bytes that are there of all; and what of them was sent."""
+class PushState:
+    """The progress of a push: how many bytes are on the cluster, and how many of them were sent."""
 
     done_bytes: int = 0
     total_bytes: int = 0
@@ -38,8 +38,8 @@ class Pushed:
 class Push:
     """One push. tell: called with how far it is, from several threads."""
 
-    def __init__(self, folder: Folder, service: Service, tell: Callable[[Pushed], None]) -> None:
-        self.so_far = Pushed(total_bytes=folder.size_bytes)
+    def __init__(self, folder: Folder, service: Service, tell: Callable[[PushState], None]) -> None:
+        self.so_far = PushState(total_bytes=folder.size_bytes)
         self._folder = folder
         self._service = service
         self._tell = tell
@@ -47,7 +47,7 @@ class Push:
         self._known: set[str] = set()
 
     def run(self, name: str, shared: bool | None) -> DataSet:
-        """Bring all of it, and give it its name. Raises FolderUnusable, ServiceError."""
+        """Push all of it, and give it its name. Raises FolderUnusable, ServiceError."""
         with ThreadPoolExecutor(AT_ONCE, "hash") as hashing, ThreadPoolExecutor(AT_ONCE, "send") as sending:
             try:
                 pieces = self._bring_all(hashing, sending)
@@ -104,7 +104,7 @@ class Push:
     def _count(self, done_bytes: int, sent_bytes: int) -> None:
         with self._lock:
             now = self.so_far
-            self.so_far = Pushed(
+            self.so_far = PushState(
                 now.done_bytes + done_bytes,
                 now.total_bytes,
                 now.sent_bytes + sent_bytes,

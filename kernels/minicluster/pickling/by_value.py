@@ -14,8 +14,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from minicluster.pickling.frameworks import plain_part
-from minicluster.pickling.refusal import Refused
+from minicluster.pickling.refusal import KindRefused, plain_part
 from minicluster.pickling.tensors import itself
 
 Reduced = tuple[Any, ...]
@@ -36,10 +35,11 @@ def reduce_by_value(obj: Any) -> Reduced | None:
     if (inside := plain_part(obj)) is not None:
         return itself, (inside,)
     if isinstance(obj, functools.cached_property):
-        return _reduce_cached_property(obj)
+        state = {name: value for name, value in vars(obj).items() if name != "lock"}
+        return make_cached_property, (type(obj),), state
     if isinstance(obj, FunctionType):
         if "_torchdynamo_orig_callable" in vars(obj) and not _is_found_by_name(obj):
-            raise Refused(obj, _COMPILED)
+            raise KindRefused(obj, _COMPILED)
         if obj.__code__ is not _DISPATCHES or _is_found_by_name(obj):
             return None
         return _reduce_dispatch(obj)
@@ -49,7 +49,9 @@ def reduce_by_value(obj: Any) -> Reduced | None:
         return make_cached, (obj.__wrapped__, obj.cache_parameters()), dict(vars(obj))
     if isinstance(obj, typing.NewType):
         return typing.NewType, (obj.__name__, obj.__supertype__), dict(vars(obj))
-    return make_type_variable, (type(obj), obj.__name__, _options_of(obj))
+    options = {name: getattr(obj, f"__{name}__", None) for name in ("bound", "covariant", "contravariant")}
+    given = {name: value for name, value in options.items() if value}
+    return make_type_variable, (type(obj), obj.__name__, given)
 
 
 def _is_found_by_name(obj: Any) -> bool:
@@ -64,18 +66,8 @@ def make_cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Any
     return functools.lru_cache(**parameters)(function)
 
 
-def _options_of(variable: Any) -> dict[str, Any]:
-    names = ("__bound__", "__covariant__", "__contravariant__")
-    return {name.strip("_"): getattr(variable, name) for name in names if getattr(variable, name, None)}
-
-
 def make_type_variable(kind: Any, name: str, options: dict[str, Any]) -> Any:
     return kind(name, **options)
-
-
-def _reduce_cached_property(obj: Any) -> Reduced:
-    state = {name: value for name, value in vars(obj).items() if name != "lock"}
-    return make_cached_property, (type(obj),), state
 
 
 def make_cached_property(kind: Any) -> Any:

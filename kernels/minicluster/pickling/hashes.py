@@ -1,4 +1,4 @@
-"""The hashes of what is large of a cell: what did not change since the cell before is not hashed again."""
+"""Hashes of a cell's large parts: a part that did not change since the cell before is not hashed again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from minicluster.changes.digest import digest
-from minicluster.pickling.parts import Part, digests
+from minicluster.pickling.parts import PicklePart, digests
 
 
 class PartHashes:
@@ -19,7 +19,7 @@ class PartHashes:
         self._seed = secrets.randbits(64)
         self._before: dict[tuple[int, bytes], str] = {}
 
-    def of(self, parts: Sequence[Part]) -> list[str]:
+    def of(self, parts: Sequence[PicklePart]) -> list[str]:
         """Return them in the parts' order."""
         looks = [(part.size_bytes, digest(part.data, self._seed)) for part in parts]
         fresh = {look: part for look, part in zip(looks, parts, strict=True) if look not in self._before}

@@ -1,4 +1,4 @@
-"""What is large in a pickle, in parts of their own: what did not change is not sent again with the next cell.
+"""Large ranges of a pickle as parts of their own: a part that did not change is not sent again.
 
 The pickle itself stays as it is, byte for byte: a part is a range of it, and is put back where it was.
 """
@@ -26,7 +26,7 @@ _BYTEARRAY8, _NEXT_BUFFER = b"\x96", b"\x97"
 
 
 class Damaged(ValueError):
-    """A part is not what the pickle says."""
+    """A part is not the one that its pickle names."""
 
 
 class Form(StrEnum):
@@ -49,7 +49,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Reference:
+class PartReference:
     """A part that is elsewhere. at: where it stands in the whole."""
 
     at: int
@@ -58,7 +58,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Part:
+class PicklePart:
     """A range of a pickle. at: where it stands in the whole."""
 
     at: int
@@ -76,13 +76,13 @@ class PartsFile:
     def __init__(self) -> None:
         self._small: list[bytes] = []
         self._at = 0
-        self.parts: list[Part] = []
+        self.parts: list[PicklePart] = []
 
     def write(self, data: Any) -> int:
         # The large ones come as PickleBuffer, which holds the memory that they are in.
         view = pickle.PickleBuffer(data).raw()
         if view.nbytes >= PART_BYTES and len(self.parts) < MOST_PARTS:
-            self.parts.append(Part(self._at, view, _form(data)))
+            self.parts.append(PicklePart(self._at, view, _form(data)))
         else:
             self._small.append(view.tobytes())
         self._at += view.nbytes
@@ -119,7 +119,7 @@ class Beside:
     buffers: Sequence[memoryview | Fixed] = ()
 
 
-def beside(small: bytes, parts: Sequence[Reference], memory: Callable[[str], memoryview]) -> Beside:
+def beside(small: bytes, parts: Sequence[PartReference], memory: Callable[[str], memoryview]) -> Beside:
     """Give parts as they are, as far as their form allows, instead of copying them out of the pickle.
 
     memory: a part's by its SHA-256, which can be written to. Raises Damaged.
@@ -168,13 +168,15 @@ class _Pieces(io.RawIOBase):
         return size
 
 
-def digests(parts: Sequence[Part]) -> list[str]:
+def digests(parts: Sequence[PicklePart]) -> list[str]:
     """Return the parts' SHA-256: large ones are hashed beside each other, outside of Python's lock."""
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda part: hashlib.sha256(part.data).hexdigest(), parts))
 
 
-def holders(names: Mapping[str, Any], sent: set[str], pack: Callable[[Any], Sequence[Part]]) -> list[str]:
+def holders(
+    names: Mapping[str, Any], sent: set[str], pack: Callable[[Any], Sequence[PicklePart]]
+) -> list[str]:
     """Return the names whose values have a part that is sent, the largest first. pack: finds its parts."""
     sizes: dict[str, int] = {}
     for name, value in names.items():

@@ -23,7 +23,7 @@ from minicluster.pickling.rebuilding import (
     reduce_record,
     with_members,
 )
-from minicluster.pickling.refusal import Refused, reason_against
+from minicluster.pickling.refusal import KindRefused, reason_against
 from minicluster.pickling.tensors import TensorReducer
 from minicluster.pickling.unpickling import HOME_MARK
 
@@ -35,14 +35,14 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True)
-class Reader:
+class PickleReader:
     """What the other side cannot take, and why: functions and classes by value; what modules have."""
 
     against_code: str = ""
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
-ANY_READER = Reader()
+ANY_READER = PickleReader()
 
 
 class CountingFile:
@@ -84,7 +84,7 @@ class NotebookPickler(cloudpickle.Pickler):
     """
 
     def __init__(
-        self, file: Any, namespace: dict[str, Any], carry: Carry, reader: Reader = ANY_READER
+        self, file: Any, namespace: dict[str, Any], carry: Carry, reader: PickleReader = ANY_READER
     ) -> None:
         super().__init__(file, protocol=5)
         self.used: set[str] = set()
@@ -107,7 +107,7 @@ class NotebookPickler(cloudpickle.Pickler):
         if obj is sys.stdout or obj is sys.stderr:
             return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
         if self._verdicts[kind]:
-            raise Refused(obj, self._verdicts[kind])
+            raise KindRefused(obj, self._verdicts[kind])
         if kind is ModuleType and vars(obj) is self._namespace:
             return cloudpickle.cloudpickle.subimport, ("__main__",)
         if kind is not ModuleType and isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj:
@@ -129,7 +129,7 @@ class NotebookPickler(cloudpickle.Pickler):
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         if self._reader.against_code:
-            raise Refused(func, self._reader.against_code)
+            raise KindRefused(func, self._reader.against_code)
         reduced = super()._dynamic_function_reduce(func)
         self.modules.update(_imports_in(func.__code__))
         self.files.add(func.__code__.co_filename)
@@ -148,7 +148,7 @@ class NotebookPickler(cloudpickle.Pickler):
         if isinstance(name, str):
             self.modules.add(name.partition(".")[0])
             if lacks := self._lacks(name):
-                raise Refused(obj, lacks)
+                raise KindRefused(obj, lacks)
 
     def _lacks(self, module: str) -> str:
         return self._reader.absent.get(module.partition(".")[0], "")

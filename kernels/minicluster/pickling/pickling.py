@@ -12,23 +12,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster.changes.known import Known
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.collector import no_collection
-from minicluster.pickling.parts import Beside, Part, PartsFile, whole
+from minicluster.pickling.parts import Beside, PartsFile, PicklePart, whole
 from minicluster.pickling.pickler import (
     ANY_READER,
     Carry,
     CountingFile,
     LimitedFile,
     NotebookPickler,
-    Reader,
+    PickleReader,
     TooLarge,
 )
 from minicluster.pickling.rebuilding import arrays_in
 from minicluster.pickling.refusal import reason_of, type_name
 from minicluster.pickling.sizes import readable_size
-from minicluster.pickling.unpickling import ForeignCode, MissingModule, NotebookUnpickler, load, loads
+from minicluster.pickling.unpickling import (
+    ForeignCode,
+    MissingModule,
+    NotebookUnpickler,
+    load,
+    loads,
+    no_collection,
+)
 
 __all__ = [
     "ANY_READER",
@@ -38,10 +44,10 @@ __all__ = [
     "MissingModule",
     "NotPicklable",
     "Packed",
-    "Reader",
+    "PickleReader",
     "dumps",
     "load",
-    "load_known",
+    "load_shared",
     "loads",
     "pack_names",
     "parts_of",
@@ -69,14 +75,14 @@ class Packed:
     """Names that were pickled, the top-level modules that their reader will import, and the files in
     which functions were written that travel by value.
 
-    data: the pickle but for its parts. known: what both sides then have.
+    data: the pickle but for its parts. shared: what both sides then have.
     """
 
     data: bytes
-    parts: tuple[Part, ...]
+    parts: tuple[PicklePart, ...]
     modules: frozenset[str]
     files: frozenset[str]
-    known: Known
+    shared: SharedObjects
 
 
 class NotPicklable(MiniclusterError):
@@ -106,7 +112,7 @@ def pack_names(
     namespace: dict[str, Any],
     what: str,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    reader: Reader = ANY_READER,
+    reader: PickleReader = ANY_READER,
 ) -> Packed:
     """Do what `dumps` does for a certain reader, and tell which modules that will import."""
     kept = PartsFile()
@@ -122,27 +128,27 @@ def pack_names(
     memo = pickler.memo.copy()
     pickler.clear_memo()
     del pickler
-    return Packed(kept.small, tuple(kept.parts), modules, files, Known.of_pickler(memo))
+    return Packed(kept.small, tuple(kept.parts), modules, files, SharedObjects.of_pickler(memo))
 
 
-def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[Part, ...]:
+def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[PicklePart, ...]:
     """Return what is large of one value that travels."""
     return pack_names({"_": value}, namespace, "A name", sys.maxsize).parts
 
 
-def load_known(
+def load_shared(
     names: Beside, shared: bytes, namespace: dict[str, Any], foreign: bool
-) -> tuple[dict[str, Any], Known]:
-    """Unpickle names as `loads`; return also what both sides have. shared: see `Known.shared`."""
+) -> tuple[dict[str, Any], SharedObjects]:
+    """Unpickle names as `loads`; return also what both sides have. shared: see `SharedObjects.shared`."""
     with no_collection():
         given, memo = _load_with_memo(names, namespace, foreign)
-        return given, Known.of_unpickler(memo, shared)
+        return given, SharedObjects.of_unpickler(memo, shared)
 
 
-def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], Known]:
+def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], SharedObjects]:
     """Unpickle names that went out from here, with all objects by the numbers that they had."""
     given, memo = _load_with_memo(names, namespace, False)
-    return given, Known(memo)
+    return given, SharedObjects(memo)
 
 
 def _load_with_memo(
@@ -163,7 +169,7 @@ def _refusal(
     namespace: dict[str, Any],
     what: str,
     limit_bytes: int,
-    reader: Reader,
+    reader: PickleReader,
     error: Exception,
 ) -> NotPicklable:
     culprits = _culprits(names, namespace, limit_bytes, _all, reader) or _all_of(names, error)
@@ -180,7 +186,7 @@ def _all_of(names: Mapping[str, Any], error: Exception) -> list[Culprit]:
 
 
 def _culprits(
-    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: Reader
+    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: PickleReader
 ) -> list[Culprit]:
     """Pickle each name by itself, and each that its functions use, and say which ones fail."""
     failed: list[Culprit] = []

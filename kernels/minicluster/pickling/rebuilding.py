@@ -31,13 +31,10 @@ def fill_cell(cell: CellType, content: tuple[Any]) -> None:
 def reduce_exception(error: BaseException) -> tuple[Any, ...] | None:
     """Reduce an exception whose class has an `__init__` of its own: it may want more than `args` has."""
     kind = type(error)
-    if kind.__reduce__ is not BaseException.__reduce__ or "__init__" not in _python_attributes(kind):
+    in_python = (base for base in kind.__mro__ if base.__flags__ & 1 << 9)
+    if kind.__reduce__ is not BaseException.__reduce__ or not any("__init__" in vars(it) for it in in_python):
         return None
     return make_exception, (kind, error.args), error.__dict__ or None
-
-
-def _python_attributes(kind: type) -> set[str]:
-    return {name for base in kind.__mro__ if base.__flags__ & 1 << 9 for name in vars(base)}
 
 
 def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
@@ -53,12 +50,11 @@ def with_members(kind: EnumType, reduced: Any) -> Any:
     """
     if not isinstance(reduced, tuple) or len(reduced) != 6:
         return reduced
-    own = [(member, _own_of(member)) for member in dict.fromkeys(kind.__members__.values())]
+    own = [
+        (member, {name: value for name, value in vars(member).items() if name not in _OF_ENUM})
+        for member in dict.fromkeys(kind.__members__.values())
+    ]
     return *reduced[:2], (reduced[2], own, reduced[5]), None, None, fill_enum
-
-
-def _own_of(member: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(member).items() if name not in _OF_ENUM}
 
 
 def fill_enum(kind: EnumType, content: tuple[Any, list[tuple[Any, dict[str, Any]]], Any]) -> None:
@@ -150,11 +146,7 @@ class ArrayContent:
     def __reduce__(self) -> tuple[Any, ...]:
         # Subclasses have more than numbers: a mask.
         plain = type(self._array) is sys.modules["numpy"].ndarray and self._array.dtype.kind in "biufc"
-        return (plain and _reduce_owner(self._array)) or _copied(self._array)
-
-
-def _copied(array: Any) -> tuple[Any, ...]:
-    return array.copy(order="C").__reduce_ex__(5)
+        return (plain and _reduce_owner(self._array)) or self._array.copy(order="C").__reduce_ex__(5)
 
 
 def array_view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any, writeable: bool = True) -> Any:

@@ -10,7 +10,39 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-from minicluster.pickling.frameworks import OF_ITS_PROCESSES, SET_UP, line_to_move
+SET_UP = "is set up for the processes in which it was made; move the line that makes it into the cell"
+OF_ITS_PROCESSES = frozenset(
+    {
+        "accelerate.accelerator.Accelerator",
+        "accelerate.state.AcceleratorState",
+        "accelerate.state.GradientState",
+        "accelerate.state.PartialState",
+        "lightning.fabric.fabric.Fabric",
+        "lightning.pytorch.trainer.trainer.Trainer",
+        "lightning_fabric.fabric.Fabric",
+        "pytorch_lightning.trainer.trainer.Trainer",
+        "transformers.trainer.Trainer",
+        "transformers.training_args.TrainingArguments",
+    }
+)
+"""Sent to the ranks, they would train in each one alone, and say that they succeeded."""
+_AROUND = {
+    "accelerate.optimizer.AcceleratedOptimizer": "optimizer",
+    "accelerate.scheduler.AcceleratedScheduler": "scheduler",
+}
+
+
+def plain_part(obj: object) -> Any:
+    """Return the plain object that a library has put a wrapper around; None for all others."""
+    for base in type(obj).__mro__:
+        inside = _AROUND.get(f"{base.__module__}.{base.__qualname__}")
+        if inside is not None:
+            return getattr(obj, inside)
+    return None
+
+
+# Objects of training libraries that know the processes in which they were made; none is imported here.
+
 
 _ALLOWED = ""
 _INSIDE = "make it inside the cell"
@@ -72,7 +104,7 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-class Refused(pickle.PicklingError):
+class KindRefused(pickle.PicklingError):
     """An object whose kind can never travel was met while pickling."""
 
     def __init__(self, found: object, reason: str) -> None:
@@ -92,9 +124,9 @@ def reason_against(kind: type) -> str:
 
 def reason_of(name: str, value: object, error: BaseException) -> str:
     """Turn the error that pickling `value` gave into one sentence for its owner."""
-    if isinstance(error, Refused) and error.found is value and error.reason == SET_UP:
-        return f"{SET_UP}: {line_to_move(name, value)}"
-    if isinstance(error, Refused):
+    if isinstance(error, KindRefused) and error.found is value and error.reason == SET_UP:
+        return f"{SET_UP}: `{name} = {type(value).__name__}(...)`"
+    if isinstance(error, KindRefused):
         path = path_to(value, error.found)
         held = "" if error.found is value else f"holds {name}{path} ({type_name(error.found)}): "
         return held + error.reason
@@ -132,21 +164,16 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         yield from ((f"[{key!r}]", part) for key, part in list(value.items())[:200])
     elif isinstance(value, list | tuple):
         yield from ((f"[{index}]", part) for index, part in enumerate(value[:200]))
-    for name, cell in zip(*_closure(value), strict=False):
-        with suppress(ValueError):  # A variable that is not assigned yet.
-            yield f"'s variable {name}", cell.cell_contents
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            with suppress(ValueError):  # A variable that is not assigned yet.
+                yield f"'s variable {name}", cell.cell_contents
     for name in _slots(type(value)):
         if hasattr(value, name):
             yield f".{name}", getattr(value, name)
     fields = getattr(value, "__dict__", None)
     if isinstance(fields, Mapping):
         yield from ((f".{name}", part) for name, part in fields.items())
-
-
-def _closure(value: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    if not isinstance(value, FunctionType):
-        return (), ()
-    return value.__code__.co_freevars, value.__closure__ or ()
 
 
 def _slots(kind: type) -> Iterator[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import importlib
 import io
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, BinaryIO
@@ -164,3 +166,15 @@ def _fill(cells: tuple[CellType, ...] | None, sent: tuple[CellType, ...] | None)
         except ValueError:
             # An empty cell: a variable that is not assigned yet.
             continue
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep it out: it would go through all of these objects, again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 from minicluster.capture.payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
 from minicluster.capture.versions import against_code
 from minicluster.changes.continued_pickle import read_body
-from minicluster.changes.known import Known
 from minicluster.changes.returning import Return, Wish
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.pickling import pickling
 from minicluster.wire import Versions
 
@@ -86,7 +86,7 @@ class ResultFile:
             raise PayloadDamaged(f"the payload has {file.tell()} bytes, its head says {end}")
 
     def open(
-        self, namespace: dict[str, Any], known: Known | None, late: dict[str, Any]
+        self, namespace: dict[str, Any], known: SharedObjects | None, late: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
         """Unpickle what came back, see `reading.read_body`.
 

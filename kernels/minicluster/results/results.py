@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from minicluster.capture.payload import CellPayload, LeftBehind, PayloadDamaged
 from minicluster.capture.versions import here
-from minicluster.changes.applying import Putter, Returned, Sent, check_unchanged, hold_back
+from minicluster.changes.applying import Sent
 from minicluster.changes.returning import VALUE
 from minicluster.changes.trees import leading, listed
 from minicluster.errors import MiniclusterError
@@ -52,7 +52,7 @@ class Result:
         if self.sent is None:
             names()
         else:
-            Putter(self.sent).put(self.changes, names)
+            self.sent.put(self.changes, names)
 
     def summary(self) -> str:
         """Say in a line each what the ranks said, and what stayed there; empty when there is nothing."""
@@ -84,7 +84,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     if sent is not None and not sent.copies:
         sent.before_reading()
     try:
-        body, broken = result.open(namespace, sent.known if sent else None, late)
+        body, broken = result.open(namespace, sent.shared if sent else None, late)
         stayed, said = result.left_behind(), result.said()
     except ForeignCode as error:
         raise ResultNotReadable(
@@ -103,10 +103,10 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     changes, rebound = body["changes"], tuple(body["rebound"])
     said = (*said, *_told_anew(body.get("anew", {}), left))
     if sent is not None:
-        changes, held = hold_back(sent, changes, broken, names)
+        changes, held = sent.hold_back(changes, broken, names)
         left += held
         if not sent.copies:
-            check_unchanged(sent, changes, Returned(names, rebound), namespace, job.id)
+            sent.check_unchanged(changes, names, rebound, namespace, job.id)
     return Result(names, body["value"].get("_"), tuple(left), said, changes, rebound, late, sent)
 
 
@@ -171,7 +171,7 @@ class Copies:
 
     def with_changes(self, result: Result, job: Job) -> Result:
         """Add the names of which the cell changed anything, and say that these are other objects now."""
-        objects = self.sent.known.objects
+        objects = self.sent.shared.objects
         ids = {id(objects[number]) for number, _ in result.changes}
         changed = leading(self.sent.tracker.anatomy, self.names, ids) if ids else []
         names = {name: self.names[name] for name in changed}

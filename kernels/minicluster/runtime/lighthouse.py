@@ -1,4 +1,4 @@
-"""The lighthouse of a fault-tolerant job: tells its ranks who takes part in each step.
+"""The lighthouse of a fault-tolerant job: tells its ranks which of them take part in each step.
 
 A process of the platform, on no task's back, so that no training node is special. torchft's server
 is loaded without torch, which the package would import: 14 MB of memory instead of 300.
@@ -24,7 +24,7 @@ JOIN_TIMEOUT_MS = 60_000
 """How long a rank that beats, but does not come to the step (it evaluates, say), is waited for."""
 TICK_MS = 50
 QUIET_START_S = 2.0
-"""How long a lighthouse that was started again waits for all ranks to find it."""
+"""How long a restarted lighthouse waits for all ranks to find it."""
 _NOBODY = "rank-nobody"
 _BEAT_S = 0.2
 
@@ -48,7 +48,7 @@ def native() -> ModuleType:
 
 
 def serve(bind: str) -> None:
-    """Answer at `bind` until told to end."""
+    """Serve at `bind` until SIGTERM or SIGINT."""
     # Its log has a line per tick.
     os.environ.setdefault("RUST_LOG", "error")
     torchft = native()
@@ -68,9 +68,9 @@ def serve(bind: str) -> None:
 
 
 def _hold_the_start(torchft: ModuleType, bind: str, ended: threading.Event) -> None:
-    """Have no step decided before the ranks of a job that runs had time to find the new lighthouse.
+    """Delay the first decision until the ranks of a running job had time to find the new lighthouse.
 
-    Else the first that does would go on alone. One that beats and never comes keeps the others waiting.
+    Otherwise the first rank to find it would go on alone. A replica that only beats delays the step.
     """
     client = torchft.LighthouseClient(f"http://{reached(bind)}", timedelta(seconds=5))
     until = time.monotonic() + QUIET_START_S

@@ -1,4 +1,4 @@
-"""Which address and interface lead to a peer: asked of the kernel's routes, never guessed by name."""
+"""The address and the interface that lead to a peer, from the kernel's routes, never guessed by name."""
 
 from __future__ import annotations
 

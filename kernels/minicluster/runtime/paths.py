@@ -32,7 +32,7 @@ class AttemptPaths:
 
     @property
     def laid_out(self) -> Path:
-        """What the working folder had when the ranks came."""
+        """The files of the working folder before the ranks started."""
         return self.folder / "work.json"
 
     def modules(self, rank: int) -> Path:
@@ -48,11 +48,11 @@ class AttemptPaths:
 
     @property
     def cell(self) -> Path:
-        """The cell's text, for looks at the ranks."""
+        """The cell's text, for stack dumps of the ranks."""
         return self.folder / "cell.json"
 
     def stacks(self, rank: int) -> Path:
-        """Return where a rank answers when it is asked where it is."""
+        """Return the file into which a rank dumps its stack when it is signalled."""
         return self.folder / f"rank-{rank}.stacks"
 
     def spool(self, stream: str) -> Path:
@@ -60,7 +60,7 @@ class AttemptPaths:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is either there with all its bytes, or not there."""
+    """Write a file atomically: it is there with all its bytes, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(data)
     temporary.replace(path)

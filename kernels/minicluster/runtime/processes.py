@@ -50,7 +50,7 @@ async def clear_below(root: int, keep: Collection[int] = ()) -> bool:
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal a rank with its children. A stopped process is woken, or it would never see it."""
+    """Signal a rank with its children, and continue them: a stopped process would not see the signal."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
         os.killpg(pid, signal.SIGCONT)

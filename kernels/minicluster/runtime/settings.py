@@ -1,10 +1,16 @@
-"""What the engine tells an agent through its environment."""
+"""What the engine tells an agent through its environment, and how an agent runs as a program."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import os
+import signal
 import socket
-from collections.abc import Mapping
+import ssl
+import sys
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,19 +19,20 @@ from minicluster.errors import MiniclusterError
 from minicluster.runtime.network import source_address
 
 TOKEN_FILE = "MINICLUSTER_TOKEN_FILE"  # noqa: S105 - a variable's name
+CA_ENV = "MINICLUSTER_SERVICE_CA"
+"""The certificate of the cluster's own authority as PEM text: it is no secret."""
 
 
 class SettingsIncomplete(MiniclusterError):
-    """The agent was started without what it needs to know."""
+    """An agent was started without something that it needs to know."""
 
 
 @dataclass(frozen=True)
 class AgentSettings:
     """service_url: of the job service, or of several with commas between them.
 
-    address: where other tasks of the gang reach this one; by default the route to the service.
-
-    An engine may tell a name instead, that of a container on the gang's network.
+    address: where other tasks of the gang reach this one; by default the route to the service. An engine
+    may tell a name instead, that of a container on the gang's network.
     """
 
     service_url: str
@@ -36,11 +43,12 @@ class AgentSettings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
-        urls = [url.strip() for url in need(environ, "MINICLUSTER_SERVICE_URL").split(",")]
-        host = urlsplit(urls[0]).hostname or "127.0.0.1"
+        """Raises SettingsIncomplete."""
+        service_url = service_urls(environ)
+        host = urlsplit(service_url.partition(",")[0]).hostname or "127.0.0.1"
         return cls(
-            service_url=",".join(url if url.endswith("/") else f"{url}/" for url in urls),
-            token=read_token(Path(need(environ, TOKEN_FILE))),
+            service_url=service_url,
+            token=read_token(environ),
             scratch=Path(need(environ, "MINICLUSTER_SCRATCH")),
             node=need(environ, "MINICLUSTER_NODE"),
             address=_resolved(environ.get("MINICLUSTER_ADDRESS", "")) or source_address(host),
@@ -49,10 +57,8 @@ class AgentSettings:
 
 def _resolved(name: str) -> str:
     """Return the address of a name; an address stays what it is."""
-    if not name:
-        return ""
     try:
-        return socket.gethostbyname(name)
+        return socket.gethostbyname(name) if name else ""
     except OSError as error:
         raise SettingsIncomplete(f"MINICLUSTER_ADDRESS={name} leads to no address: {error}.") from error
 
@@ -65,9 +71,50 @@ def need(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def read_token(path: Path) -> str:
-    """Return what a token file holds. Raises SettingsIncomplete."""
+def service_urls(environ: Mapping[str, str]) -> str:
+    """Return the job services' URLs, with commas between them, each with a slash at its end."""
+    urls = need(environ, "MINICLUSTER_SERVICE_URL").split(",")
+    return ",".join(url.strip().rstrip("/") + "/" for url in urls)
+
+
+def read_token(environ: Mapping[str, str]) -> str:
+    """Return what the token file holds. Raises SettingsIncomplete."""
+    path = Path(need(environ, TOKEN_FILE))
     try:
         return path.read_text().strip()
     except OSError as error:
         raise SettingsIncomplete(f"The token file {path} cannot be read: {error.strerror}.") from error
+
+
+def service_trust(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | None:
+    """Return what verifies the job service by the cluster's own authority; None where no authority is named.
+
+    Raises SettingsIncomplete.
+    """
+    ca_pem = environ.get(CA_ENV, "")
+    if not ca_pem:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # The authority signed one certificate and its key is gone, so a name proves nothing more. And the service
+    # may move to a machine that was added after this task had started.
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(cadata=ca_pem)
+    except ssl.SSLError as error:
+        raise SettingsIncomplete(f"{CA_ENV} holds no certificate: {error}.") from error
+    return context
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+async def run_until_signalled(work: Awaitable[None]) -> None:
+    """Wait for the work to be over, or end it by SIGTERM or SIGINT."""
+    running = asyncio.current_task()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel if running else sys.exit)
+    with contextlib.suppress(asyncio.CancelledError):
+        await work

@@ -1,4 +1,4 @@
-"""How a helper is called, said when it was called otherwise."""
+"""Errors of a helper that is called with the wrong arguments say how it is called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WrongCall(MiniclusterError, TypeError):
 
 
 def called_as(like: str) -> Callable[[F], F]:
-    """Say how the helper below is called when its arguments do not fit. A call that fits costs nothing."""
+    """Raise WrongCall, with this example, when a helper's arguments do not fit. Other calls cost nothing."""
 
     def decorate(call: F) -> F:
         @wraps(call)
@@ -25,19 +25,12 @@ def called_as(like: str) -> Callable[[F], F]:
             try:
                 return call(*args, **named)
             except TypeError:
-                if problem := _misfit(call, args, named):
-                    raise WrongCall(f"mc.{call.__name__}(): {problem}.", f"Like this: {like}") from None
+                try:
+                    inspect.signature(call).bind(*args, **named)
+                except TypeError as misfit:
+                    raise WrongCall(f"mc.{call.__name__}(): {misfit}.", f"Like this: {like}") from None
                 raise
 
         return cast(F, checked)
 
     return decorate
-
-
-def _misfit(call: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> str:
-    """Return in which way arguments do not fit; empty when they do."""
-    try:
-        inspect.signature(call).bind(*args, **named)
-    except TypeError as error:
-        return str(error)
-    return ""

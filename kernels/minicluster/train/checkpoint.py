@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from minicluster.train import place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots import state
-from minicluster.train.snapshots.session import Session, session
+from minicluster.train.snapshots.session import SnapshotSession, session
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
 
 
@@ -57,19 +57,19 @@ def _check(step: int, every: int | None, keep: int) -> None:
             )
 
 
-def _is_due(here: Session, named: dict[str, Any]) -> bool:
-    """Agree with the other ranks: their clocks differ, so that of rank 0 counts."""
-    told = (0, 0)
+def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
+    """Tell whether a snapshot is due. Clocks of ranks differ, so rank 0 decides for all."""
+    decided = (0, 0)
     if here.ranks.decides:
-        here.pace.cost_s = here.writer.cost_s or here.pace.cost_s
-        plan = here.pace.plan(here.calls, time.monotonic(), _size_of(named))
-        told = (int(plan.take), plan.look_at)
+        here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
+        plan = here.schedule.plan(here.calls, time.monotonic(), _size_of(named))
+        decided = (int(plan.take), plan.look_at)
         _tell_cost(here, named)
-    take, here.look_at = here.ranks.told_by_first(told)
+    take, here.look_at = here.ranks.decided_by_first(decided)
     return bool(take)
 
 
-def _take(here: Session, named: dict[str, Any], step: int, keep: int, began: float) -> None:
+def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, began: float) -> None:
     """Keep a snapshot: each node all of it, with the random states of all ranks."""
     randoms = here.ranks.gather(state.random_states())
     if not here.ranks.writes:
@@ -89,9 +89,9 @@ def _size_of(named: dict[str, Any]) -> int:
     return sum(tensor.nbytes for tensor in held)
 
 
-def _tell_cost(here: Session, named: dict[str, Any]) -> None:
+def _tell_cost(here: SnapshotSession, named: dict[str, Any]) -> None:
     if not here.cost_told and here.writer.cost_s:
         here.cost_told = True
         here.snapshot_store.tell_cost(
-            size_bytes=_size_of(named), cost_s=here.writer.cost_s, interval_s=here.pace.interval_s
+            size_bytes=_size_of(named), cost_s=here.writer.cost_s, interval_s=here.schedule.interval_s
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-    from minicluster.train.live.session import Session
+    from minicluster.train.live.session import LiveSession
 
 
 class NoFaultTolerance(MiniclusterError):
@@ -34,7 +34,7 @@ def wanted() -> bool:
     return bool(os.environ.get(settings.LIGHTHOUSE))
 
 
-def live() -> Session:
+def live() -> LiveSession:
     """Return this rank's session; the first call meets the other ranks. Raises NoFaultTolerance."""
     try:
         from minicluster.train.live.session import session

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from minicluster.errors import MiniclusterError
 from minicluster.train import fault_tolerant, place
-from minicluster.train.orders import EpochOrder, sampler_of, trouble_with
 from minicluster.train.snapshots.session import finish_writing
 
 
@@ -129,7 +138,7 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 class ElasticSampler(Sampler[int]):
-    """One order of an epoch's samples, the same on all ranks, of which each takes its turn.
+    """One order of an epoch's samples, the same on all ranks; each rank takes every n-th sample.
 
     consumed: samples of the epoch that all ranks together have taken before. What is left is divided
     among the ranks that are there now, so that each sample of an epoch is seen once; with
@@ -157,3 +166,42 @@ class ElasticSampler(Sampler[int]):
         """Return this rank's share of a whole epoch."""
         size, ranks = len(self.order), place.world_size()
         return size // ranks if self.drop_last else -(-size // ranks)
+
+
+# In which order an epoch takes its samples: what the loader's own sampler says, the same on all ranks.
+
+
+_KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
+"""Samplers that draw from their `generator` alone, so that all ranks can draw the same."""
+
+
+def sampler_of(loader: DataLoader[Any]) -> Any:
+    """Return what chooses a loader's samples, also where it was given inside of a batch sampler."""
+    batches = loader.batch_sampler
+    return batches.sampler if type(batches) is BatchSampler else loader.sampler
+
+
+def trouble_with(loader: DataLoader[Any]) -> str:
+    """Return in words why the order of a loader cannot be the same on all ranks."""
+    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
+        return f"a loader with the batch sampler {type(loader.batch_sampler).__name__}"
+    if type(sampler_of(loader)) not in _KNOWN:
+        return f"a loader with the sampler {type(sampler_of(loader)).__name__}"
+    return ""
+
+
+class EpochOrder:
+    """The samples of each epoch, as a sampler draws them from a generator that all ranks seed alike."""
+
+    def __init__(self, sampler: Sampler[int], seed: int = 0) -> None:
+        self.sampler = sampler
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+    def of(self, epoch: int) -> list[int]:
+        """Draw an epoch's samples. For a loader with shuffle=True it is DistributedSampler's order."""
+        drawn: Any = copy.copy(self.sampler)
+        drawn.generator = torch.Generator().manual_seed(self._seed + epoch)
+        return list(drawn)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
-from minicluster.train import place, records
+from minicluster.train import place
 from minicluster.train.calls import WrongCall, called_as
+from minicluster.train.logs import send
 from minicluster.train.whole import Loop, whole
 from minicluster.wire import Progress, Record
 
@@ -27,11 +29,13 @@ def progress(iterable: Iterable[T], total: float | None = None, label: str = "")
     if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
         told = f"mc.progress() takes what a loop goes over, not {type(iterable).__name__}."
         raise WrongCall(told, "Like this: for batch in mc.progress(loader):")
-    size = _length(iterable) if total is None else total
-    return _told(iterable, size, label)
+    if total is None:
+        with suppress(TypeError):
+            total = len(iterable)  # type: ignore[arg-type]
+    return _reported(iterable, total, label)
 
 
-def _told(iterable: Iterable[T], total: float | None, label: str) -> Iterator[T]:
+def _reported(iterable: Iterable[T], total: float | None, label: str) -> Iterator[T]:
     loop, sent_at = whole().begin(iterable, total), time.monotonic()
     _send(loop, label)
     try:
@@ -47,27 +51,13 @@ def _told(iterable: Iterable[T], total: float | None, label: str) -> Iterator[T]
 
 
 def _send(loop: Loop, label: str) -> None:
-    rank, at = place.rank(), time.time()
-    records.send(
-        Record(
-            kind="progress",
-            rank=rank,
-            at=at,
-            done=loop.done,
-            total=loop.total,
-            label=label,
-            whole=_progress() if rank == 0 else None,
+    rank, at, all_loops, progress = place.rank(), time.time(), whole(), None
+    if rank == 0:
+        progress = Progress(
+            done=all_loops.done,
+            total=all_loops.total,
+            steps=all_loops.steps,
+            gradient_bytes=all_loops.gradient_bytes,
         )
-    )
-
-
-def _progress() -> Progress:
-    here = whole()
-    return Progress(done=here.done, total=here.total, steps=here.steps, gradient_bytes=here.gradient_bytes)
-
-
-def _length(iterable: Iterable[object]) -> float | None:
-    try:
-        return len(iterable)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+    bar = {"done": loop.done, "total": loop.total, "label": label}
+    send(Record(kind="progress", rank=rank, at=at, whole=progress, **bar))

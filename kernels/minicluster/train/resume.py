@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -13,15 +13,23 @@ from torch.optim import Optimizer
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots import files, state
-from minicluster.train.snapshots.archive import Archive
 from minicluster.train.snapshots.ranks import Ranks
 from minicluster.train.snapshots.session import session
-from minicluster.train.snapshots.store import Entry, Key, SnapshotNotKept, SnapshotStore
+from minicluster.train.snapshots.store import Archive, Key, SnapshotNotKept, SnapshotStore, StoredSnapshot
 
 _LOOK_S = 0.02
 _NONE: Key = (-1, -1)
-Offer = tuple[bool, Key, Key]
-"""Whether a rank speaks for its node, its newest whole snapshot, and the one that its agent is fetching."""
+
+
+class Offer(NamedTuple):
+    """What a rank tells the others. speaks: for its node. newest: its newest whole snapshot.
+
+    coming: the snapshot that its agent is fetching.
+    """
+
+    speaks: bool
+    newest: Key
+    coming: Key
 
 
 @called_as("step = mc.resume(model, optimizer, loader)")
@@ -67,58 +75,40 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
     return kept["step"]
 
 
-# Agreeing.
-
-
-def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> Entry | None:
+def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> StoredSnapshot | None:
     """Return the newest snapshot that any node has, brought to this node if it was not there."""
     offers = ranks.gather(_offer(snapshot_store, ranks))
-    while _newest_coming(offers) > _newest(offers):
-        # What comes from the job's storage is newer than what the nodes have.
-        if _offer_of(ranks, offers)[2] != _NONE:
-            _wait_for_agent(snapshot_store)
+    newest = max(offer.newest for offer in offers)
+    while max(offer.coming for offer in offers) > newest:
+        # What the agents fetch from the job's storage is newer than what the nodes have.
+        if offers[0 if ranks.alone else ranks.rank].coming != _NONE:
+            while snapshot_store.fetching() is not None:
+                time.sleep(_LOOK_S)
         offers = ranks.gather(_offer(snapshot_store, ranks))
-    newest = _newest(offers)
+        newest = max(offer.newest for offer in offers)
     if newest == _NONE:
         return None
-    having = [rank for rank, offer in enumerate(offers) if offer[1] == newest]
-    if any(speaks and key != newest for speaks, key, _ in offers):
-        _proxy(snapshot_store, ranks, newest, having[0])
+    if any(offer.speaks and offer.newest != newest for offer in offers):
+        source = next(rank for rank, offer in enumerate(offers) if offer.newest == newest)
+        _send_to_others(snapshot_store, ranks, newest, source)
     return snapshot_store.find(newest)
 
 
 def _offer(snapshot_store: SnapshotStore, ranks: Ranks) -> Offer:
     if not ranks.writes:
-        return False, _NONE, _NONE
+        return Offer(False, _NONE, _NONE)
     # What is being fetched first: it may be here a moment later.
     coming = snapshot_store.fetching() or _NONE
     newest = snapshot_store.newest()
-    return True, newest.key if newest else _NONE, coming
+    return Offer(True, newest.key if newest else _NONE, coming)
 
 
-def _offer_of(ranks: Ranks, offers: list[Offer]) -> Offer:
-    return offers[0 if ranks.alone else ranks.rank]
-
-
-def _newest(offers: list[Offer]) -> Key:
-    return max(key for _, key, _ in offers)
-
-
-def _newest_coming(offers: list[Offer]) -> Key:
-    return max(coming for _, _, coming in offers)
-
-
-def _wait_for_agent(snapshot_store: SnapshotStore) -> None:
-    while snapshot_store.fetching() is not None:
-        time.sleep(_LOOK_S)
-
-
-def _proxy(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, source: int) -> None:
-    """Bring a snapshot from one node to those that lack it. All ranks take part to the end."""
+def _send_to_others(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, source: int) -> None:
+    """Send a snapshot from one node to those that lack it. All ranks take part to the end."""
     entry = snapshot_store.find(key)
     archive = Archive(entry) if entry and ranks.rank == source else None
     size_bytes = max(ranks.gather(archive.size_bytes if archive else 0))
-    pieces = ranks.pass_on(source, size_bytes, archive.pieces() if archive else ())
+    pieces = ranks.broadcast_pieces(source, size_bytes, archive.pieces() if archive else ())
     trouble = ""
     if entry is None and ranks.writes:
         trouble = _take_in(snapshot_store, pieces)
@@ -133,7 +123,7 @@ def _proxy(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, source: int) -
 
 
 def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
-    """Write what comes; return in words why it could not be kept."""
+    """Write the pieces and store them as a snapshot; return in words why that failed, "" if it did not."""
     path = snapshot_store.scratch_file("incoming.tar")
     trouble = ""
     try:
@@ -150,10 +140,7 @@ def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
     return trouble
 
 
-# Telling.
-
-
-def _tell(ranks: Ranks, entry: Entry, world_size: int, scale_lr: bool) -> None:
+def _tell(ranks: Ranks, entry: StoredSnapshot, world_size: int, scale_lr: bool) -> None:
     if ranks.rank != 0:
         return
     print(f"mc.resume: going on from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201

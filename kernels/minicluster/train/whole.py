@@ -1,4 +1,4 @@
-"""How far the whole training is, from its loops: what the scheduler plans by, beside the panel's bars."""
+"""The progress of the whole training, from its loops: the scheduler plans by it, the panel shows it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from tornado.netutil import bind_sockets
 
-from minicluster.runtime.agent.link import Link, ServiceAway
-from minicluster.runtime.trust import CA_ENV, trust
+from minicluster.runtime.agent.client import AgentClient, ServiceAway
+from minicluster.runtime.settings import CA_ENV, service_trust
 from minicluster.wire import DataManifest, TaskReport
 from minicluster_hub.cluster.plan import secrets
 from minicluster_hub.control.leader_election import LeaderElection
@@ -54,7 +54,7 @@ class Ports:
 
     @property
     def trust(self):
-        return trust({CA_ENV: self.ca_pem})
+        return service_trust({CA_ENV: self.ca_pem})
 
     def agent(self, verify=None, cert=None, **headers):
         return httpx.AsyncClient(
@@ -141,7 +141,7 @@ async def test_plain_http_is_refused(ports):
 
 
 async def test_old_versions_of_tls_are_refused(ports):
-    old = trust({CA_ENV: ports.ca_pem})
+    old = service_trust({CA_ENV: ports.ca_pem})
     old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     async with ports.agent(old) as client:
         with pytest.raises(httpx.ConnectError):
@@ -151,11 +151,11 @@ async def test_old_versions_of_tls_are_refused(ports):
 async def test_an_agent_speaks_to_the_real_service_alone(api, ports, files):
     _, (agent,), (run,) = await api.running()
     token = agent.http.headers["Authorization"].split()[1]
-    link = Link(ports.agents, token, trust=ports.trust)
+    link = AgentClient(ports.agents, token, trust=ports.trust)
     assert (await link.report(TaskReport(ready=True, attempt=run.attempt))).sizes["rank-0"] == 0
     await link.close()
     others = secrets.service_certificate().make()["service_ca"]
-    link = Link(ports.agents, token, trust=trust({CA_ENV: others}))
+    link = AgentClient(ports.agents, token, trust=service_trust({CA_ENV: others}))
     with pytest.raises(ServiceAway, match="CERTIFICATE_VERIFY_FAILED"):
         await link.orders("")
     await link.close()

@@ -8,7 +8,7 @@ import ssl
 import httpx
 import pytest
 
-from minicluster.runtime.trust import trust
+from minicluster.runtime.settings import service_trust
 
 from ..behind import containers
 from ..cluster import LabCluster
@@ -25,7 +25,7 @@ REACHES = "import socket,sys; sys.exit(socket.socket().connect_ex((sys.argv[1], 
 def ask(cluster: LabCluster, path: str, **headers: str) -> httpx.Response:
     """Ask the first machine's agents' port, its certificate checked as agents do."""
     url = f"https://{cluster.first.address}:{AGENTS}{PREFIX}{path}"
-    context = trust(environment(cluster, "keeper"))
+    context = service_trust(environment(cluster, "keeper"))
     assert context is not None
     return httpx.get(url, headers=headers, verify=context, trust_env=False, timeout=20)
 

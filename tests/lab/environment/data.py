@@ -19,7 +19,7 @@ import pytest
 
 from minicluster.client.client import Service
 from minicluster.datasets.folder import scan
-from minicluster.datasets.push import Push, Pushed
+from minicluster.datasets.push import Push, PushState
 from minicluster_hub.engines.swarm.names import DATA_VOLUME
 
 from ..cluster import LabCluster
@@ -80,7 +80,7 @@ class DataSets:
         self.send(folder)
         return Sample(name, folder, _digest(folder))
 
-    def send(self, folder: Path) -> Pushed:
+    def send(self, folder: Path) -> PushState:
         """Push a folder under its own name; return what was sent."""
         push = Push(scan(folder), cast(Service, self), lambda _: None)
         push.run(folder.name, None)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.capture.capture import Limits, Surroundings, UnknownNames, capture
+from minicluster.capture.capture import CaptureLimits, NotebookContext, UnknownNames, capture
 from minicluster.capture.cell import CellSource
 from minicluster.capture.modules import ModulesNotSendable, collect
 from minicluster.pickling.pickling import loads
 
-LIMITS = Limits(10**6, 10**6, 10**5)
+LIMITS = CaptureLimits(10**6, 10**6, 10**5)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def beside(tmp_path, monkeypatch):
 
 
 def captured(source, namespace, folder=None, **more):
-    around = Surroundings(namespace, folder or Path("/nowhere"), lambda name: name == "In")
+    around = NotebookContext(namespace, folder or Path("/nowhere"), lambda name: name == "In")
     return capture(CellSource.parse(source, "Cell In[1]"), around, LIMITS, **more).payload
 
 

@@ -17,10 +17,10 @@ from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import LeftBehind
 from minicluster.changes.applying import Sent
 from minicluster.changes.continued_pickle import read_body
-from minicluster.changes.known import Known
 from minicluster.changes.returning import Return, Wish
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.pickling.parts import beside, whole
-from minicluster.pickling.pickling import ANY_READER, load_known, pack_names
+from minicluster.pickling.pickling import ANY_READER, load_shared, pack_names
 from minicluster.results.result_file import ResultFile, write_result_file
 from minicluster.results.results import Result, read_result
 from minicluster.wire import Job
@@ -30,7 +30,7 @@ import importlib, json, os, sys, traceback, types
 from contextlib import suppress
 from pathlib import Path
 from minicluster.pickling.parts import Beside
-from minicluster.pickling.pickling import load_known, ANY_READER
+from minicluster.pickling.pickling import load_shared, ANY_READER
 from minicluster.capture.cell import CellSource
 from minicluster.changes.returning import NOTHING, Return, Wish
 from minicluster.results.result_file import write_result_file
@@ -44,7 +44,7 @@ def run(folder):
     namespace = vars(sys.modules["__main__"])
     cell = CellSource.parse(order["source"], "Cell In[1]")
     shared = (folder / "shared").read_bytes()
-    given, known = load_known(Beside((folder / "names").open("rb")), shared, namespace, False)
+    given, known = load_shared(Beside((folder / "names").open("rb")), shared, namespace, False)
     namespace.update(given)
     back = Return(known, namespace, ANY_READER)
     exec(cell.body, namespace)
@@ -113,8 +113,8 @@ class Notebook:
         names = {name: self.names[name] for name in push.split()}
         packed = pack_names(names, self.names, "The names")
         (self.folder / "names").write_bytes(packed.data)
-        (self.folder / "shared").write_bytes(packed.known.shared())
-        sent = Sent(packed.known, names, self.names)
+        (self.folder / "shared").write_bytes(packed.shared.shared())
+        sent = Sent(packed.shared, names, self.names)
         (self.folder / "order.json").write_text(json.dumps({"source": source, "pull": pull, "limit": limit}))
         ranks().run(self.folder)
         return sent
@@ -134,7 +134,7 @@ def came_back(
 ) -> tuple[dict[str, Any], dict[str, Any], list[LeftBehind]]:
     """Write and read what a rank that was sent nothing brings back: names, value, what stayed."""
     file = io.BytesIO()
-    left = Return(Known({}), namespace, ANY_READER).write(file, wish)
+    left = Return(SharedObjects({}), namespace, ANY_READER).write(file, wish)
     file.seek(0)
     body, _ = read_body(file, {}, False, None, {})
     return body["names"], body["value"], list(left)
@@ -144,10 +144,10 @@ def in_one_process(namespace: dict[str, Any], source: str, push: list[str]) -> R
     """Run a cell in a rank's namespace of this process, and put what it changed into the notebook's."""
     names = {name: namespace[name] for name in push}
     packed = pack_names(names, namespace, "The names")
-    sent = Sent(packed.known, names, namespace)
+    sent = Sent(packed.shared, names, namespace)
     rank: dict[str, Any] = vars(types.ModuleType("__main__"))
     data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
-    given, known = load_known(beside(data, (), memoryview), packed.known.shared(), rank, False)
+    given, known = load_shared(beside(data, (), memoryview), packed.shared.shared(), rank, False)
     rank.update(given)
     back = Return(known, rank, ANY_READER)
     exec(source, rank)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from minicluster.runtime.agent.artifacts import TIME_LEFT_S
-from minicluster.runtime.agent.attempt import LADDERS
+from minicluster.runtime.agent.attempt import ESCALATION
 from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
 from minicluster_hub.jobs.gang_state import Limits, Observation
@@ -196,5 +196,5 @@ def test_nothing_to_wait_for_means_no_timer():
 
 
 def test_limits_leave_room_for_the_agents_own_escalation():
-    longest_s = max(sum(step.wait_s for step in steps) for steps in LADDERS.values())
+    longest_s = max(sum(step.wait_s for step in steps) for steps in ESCALATION.values())
     assert Limits().stop_patience_s > longest_s + 1

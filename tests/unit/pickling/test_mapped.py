@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
-from minicluster.pickling.parts import Reference, beside, digests
-from minicluster.pickling.pickling import load_known, pack_names
+from minicluster.pickling.parts import PartReference, beside, digests
+from minicluster.pickling.pickling import load_shared, pack_names
 from minicluster.runtime.rank.parts import PartStore
 
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ def arrive(names: dict[str, Any], scratch: Path) -> dict[str, Any]:
         store.path(sha256).write_bytes(part.data)
     blob = CellPayload("", "", names=packed.data, parts=packed.parts).without_parts(found)
     given = CellPayload.from_bytes(blob).open_names(store.memory)
-    return load_known(given, packed.known.shared(), {}, False)[0]
+    return load_shared(given, packed.shared.shared(), {}, False)[0]
 
 
 def contents(scratch: Path) -> dict[str, bytes]:
@@ -140,7 +140,7 @@ def test_a_loaders_processes_read_it(tmp_path: Path, method: str) -> None:
 def test_a_part_that_is_not_what_the_pickle_says_is_refused(tmp_path: Path) -> None:
     packed = pack_names({"weight": linear().weight}, {}, "names")
     [part] = packed.parts
-    refers = (Reference(part.at, "a", part.form),)
+    refers = (PartReference(part.at, "a", part.form),)
     with pytest.raises(PayloadDamaged, match="is not what its pickle says"):
         cell = CellPayload("", "", names=packed.data, refers=refers)
         cell.open_names(lambda sha256: part.data[:-1])

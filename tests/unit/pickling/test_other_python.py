@@ -34,11 +34,11 @@ settings = Settings
 WRITE = """
 import json, sys
 from pathlib import Path
-from minicluster.pickling.pickling import NotPicklable, Reader, pack_names
+from minicluster.pickling.pickling import NotPicklable, PickleReader, pack_names
 folder, names = Path(sys.argv[1]), sys.argv[3:]
 space = {"__name__": "__main__"}
 exec(sys.stdin.read(), space)
-against = Reader(sys.argv[2])
+against = PickleReader(sys.argv[2])
 refused = []
 for name in names:
     try:

@@ -10,7 +10,7 @@ import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
 from minicluster.pickling.hashes import PartHashes
-from minicluster.pickling.parts import PART_BYTES, Part, PartsFile, digests, whole
+from minicluster.pickling.parts import PART_BYTES, PartsFile, PicklePart, digests, whole
 from minicluster.pickling.pickling import dumps, loads, pack_names
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.runtime.rank.parts import PartStore
@@ -69,7 +69,11 @@ def test_what_did_not_change_is_not_hashed_again(monkeypatch):
         return hashlib.sha256(data).hexdigest()
 
     monkeypatch.setattr("minicluster.pickling.hashes.digests", counting)
-    parts = [Part(0, memoryview(one)), Part(PART_BYTES, memoryview(other)), Part(9, memoryview(one))]
+    parts = [
+        PicklePart(0, memoryview(one)),
+        PicklePart(PART_BYTES, memoryview(other)),
+        PicklePart(9, memoryview(one)),
+    ]
     for _ in range(2):
         assert hashes.of(parts) == [sha256(one), sha256(other), sha256(one)]
     other[7] ^= 1
@@ -84,7 +88,7 @@ class Link:
     def __init__(self):
         self.asked = []
 
-    async def fetch_in_time(self, sha256, path):
+    async def fetch(self, sha256, path):
         self.asked.append(sha256)
         path.write_bytes(sha256.encode() * 10)
 
@@ -108,8 +112,8 @@ class Disk(Link):
         super().__init__()
         self.size_bytes = size_bytes
 
-    async def fetch_in_time(self, sha256, path):
-        await super().fetch_in_time(sha256, path)
+    async def fetch(self, sha256, path):
+        await super().fetch(sha256, path)
         if sum(one.stat().st_size for one in path.parent.iterdir()) > self.size_bytes:
             raise OSError(28, "No space left on device")
 
@@ -128,8 +132,8 @@ async def test_where_the_disk_is_full_parts_of_cells_before_give_way(tmp_path):
 
 async def test_when_one_part_fails_none_is_fetched_any_longer(tmp_path):
     class Broken(Link):
-        async def fetch_in_time(self, sha256, path):
-            await super().fetch_in_time(sha256, path)
+        async def fetch(self, sha256, path):
+            await super().fetch(sha256, path)
             await asyncio.sleep(0)
             if sha256 == "full":
                 raise OSError(28, "No space left on device")

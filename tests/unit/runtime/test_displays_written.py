@@ -2,9 +2,8 @@
 
 import pytest
 
-from minicluster.runtime.displays.calls import Calls
-from minicluster.runtime.displays.limits import LINE_BYTES
-from minicluster.runtime.displays.publisher import Publisher
+from minicluster.runtime.displays.install import DisplayCalls
+from minicluster.runtime.displays.publisher import LINE_BYTES, Publisher
 from minicluster.wire import Display
 from minicluster_hub.web.context import ApiLimits
 
@@ -16,7 +15,7 @@ def written(tmp_path, capfd):
     def show(bundle):
         path = tmp_path / "display-0.log"
         path.touch()
-        Calls(Publisher(path, 8_000_000)).display(bundle, raw=True)
+        DisplayCalls(Publisher(path, 8_000_000)).display(bundle, raw=True)
         lines = path.read_bytes().splitlines(keepends=True)
         return [Display.model_validate_json(line) for line in lines], capfd.readouterr().out
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.runtime.node.gpu_memory import GpuMemory
+from minicluster.runtime.node.gpus import GpuMemory
 
 GIVEN = {"MINICLUSTER_GPUS": "1"}
 

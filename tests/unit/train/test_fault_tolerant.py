@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from minicluster.train import place
 from minicluster.train.live.loader import LiveLoader, next_take
 from minicluster.train.live.model import ClosureNotTaken, LiveOptimizer
-from minicluster.train.live.session import words
+from minicluster.train.live.session import membership_sentence
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE, LiveSettings
 from minicluster.train.loaders import _options
 
@@ -164,8 +164,8 @@ def test_a_step_with_a_closure_is_refused_with_what_to_do() -> None:
 
 
 def test_the_words_say_who_left_and_who_came():
-    assert words((0, 1, 2), (0, 2), 7) == "rank 1 is gone: 2 go on after step 7."
-    assert words((0, 2), (0, 2, 3), 9) == "rank 3 has joined: 3 go on after step 9."
+    assert membership_sentence((0, 1, 2), (0, 2), 7) == "rank 1 is gone: 2 go on after step 7."
+    assert membership_sentence((0, 2), (0, 2, 3), 9) == "rank 3 has joined: 3 go on after step 9."
 
 
 def test_the_place_follows_the_ranks_that_take_part(monkeypatch: pytest.MonkeyPatch) -> None:

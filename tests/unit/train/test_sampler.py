@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from minicluster.train.loaders import ElasticSampler, SharedLoader, share
-from minicluster.train.orders import EpochOrder
+from minicluster.train.loaders import ElasticSampler, EpochOrder, SharedLoader, share
 
 
 def loaders(

@@ -1,4 +1,4 @@
-"""The agent of a task: follows the service's orders and reports what is.
+"""The agent of a task: follows the service's orders and reports the state of its ranks.
 
 It never imports torch, so that it answers within milliseconds whatever the ranks do.
 """
@@ -14,16 +14,20 @@ import time
 from minicluster.capture import versions
 from minicluster.runtime import processes, system
 from minicluster.runtime.agent import task_limits
-from minicluster.runtime.agent.artifacts import OutputKeeper
-from minicluster.runtime.agent.attempt import Attempt, Surroundings
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused, TaskOver
-from minicluster.runtime.agent.parent import Child, Parent, Parents
+from minicluster.runtime.agent.artifacts import OutputUploads
+from minicluster.runtime.agent.attempt import Attempt, AttemptContext
+from minicluster.runtime.agent.client import AgentClient, Backoff, ServiceAway, ServiceRefused, TaskEnded
+from minicluster.runtime.agent.parent import ForkedChild, Parent, Parents
 from minicluster.runtime.agent.reporter import Reporter
-from minicluster.runtime.agent.snapshots import SnapshotKeeper
+from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.node import gpus
-from minicluster.runtime.program import log_to_stderr, until_told
-from minicluster.runtime.settings import AgentSettings, SettingsIncomplete
-from minicluster.runtime.trust import trust
+from minicluster.runtime.settings import (
+    AgentSettings,
+    SettingsIncomplete,
+    log_to_stderr,
+    run_until_signalled,
+    service_trust,
+)
 from minicluster.wire import (
     DISK_FULL_SIGNAL,
     ErrorKind,
@@ -41,15 +45,15 @@ log = logging.getLogger("minicluster.agent")
 class Agent:
     """One task's agent. `run` returns when the service says that the task is over."""
 
-    def __init__(self, settings: AgentSettings, link: Link, parent: Parent) -> None:
+    def __init__(self, settings: AgentSettings, client: AgentClient, parent: Parent) -> None:
         self._settings = settings
-        self._link = link
+        self._client = client
         self._parents = Parents(parent)
-        self._reporter = Reporter(link, self._snapshot, self._take_answer)
-        self._store = StoreSeat(settings.address)
+        self._reporter = Reporter(client, self._snapshot, self._take_answer)
+        self._store = StoreHost(settings.address)
         changed = self._reporter.state_changed
-        self._snapshots = SnapshotKeeper(link, changed)
-        self._outputs = OutputKeeper(settings.scratch, settings.node, link, changed)
+        self._snapshots = SnapshotTransfers(client, changed)
+        self._outputs = OutputUploads(settings.scratch, settings.node, client, changed)
         self._attempt: Attempt | None = None
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
@@ -65,7 +69,7 @@ class Agent:
                 tasks.create_task(self._reporter.run())
                 tasks.create_task(self._follow_orders())
                 tasks.create_task(self._open())
-        except* TaskOver as over:
+        except* TaskEnded as over:
             log.info("%s", over.exceptions[0])
         finally:
             await self._end_all()
@@ -80,7 +84,7 @@ class Agent:
             self._store.renew(self._parents.newest)
 
     def _end_store(self, used: bool) -> None:
-        """Have a fresh store for the next attempt, in place of one that was used or ends with its parent."""
+        """Make a fresh store for the next attempt if the present one was used or ends with its parent."""
         if used or self._parents.newest not in self._store.parents:
             self._store.renew(self._parents.newest)
 
@@ -88,10 +92,10 @@ class Agent:
         have, backoff = "", Backoff()
         while True:
             try:
-                orders = await self._link.orders(have)
+                orders = await self._client.orders(have)
             except (ServiceAway, ServiceRefused) as error:
                 log.warning("%s", error.message)
-                await asyncio.sleep(backoff.next_s())
+                await backoff.wait()
                 continue
             backoff.reset()
             if orders.version != have:
@@ -117,24 +121,24 @@ class Agent:
         if self._parents.renew():
             versions.here.cache_clear()
             self._versions = versions.here()
-        around = Surroundings(
+        context = AttemptContext(
             settings=self._settings,
-            link=self._link,
+            client=self._client,
             parent=self._parents.newest,
             changed=self._reporter.state_changed,
             output_came=self._reporter.output_came,
             end_store=self._end_store,
-            kept=self._kept,
+            surviving=self._surviving,
             snapshots=self._snapshots,
             outputs=self._outputs,
         )
         self._snapshots.begin(order)
         self._outputs.begin(order)
-        self._attempt = Attempt(order, around)
+        self._attempt = Attempt(order, context)
         self._running = self._tasks.create_task(self._attempt.run())
 
     async def _drop(self, attempt: Attempt) -> None:
-        """End an attempt that the service does not want any more, and what it still had to say."""
+        """End an attempt that the service does not want any more; what it had not reported is dropped."""
         attempt.stop(StopMode.ABORT)
         await attempt.gone.wait()
         if self._running:
@@ -181,14 +185,14 @@ class Agent:
         attempt.watchdog.told(report.look)
         if attempt.unsent:
             self._reporter.output_came()
-        kept = self._snapshots.told_all(report), self._outputs.told(report, answer.missing)
-        all_told = attempt.told_all(report) and all(kept)
-        if all_told and self._cleared < attempt.id:
+        outputs_known = self._outputs.acknowledge(report, answer.missing)
+        everything = attempt.has_all(report) and self._snapshots.has_all(report) and outputs_known
+        if everything and self._cleared < attempt.id:
             self._cleared = attempt.id
             self._reporter.state_changed()
 
     def disk_is_full(self) -> None:
-        """End the ranks, and say why: they filled the node's disk."""
+        """End the ranks with an error: they filled the node's disk."""
         self._disk_full = task_limits.disk_error(self._settings.node, self._settings.scratch)
         if self._attempt:
             self._attempt.fail(self._disk_full)
@@ -207,7 +211,7 @@ class Agent:
         message = f"Ranks cannot start on {self._settings.node}: {self._parents.broken}."
         return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
 
-    async def _kept(self) -> set[int]:
+    async def _surviving(self) -> set[int]:
         return self._parents.pids | await self._store.pids()
 
     async def _end_all(self) -> None:
@@ -215,14 +219,14 @@ class Agent:
         self._snapshots.close()
         self._outputs.close()
         await processes.clear_below(os.getpid())
-        await self._link.close()
+        await self._client.close()
 
 
 async def serve(settings: AgentSettings, parent: Parent) -> None:
-    """Run an agent until its task is over or it is told to end."""
-    agent = Agent(settings, Link(settings.service_url, settings.token, trust=trust(os.environ)), parent)
+    """Run an agent until its task is over or it is signalled."""
+    agent = Agent(settings, AgentClient(settings.service_url, settings.token, trust=service_trust()), parent)
     asyncio.get_running_loop().add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
-    await until_told(agent.run())
+    await run_until_signalled(agent.run())
 
 
 def main() -> int:
@@ -238,23 +242,22 @@ def main() -> int:
     return 0
 
 
-# The place of an attempt's TCPStore in a task.
-# A store that was used stays until the whole attempt is over: ranks elsewhere may still ask it.
+# An attempt's TCPStore. One that was used stays until the whole attempt is over: ranks elsewhere may ask it.
 
 
-class StoreSeat:
-    """Keeps one unused TCPStore listening, so that an order to run needs nothing more."""
+class StoreHost:
+    """Keeps one unused TCPStore listening, so that an attempt can begin at once."""
 
     def __init__(self, address: str) -> None:
         self.port: int | None = None
         self._address = address
         self._made = 0
-        self._child: tuple[Parent, Child] | None = None
-        self._used: tuple[Parent, Child] | None = None
+        self._child: tuple[Parent, ForkedChild] | None = None
+        self._used: tuple[Parent, ForkedChild] | None = None
 
     @property
     def parents(self) -> set[Parent]:
-        """Those that end with their stores."""
+        """The parents on which stores depend."""
         return {made[0] for made in (self._child, self._used) if made is not None}
 
     async def pids(self) -> set[int]:
@@ -265,10 +268,7 @@ class StoreSeat:
         return {child.pid for child in children if child.pid}
 
     def renew(self, parent: Parent) -> None:
-        """Put a fresh store in the place of the one that was used.
-
-        The socket listens from here on: who connects early waits in its queue.
-        """
+        """Replace the store that was used. Early connections wait in the new socket's queue."""
         self.end_used()
         self._used = self._child
         with socket.create_server((self._address, 0), backlog=1024) as listener:

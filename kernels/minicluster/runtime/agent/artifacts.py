@@ -1,17 +1,17 @@
-"""Brings what a job wrote into its output folder to the service, at the end of each attempt."""
+"""Uploads what a job wrote into its output folder, at the end of each attempt."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from minicluster.runtime.agent import output
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
-from minicluster.runtime.agent.output import Found, OutputFile
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
+from minicluster.runtime.agent.output import FoundFiles, OutputFile
 from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFiles, StopMode, TaskReport
 
 AT_ONCE = 4
@@ -27,21 +27,21 @@ _BATCH_FILES = 200
 _SHOWN = 3
 
 
-class OutputKeeper:
-    """Follows the output folders of one job after the other."""
+class OutputUploads:
+    """The output folders of one job after the other."""
 
-    def __init__(self, scratch: Path, node: str, link: Link, changed: Callable[[], None]) -> None:
+    def __init__(self, scratch: Path, node: str, client: AgentClient, changed: Callable[[], None]) -> None:
         self._scratch = scratch
         self._node = node
-        self._link = link
+        self._client = client
         self._changed = changed
         self._order: RunOrder | None = None
         self._sent: set[str] = set()
-        self._brought: dict[str, OutputFile] = {}
+        self._uploaded: dict[str, OutputFile] = {}
         self._lost: list[OutputFile] = []
-        self._bringing_again: asyncio.Task[None] | None = None
+        self._uploading_again: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._untold: list[ArtifactReport] = []
+        self._unreported: list[ArtifactReport] = []
         self._notes: list[str] = []
         self._until: float | None = None
         self._limit: asyncio.Timeout | None = None
@@ -52,37 +52,37 @@ class OutputKeeper:
         self._stop_work()
         output.forget_other_jobs(self._scratch, order.job_id)
         self._order, self._until, self._because = order, None, ""
-        self._sent, self._untold, self._notes = set(), [], []
-        self._brought, self._lost = {}, []
+        self._sent, self._unreported, self._notes = set(), [], []
+        self._uploaded, self._lost = {}, []
         with suppress(OSError):  # A full disk: who writes there is told so.
             self._folder(order).mkdir(parents=True, exist_ok=True)
 
     def reports(self) -> tuple[ArtifactReport, ...]:
-        return tuple(self._untold[:REPORTED_AT_ONCE])
+        return tuple(self._unreported[:REPORTED_AT_ONCE])
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
 
-    def told(self, report: TaskReport, missing: Collection[str]) -> bool:
-        """Take it that the service knows what a report said; return whether it knows and has all.
+    def acknowledge(self, report: TaskReport, missing: Collection[str]) -> bool:
+        """Take it that the service has a report; return whether it knows and has all files.
 
-        missing: of the files that the report named, those that have to be brought again.
+        missing: SHA-256 of files that the report named and that have to be uploaded again.
         """
-        del self._untold[: len(report.artifacts)]  # One report at a time, with the first of them.
-        self._lost += [self._brought[one.path] for one in report.artifacts if one.blob.sha256 in missing]
+        del self._unreported[: len(report.artifacts)]  # One report at a time, with the first of them.
+        self._lost += [self._uploaded[one.path] for one in report.artifacts if one.blob.sha256 in missing]
         self._sent.difference_update(missing)
-        if self._lost and self._bringing_again is None:
-            self._bringing_again = asyncio.create_task(self._bring_again())
-        if self._untold and report.artifacts:
+        if self._lost and self._uploading_again is None:
+            self._uploading_again = asyncio.create_task(self._upload_again())
+        if self._unreported and report.artifacts:
             self._changed()
-        return not self._untold and self._bringing_again is None
+        return not self._unreported and self._uploading_again is None
 
     @property
     def hurried(self) -> bool:
         return self._until is not None
 
     def hurry(self, mode: StopMode, because: str) -> None:
-        """Say that the attempt is to end: what has not come by then stays here."""
+        """Say that the attempt is to end: files that are not uploaded by then stay here."""
         until = asyncio.get_running_loop().time() + TIME_LEFT_S[mode]
         if self._until is None or until < self._until:
             # Ranks that are killed may have a next attempt here, which goes on with the folder.
@@ -92,14 +92,14 @@ class OutputKeeper:
             self._changed()
 
     async def finish(self) -> None:
-        """Bring all files, the small ones first; wait for a service that is away or has no room."""
+        """Upload all files, the small ones first; wait for a service that is away or has no room."""
         order = self._order
         if order is None:
             return
         if self._until is not None and not self._because:
             # The clearing away took its own time.
             self._until = asyncio.get_running_loop().time() + TIME_LEFT_S[StopMode.KILL]
-        await self._bring_all(await asyncio.to_thread(output.look, self._folder(order), order.output))
+        await self._upload_all(await asyncio.to_thread(output.look, self._folder(order), order.output))
 
     def close(self) -> None:
         """Remove everything: the task is over."""
@@ -107,91 +107,90 @@ class OutputKeeper:
         output.forget_other_jobs(self._scratch, 0)
 
     def _stop_work(self) -> None:
-        if self._bringing_again:
-            self._bringing_again.cancel()
-            self._bringing_again = None
+        if self._uploading_again:
+            self._uploading_again.cancel()
+            self._uploading_again = None
 
-    async def _bring_again(self) -> None:
-        """Bring what the service has lost, or never had."""
+    async def _upload_again(self) -> None:
+        """Upload what the service has lost, or never had."""
         while self._lost:
             lost, self._lost = self._lost, []
-            await self._bring_all(Found(lost))
-        self._bringing_again = None
+            await self._upload_all(FoundFiles(lost))
+        self._uploading_again = None
         self._changed()
 
-    async def _bring_all(self, found: Found) -> None:
+    async def _upload_all(self, found: FoundFiles) -> None:
         waiting = list(reversed(found.files))
         coming: dict[str, OutputFile] = {file.name: file for file in found.files}
         try:
-            await self._in_time(self._work(waiting, coming, found) for _ in range(AT_ONCE))
+            async with (
+                self._one_at_a_time,
+                asyncio.timeout_at(self._until) as self._limit,
+                asyncio.TaskGroup() as workers,
+            ):
+                for _ in range(AT_ONCE):
+                    workers.create_task(self._work(waiting, coming, found))
         except TimeoutError:
             for name in coming if self._because else ():
                 found.leave_out(name, f"there was no time: {self._because}")
-        self._notes += [self._sentence(reason, names) for reason, names in found.left_out.items()]
-
-    async def _in_time(self, works: Iterable[Coroutine[object, object, None]]) -> None:
-        """Run these at once. Raises TimeoutError when what has not come is to stay here."""
-        async with self._one_at_a_time:
-            try:
-                async with asyncio.timeout_at(self._until) as self._limit, asyncio.TaskGroup() as workers:
-                    for work in works:
-                        workers.create_task(work)
-            finally:
-                self._limit = None
+        finally:
+            self._limit = None
+        for reason, names in found.left_out.items():
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            shown = ", ".join(names[:_SHOWN])
+            self._notes.append(f"{LEFT} on {self._node}: {shown}{more} ({reason}).")
 
     def _folder(self, order: RunOrder) -> Path:
         return output.folder_of(self._scratch, order.job_id)
 
-    async def _work(self, waiting: list[OutputFile], coming: dict[str, OutputFile], found: Found) -> None:
+    async def _work(
+        self, waiting: list[OutputFile], coming: dict[str, OutputFile], found: FoundFiles
+    ) -> None:
         while waiting:
             batch = _batch(waiting)
-            together = len(batch) > 1 and await self._bring_together(batch)
+            together = len(batch) > 1 and await self._upload_together(batch)
             for file in batch:
                 try:
                     if not together:
-                        await self._bring(file)
+                        await self._upload(file)
                 except ServiceRefused as error:
                     found.leave_out(file.name, error.message)
                 except OSError as error:
                     found.leave_out(file.name, error.strerror or str(error))
                 del coming[file.name]
 
-    async def _bring_together(self, batch: list[OutputFile]) -> bool:
-        """Bring small files at once; say whether they came. What is wrong with one shows when it is alone."""
-        backoff = Backoff()
-        while True:
-            try:
-                contents = await asyncio.to_thread(_read, batch)
-                await self._link.send_small(SmallFiles.model_construct(contents=contents))
-                break
-            except ServiceAway:
-                await asyncio.sleep(backoff.next_s())
-            except (ServiceRefused, OSError):
-                return False
+    async def _upload_together(self, batch: list[OutputFile]) -> bool:
+        """Upload small files at once; tell whether they came. A fault of one shows when it is alone."""
+
+        async def send() -> tuple[bytes, ...]:
+            contents = await asyncio.to_thread(lambda: tuple(file.path.read_bytes() for file in batch))
+            await self._client.send_small(SmallFiles.model_construct(contents=contents))
+            return contents
+
+        try:
+            contents = await patiently(send)
+        except (ServiceRefused, OSError):
+            return False
         for file, data in zip(batch, contents, strict=True):
-            self._tell(file, hashlib.sha256(data).hexdigest(), len(data))
+            self._add_report(file, hashlib.sha256(data).hexdigest(), len(data))
         return True
 
-    async def _bring(self, file: OutputFile) -> None:
-        sha256, backoff = await _digest(file), Backoff()
-        while sha256 not in self._sent:
-            try:
-                await self._link.send(f"api/tasks/files/{sha256}", file.size_bytes, _pieces(file))
-                self._sent.add(sha256)
-            except ServiceAway:
-                await asyncio.sleep(backoff.next_s())
-        self._tell(file, sha256, file.size_bytes)
+    async def _upload(self, file: OutputFile) -> None:
+        sha256 = await _digest(file)
 
-    def _tell(self, file: OutputFile, sha256: str, size_bytes: int) -> None:
+        async def send() -> None:
+            if sha256 not in self._sent:
+                await self._client.send(f"api/tasks/files/{sha256}", file.size_bytes, _pieces(file))
+                self._sent.add(sha256)
+
+        await patiently(send)
+        self._add_report(file, sha256, file.size_bytes)
+
+    def _add_report(self, file: OutputFile, sha256: str, size_bytes: int) -> None:
         part = self._order.group_rank if self._order else 0
         blob = BlobInfo(sha256=sha256, size_bytes=size_bytes)
-        self._brought[file.name] = file
-        self._untold.append(ArtifactReport(path=file.name, part=part, blob=blob))
-
-    def _sentence(self, reason: str, names: list[str]) -> str:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(names[:_SHOWN])
-        return f"{LEFT} on {self._node}: {shown}{more} ({reason})."
+        self._uploaded[file.name] = file
+        self._unreported.append(ArtifactReport(path=file.name, part=part, blob=blob))
 
 
 def _batch(waiting: list[OutputFile]) -> list[OutputFile]:
@@ -203,10 +202,6 @@ def _batch(waiting: list[OutputFile]) -> list[OutputFile]:
             break
         batch.append(waiting.pop())
     return batch
-
-
-def _read(batch: list[OutputFile]) -> tuple[bytes, ...]:
-    return tuple(file.path.read_bytes() for file in batch)
 
 
 async def _digest(file: OutputFile) -> str:

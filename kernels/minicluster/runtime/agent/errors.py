@@ -1,4 +1,4 @@
-"""Why a rank ended, in words. Pure: what was seen goes in, the error for people comes out."""
+"""Why a rank ended, in words. Pure: from what was seen of its end to the error for its owner."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ERRORS_BYTES = 4 << 20
 class RankEnd:
     """What was seen of a rank's end.
 
-    status: waitpid's word. finished: the cell had come to its end. account: the error file.
-    ended_because: why we ended it, empty when we did not. memory_kills: processes that the kernel killed
-    for memory while the rank lived. memory_limit_bytes: of the task; None: it had what its node has.
+    status: from waitpid. finished: the cell had come to its end. account: the content of the error file.
+    ended_because: why the agent ended it, empty if it did not. memory_kills: processes that the kernel killed
+    for memory while the rank lived. memory_limit_bytes: of the task; None: without a limit.
     at: seconds since the epoch.
     """
 
@@ -55,7 +55,7 @@ def failure_of(end: RankEnd) -> JobError | None:
     if end.finished:
         return None
     if end.account and not (end.ended_because and _extra(end).get("interrupted")):
-        return _told(end)
+        return _of_account(end)
     if end.ended_because:
         return _error(end, ErrorKind.SIGNAL, f"Rank {end.rank} was ended: {end.ended_because}.")
     if end.exit_code > 0:
@@ -67,7 +67,7 @@ def failure_of(end: RankEnd) -> JobError | None:
 
 
 def with_first_errors(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
-    """Leave the tracebacks and stacks out of the errors that came last, if there is no room for all."""
+    """Drop tracebacks and stacks of the last errors, if a report has no room for all."""
     left = ERRORS_BYTES
     told: dict[int, RankReport] = {}
     for report in sorted(reports, key=lambda one: one.error.at or 0.0 if one.error else 0.0):
@@ -81,7 +81,7 @@ def with_first_errors(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
 
 
 def note_of(end: RankEnd) -> str:
-    """Return what the owner should know of a rank that did not fail, empty when nothing."""
+    """Return what the owner should know about a rank that did not fail; empty if there is nothing."""
     if end.finished and end.ended_because:
         return f"Rank {end.rank} had done its work but hung at its exit, and was ended: {end.ended_because}."
     if end.finished and end.exit_code != 0:
@@ -91,11 +91,10 @@ def note_of(end: RankEnd) -> str:
     return ""
 
 
-def _told(end: RankEnd) -> JobError:
-    told = (end.account or {}).get("message", "")
-    said = told.get("message", "") if isinstance(told, dict) else str(told)
-    extra = _extra(end)
-    code = told.get("errorCode", end.exit_code) if isinstance(told, dict) else end.exit_code
+def _of_account(end: RankEnd) -> JobError:
+    message: Any = (end.account or {}).get("message", "")
+    account: dict[str, Any] = message if isinstance(message, dict) else {"message": str(message)}
+    said, code, extra = account.get("message", ""), account.get("errorCode", end.exit_code), _extra(end)
     at = float(extra.get("at") or extra.get("timestamp") or end.at)
     if extra.get("exit"):
         text = f"Rank {end.rank} on {end.node} ended with exit code {code}: {said}."

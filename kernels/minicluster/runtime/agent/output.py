@@ -1,4 +1,4 @@
-"""The output folder of a task: where it is, and what of it can be brought to the service."""
+"""The output folder of a task: where it is, and which of its files can be uploaded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def forget_other_jobs(scratch: Path, job_id: int) -> None:
 
 @dataclass(frozen=True)
 class OutputFile:
-    """A file to bring. name: its path in the folder."""
+    """A file to upload. name: its path in the folder."""
 
     path: Path
     name: str
@@ -42,8 +42,8 @@ class OutputFile:
 
 
 @dataclass
-class Found:
-    """What is in a folder: the files, the smallest first, and what is left out, by the reason."""
+class FoundFiles:
+    """The files of a folder, the smallest first, and the names that are left out, by the reason."""
 
     files: list[OutputFile] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Found:
         self.left_out.setdefault(reason, []).append(shown)
 
 
-def look(folder: Path, limits: OutputLimits) -> Found:
+def look(folder: Path, limits: OutputLimits) -> FoundFiles:
     """Return the files of a folder, as many as the limits allow."""
-    found = Found()
+    found = FoundFiles()
     names = _walk(folder, found) if folder.is_dir() else iter(())
     for name in islice(names, limits.files):
         _consider(folder, name, found)
@@ -71,7 +71,7 @@ def look(folder: Path, limits: OutputLimits) -> Found:
     return found
 
 
-def _walk(folder: Path, found: Found) -> Iterator[str]:
+def _walk(folder: Path, found: FoundFiles) -> Iterator[str]:
     """Yield the relative path of everything that is no folder, in order; links are not followed."""
 
     def unreadable(error: OSError) -> None:
@@ -84,7 +84,7 @@ def _walk(folder: Path, found: Found) -> Iterator[str]:
             yield os.path.relpath(Path(root) / name, folder)
 
 
-def _consider(folder: Path, name: str, found: Found) -> None:
+def _consider(folder: Path, name: str, found: FoundFiles) -> None:
     path = folder / name
     try:
         relative_path(name)

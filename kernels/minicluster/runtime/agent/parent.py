@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: starts it, orders forks, hears of exits."""
+"""The agent's side of the zygote, the ranks' parent: starts it, orders forks, learns of exits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import site
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ log = logging.getLogger("minicluster.agent")
 
 
 @dataclass
-class Child:
+class ForkedChild:
     """A process forked by the zygote. `status` is what waitpid said, None when it was never made.
 
     unwanted: it is to be killed, as soon as it is there.
@@ -52,7 +52,7 @@ class Parent:
         self.lost = asyncio.Event()
         self._process = process
         self._channel = channel
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, ForkedChild] = {}
         self._on_change: Callable[[], None] = lambda: None
 
     @classmethod
@@ -70,7 +70,7 @@ class Parent:
         return cls(process, ours)
 
     def listen(self, on_change: Callable[[], None]) -> None:
-        """Hear the zygote from the running loop."""
+        """Read the zygote's messages in the running loop."""
         self._on_change = on_change
         self._channel.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel, self._hear)
@@ -84,9 +84,9 @@ class Parent:
             for wait in waits:
                 wait.cancel()
 
-    def fork(self, name: str, order: dict[str, Any], fds: Sequence[int]) -> Child:
+    def fork(self, name: str, order: dict[str, Any], fds: Sequence[int]) -> ForkedChild:
         """Order a child. `name` is new each time."""
-        child = self._children[name] = Child(name)
+        child = self._children[name] = ForkedChild(name)
         message = json.dumps({"name": name, **order}).encode()
         try:
             socket.send_fds(self._channel, [message], fds)
@@ -94,7 +94,7 @@ class Parent:
             self._refuse(child, f"the parent of the ranks does not answer: {error.strerror}")
         return child
 
-    def kill(self, child: Child) -> None:
+    def kill(self, child: ForkedChild) -> None:
         """Kill a child, also one that is still being made."""
         child.unwanted = True
         if child.pid and not child.ended.is_set():
@@ -102,7 +102,7 @@ class Parent:
                 os.kill(child.pid, signal.SIGKILL)
 
     def wake(self) -> None:
-        """Have it go on if somebody stopped it: without it, nobody hears of a rank's end."""
+        """Continue it if somebody stopped it: without it, the agent does not learn of a rank's end."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -133,24 +133,22 @@ class Parent:
             case {"event": "broken", "reason": reason}:
                 self.broken = reason
             case {"event": "forked", "name": name, "pid": pid}:
-                self._made(self._children[name], pid)
+                child = self._children[name]
+                child.pid = pid
+                child.made.set()
+                if child.unwanted:
+                    self.kill(child)
             case {"event": "refused", "name": name, "reason": reason}:
                 self._refuse(self._children[name], reason)
             case {"event": "exited", "pid": pid, "status": status}:
                 child = next(child for child in self._children.values() if child.pid == pid)
                 self._finish(child, status)
 
-    def _made(self, child: Child, pid: int) -> None:
-        child.pid = pid
-        child.made.set()
-        if child.unwanted:
-            self.kill(child)
-
-    def _refuse(self, child: Child, reason: str) -> None:
+    def _refuse(self, child: ForkedChild, reason: str) -> None:
         child.refusal = reason
         self._finish(child, None)
 
-    def _finish(self, child: Child, status: int | None) -> None:
+    def _finish(self, child: ForkedChild, status: int | None) -> None:
         child.status = status
         child.made.set()
         child.ended.set()
@@ -166,26 +164,20 @@ class Parent:
         self.lost.set()
 
 
-# Ranks come from a parent that has imported what is installed now, not what was when the task began.
-# A warm task outlives `pip install`, and its parent keeps the modules that it once imported. So before an
-# attempt the agent looks at what is installed, and starts another parent when that has changed.
+# A warm task outlives `pip install`, and its zygote keeps the modules that it once imported. So before an
+# attempt the agent looks at what is installed, and starts another zygote when that has changed.
 
 
 def installed() -> frozenset[tuple[str, int]]:
     """Return what pip has put where Python looks for modules: packages, and when each came."""
-    return frozenset(
-        entry for folder in {*sys.path, site.getusersitepackages()} for entry in _packages(folder)
-    )
-
-
-def _packages(folder: str) -> Iterator[tuple[str, int]]:
-    try:
-        with os.scandir(folder) as entries:
+    found: set[tuple[str, int]] = set()
+    for folder in {*sys.path, site.getusersitepackages()}:
+        # A zip file, a folder that is not there, or a package that goes away just now.
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".dist-info", ".egg-info")):
-                    yield entry.path, entry.stat().st_mtime_ns
-    except OSError:  # A zip file, a folder that is not there, or a package that goes away just now.
-        return
+                    found.add((entry.path, entry.stat().st_mtime_ns))
+    return frozenset(found)
 
 
 class Parents:

@@ -1,4 +1,4 @@
-"""What an attempt needs on its node before its ranks are forked."""
+"""Puts on a node what an attempt needs before its ranks are forked."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from minicluster.capture.payload import PayloadDamaged, unpack
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.agent import packages
-from minicluster.runtime.agent.link import Link, ServiceRefused
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused
 from minicluster.runtime.agent.parent import Parent
 from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.settings import AgentSettings
-from minicluster.train.data_sets import LINKS
+from minicluster.train.folders import LINKS
 from minicluster.wire import RunOrder, relative_path
 
 _MOST_NAMED = 5
 
 CACHE = "MINICLUSTER_DATA_CACHE"
-"""Where the folders are that the node's keeper fills."""
+"""Where the folders are that the node's data set agent fills."""
 _LOOK_S = 0.1
 
 
@@ -35,11 +35,13 @@ class AttemptImpossible(MiniclusterError):
 class Preparation:
     """Lays out the order, the cell, its files, packages and data sets."""
 
-    def __init__(self, order: RunOrder, paths: AttemptPaths, settings: AgentSettings, link: Link) -> None:
+    def __init__(
+        self, order: RunOrder, paths: AttemptPaths, settings: AgentSettings, client: AgentClient
+    ) -> None:
         self._order = order
         self._paths = paths
         self._settings = settings
-        self._link = link
+        self._client = client
 
     async def run(self, parent: Parent, connectivity: ConnectivityCheck) -> None:
         """Prepare all, and wait for the other nodes. Raises AttemptImpossible, OSError."""
@@ -54,20 +56,20 @@ class Preparation:
         await asyncio.gather(connectivity.reach_all(), self._fetch_cell())
 
     async def _fetch_cell(self) -> None:
-        link, paths, order = self._link, self._paths, self._order
+        client, paths, order = self._client, self._paths, self._order
         try:
-            await link.fetch_in_time(order.payload_sha256, paths.payload)
-            await PartStore(self._settings.scratch).bring(order.parts, link)
+            await client.fetch(order.payload_sha256, paths.payload)
+            await PartStore(self._settings.scratch).bring(order.parts, client)
             await packages.install(paths.payload, self._settings.scratch, order.env)
             if order.bundle_sha256:
-                await link.fetch_in_time(order.bundle_sha256, paths.bundle)
+                await client.fetch(order.bundle_sha256, paths.bundle)
                 await asyncio.to_thread(lay_out, paths)
         except (ServiceRefused, PayloadDamaged) as error:
             raise AttemptImpossible(f"The cell could not be fetched. {error}") from error
 
 
 # Files from beside the notebook, laid out as the ranks' working folder: see minicluster.capture.bundle.
-# The folder goes with the attempt, so its owner is told which files go with it.
+# The folder ends with the attempt, so its owner is told which new files end with it.
 
 
 def lay_out(paths: AttemptPaths) -> None:
@@ -92,7 +94,7 @@ def unpack_bundle(bundle: Path, folder: Path) -> None:
 
 
 def lost_files(paths: AttemptPaths, node: str) -> list[str]:
-    """Say which files the ranks made or changed in the folder, nothing if there are none."""
+    """Return a sentence about the files that the ranks made or changed in the folder, if there are any."""
     try:
         before: dict[str, int] = json.loads(paths.laid_out.read_bytes())
     except (OSError, ValueError):
@@ -136,7 +138,7 @@ async def link_data_sets(folders: Mapping[str, str], environ: Mapping[str, str] 
     links, cache = Path(environ[LINKS]), Path(environ[CACHE]) / "sets"
     _clear(links)
     for name, folder in folders.items():
-        while not (cache / folder).is_dir():  # noqa: ASYNC110 - the keeper is a process of its own
+        while not (cache / folder).is_dir():  # noqa: ASYNC110 - the data set agent is a process of its own
             await asyncio.sleep(_LOOK_S)
         link = links / name
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -7,13 +7,13 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from minicluster.runtime import processes
 from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
-from minicluster.runtime.agent.parent import Child, Parent
+from minicluster.runtime.agent.parent import ForkedChild, Parent
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import AttemptPaths
@@ -53,7 +53,7 @@ class LocalRank:
         self._output = Pump(lambda data: self._keep(self.output, data))
         self._records = Pump(LineSplitter(lambda data: self._keep(records, data)).feed)
         self._control = Pump(LineSplitter(self._hear).feed)
-        self._child: Child | None = None
+        self._child: ForkedChild | None = None
         self._finished = False
         self._because = ""
         self._early: signal.Signals | None = None
@@ -150,15 +150,15 @@ class LocalRank:
         self._output_came()
 
     def _hear(self, lines: bytes) -> None:
-        for line in lines.splitlines():
-            self._take(json.loads(line))
+        for message in map(json.loads, lines.splitlines()):
+            self._take(message)
 
-    def _take(self, said: dict[str, Any]) -> None:
-        if said["event"] == "waiting":
-            self.waits_for = str(said["what"])[:200]
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["event"] == "waiting":
+            self.waits_for = str(message["what"])[:200]
             self._changed()
             return
-        if said["event"] == "finished":
+        if message["event"] == "finished":
             self._finished = True
             wait_s = EXIT_WAIT_S
         else:
@@ -175,16 +175,16 @@ class LocalRank:
             frames = stacks.answer(self._paths.stacks(self.rank), self._asked_to_end_at, cell)
         if not frames and not self.waits_for:
             return None
-        seen = RankSight.SEEN
-        return RankStack(
-            rank=self.rank, sight=seen, quiet_s=self.quiet_s, ending=self.waits_for, frames=frames
-        )
+        where = {"quiet_s": self.quiet_s, "ending": self.waits_for, "frames": frames}
+        return RankStack(rank=self.rank, sight=RankSight.SEEN, **where)
 
-    def _conclude(self, child: Child, memory_kills: int) -> None:
+    def _conclude(self, child: ForkedChild, memory_kills: int) -> None:
         if child.status is None:
             self.refuse(f"Rank {self.rank} could not be started on {self._node}: {child.refusal}.")
         else:
-            account = _read_account(self._paths.error_file(self.rank))
+            account: dict[str, Any] | None = None
+            with suppress(OSError, ValueError):  # Torch elastic's error file may be missing, or cut.
+                account = json.loads(self._paths.error_file(self.rank).read_bytes())
             self.end = RankEnd(
                 rank=self.rank,
                 node=self._node,
@@ -201,11 +201,3 @@ class LocalRank:
         if self.failure:
             self.failing.set()
         self._changed()
-
-
-def _read_account(path: Path) -> dict[str, Any] | None:
-    """Return torch elastic's error file, None when there is none that can be read."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None

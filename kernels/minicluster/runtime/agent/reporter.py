@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import AgentClient, Backoff, ServiceAway, ServiceRefused
 from minicluster.wire import ReportAnswer, TaskReport
 
 HEARTBEAT_S = 1.0
@@ -21,11 +21,11 @@ class Reporter:
 
     def __init__(
         self,
-        link: Link,
+        client: AgentClient,
         snapshot: Callable[[], TaskReport],
         take: Callable[[TaskReport, ReportAnswer], None],
     ) -> None:
-        self._link = link
+        self._client = client
         self._snapshot = snapshot
         self._take = take
         self._due = asyncio.Event()
@@ -48,10 +48,10 @@ class Reporter:
             await self._wait()
             report = self._snapshot()
             try:
-                answer = await self._link.report(report)
+                answer = await self._client.report(report)
             except (ServiceAway, ServiceRefused) as error:
                 log.warning("%s", error.message)
-                await asyncio.sleep(backoff.next_s())
+                await backoff.wait()
                 self._due.set()
                 continue
             backoff.reset()

@@ -1,4 +1,4 @@
-"""The agent's part in snapshots: it brings the newest into the job's storage, and a job's newest here."""
+"""The agent's part in snapshots: it uploads an attempt's newest, and fetches the job's newest."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from minicluster.runtime.agent.link import Backoff, Link, ServiceAway, ServiceRefused
-from minicluster.runtime.rank import memory
-from minicluster.train.snapshots.archive import Archive
-from minicluster.train.snapshots.store import Entry, Key, SnapshotNotKept, SnapshotStore
-from minicluster.wire import RunOrder, SnapshotRef, SnapshotReport, TaskReport
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
+from minicluster.train.snapshots.store import (
+    Archive,
+    Key,
+    SnapshotNotKept,
+    SnapshotStore,
+    StoredSnapshot,
+    forget_all,
+    forget_other_jobs,
+    job_folders,
+)
+from minicluster.wire import BlobInfo, RunOrder, SnapshotRef, SnapshotReport, TaskReport
 
 LOOK_S = 0.5
 UPLOAD_SPACING_S = 15.0
-"""At least so long from one snapshot that is brought to the service to the next."""
+"""The least time between two uploads of snapshots."""
 _MOST_DOUBLINGS = 5
-"""After refusals, one by one, it is longer: a quota does not grow while its owner sleeps."""
+"""Each refusal doubles that time, at most so often: a quota does not grow while its owner sleeps."""
 
 log = logging.getLogger(__name__)
 
 
-class SnapshotKeeper:
-    """Follows the snapshots that one attempt after the other leaves on this node."""
+class SnapshotTransfers:
+    """The snapshots that one attempt after the other leaves on this node."""
 
-    def __init__(self, link: Link, changed: Callable[[], None]) -> None:
-        self._link = link
+    def __init__(self, client: AgentClient, changed: Callable[[], None]) -> None:
+        self._client = client
         self._changed = changed
         self._order: RunOrder | None = None
         self._snapshot_store: SnapshotStore | None = None
@@ -37,12 +44,12 @@ class SnapshotKeeper:
         self._refusals = 0
 
     def begin(self, order: RunOrder) -> None:
-        """Be there for an attempt, before its ranks start."""
+        """Prepare for an attempt, before its ranks start."""
         self._stop_work()
-        memory.forget_other_jobs(order.job_id)
+        forget_other_jobs(order.job_id)
         if self._order is None or self._order.job_id != order.job_id:
             self._cost_told = False
-        self._order, self._snapshot_store = order, SnapshotStore(memory.job_folders(order.job_id))
+        self._order, self._snapshot_store = order, SnapshotStore(job_folders(order.job_id))
         self._stored, self._notes, self._refusals = None, [], 0
         self._snapshot_store.mark_fetching(None)
         # In a fault-tolerant job no rank asks the others for a snapshot, so each node fetches it.
@@ -52,7 +59,7 @@ class SnapshotKeeper:
         self._work.append(asyncio.create_task(self._follow(self._snapshot_store)))
 
     def renew(self, order: RunOrder) -> None:
-        """Hear that the order of the same attempt has changed: which task leads, say."""
+        """Take a changed order of the same attempt: another task may lead."""
         if self._order and order.attempt == self._order.attempt:
             self._order = order
 
@@ -62,11 +69,11 @@ class SnapshotKeeper:
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
 
-    def told_all(self, report: TaskReport) -> bool:
+    def has_all(self, report: TaskReport) -> bool:
         return report.snapshots == self.reports()
 
     async def finish(self, limit_s: float) -> None:
-        """Bring the attempt's last snapshot into the storage; it may have to stay here."""
+        """Upload the attempt's last snapshot, if that is done within `limit_s`."""
         order, snapshot_store = self._order, self._snapshot_store
         self._stop_work()
         if order is None or snapshot_store is None:
@@ -75,7 +82,7 @@ class SnapshotKeeper:
             self._tell_cost(snapshot_store)
         try:
             async with asyncio.timeout(limit_s):
-                while (entry := self._next(snapshot_store)) and await self._bring(snapshot_store, entry):
+                while (snapshot := self._next(snapshot_store)) and await self._upload(snapshot):
                     pass
         except TimeoutError:
             log.warning("the last snapshot of attempt %s was not brought to the service", order.attempt)
@@ -83,7 +90,7 @@ class SnapshotKeeper:
     def close(self) -> None:
         """Remove everything: the task is over."""
         self._stop_work()
-        memory.forget_all()
+        forget_all()
 
     def _stop_work(self) -> None:
         for task in self._work:
@@ -109,7 +116,7 @@ class SnapshotKeeper:
         try:
             for number, part in enumerate(wanted.parts):
                 path = snapshot_store.scratch_file(f"fetched-{number}.tar")
-                await self._link.fetch_in_time(part.sha256, path, kind="snapshots")
+                await self._client.fetch(part.sha256, path, kind="snapshots")
                 await asyncio.to_thread(snapshot_store.adopt, path)
                 path.unlink(missing_ok=True)
         except (ServiceRefused, SnapshotNotKept, OSError) as error:
@@ -125,15 +132,15 @@ class SnapshotKeeper:
             await asyncio.sleep(LOOK_S)
             if self._order and self._order.brings_result:
                 self._tell_cost(snapshot_store)
-            entry = self._next(snapshot_store)
-            if entry and loop.time() >= next_at:
+            snapshot = self._next(snapshot_store)
+            if snapshot and loop.time() >= next_at:
                 next_at = loop.time() + UPLOAD_SPACING_S
-                if not await self._bring(snapshot_store, entry):
+                if not await self._upload(snapshot):
                     # All of it was sent for nothing.
                     next_at = loop.time() + UPLOAD_SPACING_S * 2 ** min(self._refusals, _MOST_DOUBLINGS)
 
-    def _next(self, snapshot_store: SnapshotStore) -> Entry | None:
-        """Return the attempt's newest snapshot, unless another node brings it or it is in the storage."""
+    def _next(self, snapshot_store: SnapshotStore) -> StoredSnapshot | None:
+        """Return the attempt's newest snapshot, unless another node uploads it or it is uploaded."""
         order = self._order
         if order is None or not order.brings_result:
             return None
@@ -143,28 +150,29 @@ class SnapshotKeeper:
             return None
         return newest
 
-    async def _bring(self, snapshot_store: SnapshotStore, entry: Entry) -> bool:
-        """Bring a snapshot, or say once why it stays here; return whether the next one is worth a try."""
-        backoff = Backoff()
+    async def _upload(self, snapshot: StoredSnapshot) -> bool:
+        """Upload a snapshot, or say once why it stays here; return whether the next one is worth a try."""
+
+        async def send() -> BlobInfo:
+            with Archive(snapshot) as archive:
+                sha256 = await asyncio.to_thread(archive.sha256)
+                url = f"api/tasks/snapshots/{sha256}"
+                return await self._client.send(url, archive.size_bytes, archive.pieces())
+
         async with self._one_at_a_time:
-            while True:
-                try:
-                    with Archive(entry) as archive:
-                        sha256 = await asyncio.to_thread(archive.sha256)
-                        size, pieces = archive.size_bytes, archive.pieces()
-                        blob = await self._link.send(f"api/tasks/snapshots/{sha256}", size, pieces)
-                    break
-                except ServiceAway:
-                    await asyncio.sleep(backoff.next_s())
-                except FileNotFoundError:  # A newer one has taken its place.
-                    return True
-                except (ServiceRefused, OSError) as error:
-                    if not self._refusals:
-                        self._note(f"A snapshot could not be brought into the job's storage. {error}")
-                    self._refusals += 1
-                    return False
-        step, attempt, keep = entry.step, entry.attempt, entry.keep
-        self._stored, self._refusals = SnapshotReport(step=step, attempt=attempt, blob=blob, keep=keep), 0
+            try:
+                blob = await patiently(send)
+            except FileNotFoundError:  # A newer one has taken its place.
+                return True
+            except (ServiceRefused, OSError) as error:
+                if not self._refusals:
+                    self._note(f"A snapshot could not be brought into the job's storage. {error}")
+                self._refusals += 1
+                return False
+        self._refusals = 0
+        self._stored = SnapshotReport(
+            step=snapshot.step, attempt=snapshot.attempt, blob=blob, keep=snapshot.keep
+        )
         self._changed()
         return True
 

@@ -37,7 +37,7 @@ class Spool:
         return self.size - self.acknowledged
 
     def write(self, data: bytes) -> None:
-        """Append. When the disk refuses, the rest of the stream is lost, and `lost` says why."""
+        """Append. If the disk refuses, the rest of the stream is dropped, and `lost` says why."""
         try:
             while data and not self.lost:
                 written = os.pwrite(self._file.fileno(), data, self.size)
@@ -47,7 +47,7 @@ class Spool:
             self.lost = f"The output {self.name} is cut after {self.size} bytes: {error.strerror}."
 
     def grown(self) -> None:
-        """Take what a rank appended to the file by itself."""
+        """Take over the size of a file to which the rank itself appends."""
         self.size = os.fstat(self._file.fileno()).st_size
 
     def chunk(self) -> StreamChunk | None:
@@ -58,7 +58,7 @@ class Spool:
         return StreamChunk(stream=self.name, offset=self.acknowledged, data=base64.b64encode(data))
 
     def acknowledge(self, size: int) -> None:
-        """Take the service's word for how much it holds, be it less than it said before."""
+        """Take over how much the service holds, even if that is less than before."""
         self.acknowledged = min(size, self.size)
 
     def close(self) -> None:

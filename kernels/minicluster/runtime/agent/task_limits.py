@@ -1,4 +1,4 @@
-"""How much memory and disk this task may take, and what the kernel has ended for it."""
+"""How much memory and disk this task may use, and how many processes the kernel killed for memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-# Whether a task has room to write: a full disk else shows as some library's strange error.
+# A full disk is reported before ranks start: otherwise it shows as some library's strange error.
 
 
 def disk_trouble(folder: Path, least_bytes: int = _LEAST_BYTES) -> str:
@@ -63,9 +63,6 @@ def disk_trouble(folder: Path, least_bytes: int = _LEAST_BYTES) -> str:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(there).free
     return "" if free_bytes >= least_bytes else f"its disk is full ({free_bytes / 2**20:.0f} MB are free)"
-
-
-# Why a task is ended that filled its node's disk, as far as it sees that from within.
 
 
 def disk_error(node: str, folder: Path, processes: Path = Path("/proc")) -> JobError:

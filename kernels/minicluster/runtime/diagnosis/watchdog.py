@@ -1,16 +1,18 @@
-"""What an agent can say of where its ranks are: which are quiet, and their stacks when it is asked."""
+"""Where an agent's ranks are: which make no progress, and their stacks when the service asks for them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from minicluster.runtime import processes
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime.diagnosis.stack_dumps import Looked, look
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import RankSight, RankStack
 
@@ -20,7 +22,7 @@ BUSY_SHARE = 0.05
 
 
 class Watchdog:
-    """Watches the ranks of one attempt, and looks at them once for each new number that it is given."""
+    """Watches the ranks of one attempt, and dumps their stacks once for each new number in the orders."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class Watchdog:
         await self._watch.run()
 
     def report(self) -> dict[str, Any]:
-        """Return the fields of a report that are its own."""
+        """Return the fields of the task's report that are about progress and stacks."""
         return {"quiet": self._watch.quiet, "look": self._answered, "stacks": self._stacks}
 
     def quiet_s(self, rank: int) -> float:
@@ -56,7 +58,7 @@ class Watchdog:
             self._stacks = ()
 
     def ask(self, number: int) -> None:
-        """Have a look taken, unless it is the one that was taken last."""
+        """Dump the stacks, unless this is the number of the last dump."""
         if number in (0, self._asked):
             return
         self._asked = number
@@ -79,7 +81,7 @@ class Watchdog:
             sight = RankSight.ENDED if rank.leaving or rank.end else RankSight.STARTING
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
-        seen = await look(Looked(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
+        seen = await look(StackRequest(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
         return seen.model_copy(update={"ending": rank.waits_for})
 
 
@@ -88,7 +90,7 @@ class Watchdog:
 # uses a whole core, since CUDA spins: such a one is never called quiet.
 
 
-class Follows(Protocol):
+class WatchedRank(Protocol):
     """A rank as its agent follows it. pid: None before it lives and after. heard_bytes: of all it said."""
 
     @property
@@ -111,7 +113,7 @@ class LifeSigns:
     cpu_s: float = 0.0
 
     def heard(self, total_bytes: int, now: float) -> bool:
-        """Take the size of all that the rank has said; return whether there is more."""
+        """Take the size of all that the rank has printed and reported; return whether there is more."""
         if total_bytes == self.heard_bytes:
             return False
         self.heard_bytes, self.since = total_bytes, now
@@ -128,7 +130,9 @@ class LifeSigns:
 class QuietWatch:
     """Looks at the ranks of an attempt each second; `changed` is called when `quiet` changes."""
 
-    def __init__(self, ranks: Sequence[Follows], quiet_after_s: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, ranks: Sequence[WatchedRank], quiet_after_s: float, changed: Callable[[], None]
+    ) -> None:
         self.quiet: tuple[int, ...] = ()
         self._ranks = ranks
         self._quiet_after_s = quiet_after_s
@@ -163,3 +167,105 @@ class QuietWatch:
         if quiet != self.quiet:
             self.quiet = quiet
             self._changed()
+
+
+# The agent's look at one rank: signal it, wait for its answer, else say what the kernel says of it.
+
+
+_PATIENCE_S = 1.0
+_POLL_S = 0.02
+_MOST_HELPERS = 4
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class StackRequest:
+    """A rank whose stack is wanted. answers: the file into which it writes its stack."""
+
+    rank: int
+    pid: int
+    answers: Path
+    cell: stacks.CellText
+    quiet_s: float
+
+
+async def look(at: StackRequest) -> RankStack:
+    """Return a rank's stack, or why there is none. Takes about a second at most."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _PATIENCE_S
+    _make_room(at.answers)
+    text = await _ask(at.pid, at.answers, until)
+    if text is None:
+        sight = _why_silent(at.pid)
+        return RankStack(rank=at.rank, sight=sight, quiet_s=at.quiet_s)
+    frames = stacks.parse(text, _main_thread(at.answers), at.cell)
+    helpers = []
+    for pid in _helpers(at.pid)[:_MOST_HELPERS]:
+        said = await _ask(pid, at.answers, min(until, loop.time() + _PATIENCE_S / 4))
+        if said is not None:
+            helpers.append(stacks.parse(said, "", at.cell))
+    return RankStack(
+        rank=at.rank, sight=RankSight.SEEN, quiet_s=at.quiet_s, frames=frames, helpers=tuple(helpers)
+    )
+
+
+async def _ask(pid: int, path: Path, until: float) -> str | None:
+    """Signal a process and return what it writes; None when it does not."""
+    if not stacks.answers(pid) or processes.state_of(pid) in "TtZX":
+        return None
+    before = stacks.size(path)
+    if not stacks.is_asked(pid):
+        try:
+            os.kill(pid, stacks.LOOK_SIGNAL)
+        except ProcessLookupError:
+            return None
+    size = before
+    while asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(_POLL_S)
+        last, size = size, stacks.size(path)
+        if size > before and size == last:  # It has come to rest.
+            return _read(path, before)
+    return None
+
+
+def _why_silent(pid: int) -> RankSight:
+    state = processes.state_of(pid)
+    if state in "ZX":
+        return RankSight.ENDED
+    if state in "Tt":
+        return RankSight.STOPPED
+    if not stacks.answers(pid):
+        return RankSight.STARTING
+    return RankSight.KERNEL if state == "D" else RankSight.SILENT
+
+
+def _helpers(pid: int) -> list[int]:
+    """Return the processes that the rank forked: they have its handler, and its program."""
+    return [
+        child
+        for child in sorted(processes.descendants(pid))
+        if stacks.answers(child) and _program(child) == _program(pid)
+    ]
+
+
+def _program(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    return ""
+
+
+def _make_room(path: Path) -> None:
+    """Drop old answers, all but the first line. The ranks append, wherever the end is."""
+    if stacks.size(path) > _MOST_BYTES:
+        os.truncate(path, len(_main_thread(path)) + 1)
+
+
+def _read(path: Path, offset: int) -> str:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read().decode("utf-8", "replace")
+
+
+def _main_thread(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.readline().decode().strip()

@@ -1,4 +1,4 @@
-"""What an object looks like: its own `_repr_*_` methods, as notebooks ask for them."""
+"""How an object is displayed: by its own `_repr_*_` methods, as in notebooks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAYS_NOTHING = re.compile(r"<IPython\.core\.display\.\w+ object>")
 
 
 @dataclass
-class Content:
+class DisplayContent:
     """What to display, by MIME type: text, and images in base64. width, height: in pixels, where said."""
 
     data: dict[str, str] = field(default_factory=dict)
@@ -47,9 +47,10 @@ class Content:
         return not self.data.keys() - {TEXT}
 
 
-def content_of(value: Any) -> Content:
-    """Ask an object how it looks. One whose methods fail is shown as text, with the traceback."""
-    if _is_figure(value):
+def content_of(value: Any) -> DisplayContent:
+    """Return how an object displays itself; as text, with the traceback, if its methods fail."""
+    figures = sys.modules.get("matplotlib.figure")
+    if figures is not None and isinstance(value, figures.Figure):
         return of_figure(value)
     data, metadata = _asked(value, "_repr_mimebundle_")
     for mime, method in _METHODS.items():
@@ -61,36 +62,26 @@ def content_of(value: Any) -> Content:
     return of_bundle(data, metadata)
 
 
-def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Content:
+def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> DisplayContent:
     """Take a MIME bundle, as IPython's `raw=True` does."""
-    content = Content({mime: _as_text(shown) for mime, shown in data.items() if mime in KNOWN})
+    content = DisplayContent({mime: _as_text(shown) for mime, shown in data.items() if mime in KNOWN})
     for about in (metadata or {}).values():
         if isinstance(about, Mapping):
             content.width = _pixels(about.get("width")) or content.width
             content.height = _pixels(about.get("height")) or content.height
     if "text/markdown" in content.data or _SAYS_NOTHING.fullmatch(content.text):
-        source = [content.data[mime] for mime in _SOURCES if mime in content.data]
-        content.data[TEXT] = [*source, *_json(data), content.text][0]
+        texts = [content.data[mime] for mime in _SOURCES if mime in content.data]
+        if JSON in data:  # Nobody draws a tree of it: its text is to be read.
+            texts.append(json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr))
+        content.data[TEXT] = [*texts, content.text][0]
     return content
 
 
-def _json(data: Mapping[str, Any]) -> list[str]:
-    """Return what a bundle says as JSON, to be read; where nobody draws a tree of it, that is its text."""
-    if JSON not in data:
-        return []
-    return [json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr)]
-
-
-def of_figure(figure: Any) -> Content:
+def of_figure(figure: Any) -> DisplayContent:
     """Draw a figure as notebooks do: PNG, cut to what is drawn."""
     file = BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
-    return Content({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
-
-
-def _is_figure(value: Any) -> bool:
-    module = sys.modules.get("matplotlib.figure")
-    return module is not None and isinstance(value, module.Figure)
+    return DisplayContent({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
 
 
 def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:

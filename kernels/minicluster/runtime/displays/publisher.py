@@ -9,12 +9,42 @@ import re
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from minicluster.runtime.displays.content import TEXT, Content
-from minicluster.runtime.displays.limits import ITEM_BYTES, LINE_BYTES, Pace
+from minicluster.runtime.displays.content import TEXT, DisplayContent
 from minicluster.wire import Display
 from minicluster.wire.streams import CLEAR, CLEAR_NEXT, changed, shown_here
+
+ITEM_BYTES = 2_000_000
+LINE_BYTES = 4_000_000
+"""Of all that stands for one object together: less than the service reads at once."""
+_JOB_BYTES = 24_000_000
+_RANK_BYTES = (1_000_000, 8_000_000)
+
+
+def rank_bytes(world_size: int) -> int:
+    """Return the limit of one rank: its part of the job's."""
+    least, most = _RANK_BYTES
+    return max(least, min(most, _JOB_BYTES // world_size))
+
+
+@dataclass
+class ChangeThrottle:
+    """When something displayed may change again: five times a second at first, then each 1 % of the time.
+
+    So that a table that is drawn anew in each step of a day neither floods nor comes to the limit.
+    """
+
+    began_at: float
+    changed_at: float
+
+    def wait_s(self, now: float) -> float:
+        return self.changed_at + max(0.2, 0.01 * (now - self.began_at)) - now
+
+
+# How much a rank may display: a panel, a kernel's memory and a saved notebook have to hold it.
+
 
 _OWN_ID = re.compile(r"[0-9a-f]{8,64}")
 _TEXT_CHARACTERS = 10_000
@@ -27,26 +57,26 @@ class Publisher:
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._path = path
         self._limit_bytes = limit_bytes
-        self._paces: dict[str, Pace] = {}
-        self._held: dict[str, Content] = {}
+        self._throttles: dict[str, ChangeThrottle] = {}
+        self._held: dict[str, DisplayContent] = {}
         self._full = False
 
-    def show(self, content: Content, display_id: str) -> None:
+    def show(self, content: DisplayContent, display_id: str) -> None:
         """Display something below what was printed so far."""
         ident = wire_id(display_id)
         now = time.monotonic()
-        self._paces.setdefault(ident, Pace(now, now))
+        self._throttles.setdefault(ident, ChangeThrottle(now, now))
         said = self._write(ident, content)
         text = content.text[:_TEXT_CHARACTERS].rstrip("\n")
         _print(shown_here(ident, f"{text}\n{said}" if said else text))
 
-    def change(self, content: Content, display_id: str) -> None:
-        """Show something else in the place of what was displayed under this id; at most at its pace."""
+    def change(self, content: DisplayContent, display_id: str) -> None:
+        """Show something else in the place of what was displayed under this id; at most at its throttle."""
         ident = wire_id(display_id)
-        pace = self._paces.get(ident)
-        if pace is None:
+        throttle = self._throttles.get(ident)
+        if throttle is None:
             return
-        wait_s = pace.wait_s(time.monotonic())
+        wait_s = throttle.wait_s(time.monotonic())
         if wait_s <= 0:
             self._change(ident, content)
             return
@@ -62,7 +92,7 @@ class Publisher:
         _print(CLEAR_NEXT if wait else CLEAR)
 
     def finish(self) -> None:
-        """Show the last of all that changed faster than its pace."""
+        """Show the last of all that changed faster than its throttle."""
         for ident in list(self._held):
             self._change_held(ident)
 
@@ -71,13 +101,13 @@ class Publisher:
         if content is not None:
             self._change(ident, content)
 
-    def _change(self, ident: str, content: Content) -> None:
+    def _change(self, ident: str, content: DisplayContent) -> None:
         self._held.pop(ident, None)
-        self._paces[ident].changed_at = time.monotonic()
+        self._throttles[ident].changed_at = time.monotonic()
         said = self._write(ident, content)
         _print(changed(ident) + (f"{said}\n" if said else ""))
 
-    def _write(self, ident: str, content: Content) -> str:
+    def _write(self, ident: str, content: DisplayContent) -> str:
         """Write a line for the agent; return in words what of it is not shown."""
         data = {mime: shown for mime, shown in content.data.items() if len(shown) <= ITEM_BYTES}
         large = [mime for mime in content.data if mime not in data]

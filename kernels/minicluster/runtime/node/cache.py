@@ -1,7 +1,7 @@
-"""A node's cache of data sets: folders that nobody can guess, what is kept of each, and which have to go.
+"""A node's cache of data sets: their folders, the state of each, and which are evicted.
 
-Ranks run as the same user as the keeper, so modes alone hide nothing from them: the folder above may be
-searched, and not be listed, and the names in it are secrets. Tasks have it without the right to write.
+Ranks run as the same user as the data set agent, so file modes hide nothing from them. Instead the folders'
+names are secrets, and the folder above can be searched but not listed. Tasks have it read-only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESERVE = 0.05
 
 
 class NoRoom(MiniclusterError):
-    """A data set does not fit into the cache. passing: it may, once other jobs have ended."""
+    """A data set does not fit into the cache. passing: it may fit once other jobs have ended."""
 
     def __init__(self, message: str, hint: str, passing: bool) -> None:
         super().__init__(message, hint)
@@ -39,7 +39,7 @@ class NoRoom(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedDataSet:
     """A data set of the cache, complete or not."""
 
     folder: str
@@ -72,7 +72,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make what is missing, and remove what a kill left over."""
+        """Make the folders that are missing."""
         self._sets.mkdir(parents=True, exist_ok=True)
         self._sets.chmod(_HIDDEN)
         former = self._sets / self._former_index
@@ -84,13 +84,11 @@ class Cache:
         return self._sets / name
 
     def part(self, name: str) -> Path:
-        """Return where a data set is brought together."""
+        """Return the folder in which a data set is put together."""
         return self._sets / f"{name}.part"
 
-    # --- room ---------------------------------------------------------------------------------
-
-    def entries(self) -> list[Entry]:
-        """Return all data sets, those first that were not used for the longest time."""
+    def entries(self) -> list[CachedDataSet]:
+        """Return all data sets, the least recently used first."""
         found = [self._entry(path) for path in self._index.glob("*.size")]
         return sorted(found, key=lambda entry: entry.used_at)
 
@@ -112,7 +110,7 @@ class Cache:
         return disk.f_favail - disk.f_files * _RESERVE if disk.f_files else math.inf
 
     def make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
-        """Remove what was not used for the longest time, and take the room. Raises NoRoom."""
+        """Evict the least recently used data sets, and reserve the room. Raises NoRoom."""
         with self._lock:
             if not self._size(order.folder).exists():
                 self._make_room(order, in_use)
@@ -124,7 +122,9 @@ class Cache:
         if held + needed > limit:
             raise _no_room(order, needed, held, limit)
         if order.files > self.spare_files() + sum(one.files for one in others if one.folder not in in_use):
-            raise _too_many_files(order, passing=held > 0)
+            message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
+            hint = "Pack them: many samples in one file are read faster, too."
+            raise NoRoom(message, hint, passing=held > 0)
         used = sum(entry.room_bytes for entry in others)
         for entry in others:
             too_much = used + needed > limit or order.files > self.spare_files()
@@ -134,7 +134,7 @@ class Cache:
         write_whole(self._size(order.folder), f"{order.size_bytes} {order.files}".encode())
 
     def remove(self, folder: str) -> None:
-        """Remove a data set; what says that it is there goes last."""
+        """Remove a data set; the file that stands for it goes last."""
         self._file(folder, "stats").unlink(missing_ok=True)
         for root in (self.folder(folder), self.part(folder)):
             for path, _, _ in os.walk(root):
@@ -147,10 +147,8 @@ class Cache:
         """Note that a data set is used now."""
         os.utime(self._size(folder))
 
-    # --- one data set -------------------------------------------------------------------------
-
     def manifest(self, order: DataOrder) -> DataManifest | None:
-        """Return a data set's manifest if it is here, as its hash says."""
+        """Return a data set's manifest if it is here and its hash is right."""
         path = self._file(order.folder, "manifest")
         data = path.read_bytes() if path.exists() else b""
         sound = hashlib.sha256(data).hexdigest() == order.manifest_sha256
@@ -161,7 +159,7 @@ class Cache:
         return DataManifest.model_validate_json(data)
 
     def touched(self, order: DataOrder, tree: DataTree) -> list[int] | None:
-        """Return the files that are not as they were left; None where the data set was never complete."""
+        """Return the files that changed since the data set was complete; None if it never was."""
         try:
             known: list[Stat] = [
                 tuple(one) for one in json.loads(self._file(order.folder, "stats").read_bytes())
@@ -173,15 +171,15 @@ class Cache:
         return [number for number, now in enumerate(tree.stats()) if now is None or now != known[number]]
 
     def complete(self, order: DataOrder, stats: Sequence[Stat | None]) -> None:
-        """Keep how the files are, and give the data set its name."""
+        """Record the state of the files, and give the data set its name."""
         write_whole(self._file(order.folder, "stats"), json.dumps(stats).encode())
         if not self.folder(order.folder).is_dir():
             self.part(order.folder).rename(self.folder(order.folder))
 
-    def _entry(self, path: Path) -> Entry:
+    def _entry(self, path: Path) -> CachedDataSet:
         folder, stat = path.stem, path.stat()
         size_bytes, files, *_ = *map(int, path.read_text().split()), 0  # before, there was no second number
-        return Entry(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
+        return CachedDataSet(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
 
     def _size(self, folder: str) -> Path:
         return self._file(folder, "size")
@@ -192,11 +190,6 @@ class Cache:
 
 def _room_bytes(size_bytes: int, files: int) -> int:
     return max(size_bytes, files * FILE_BYTES)
-
-
-def _too_many_files(order: DataOrder, passing: bool) -> NoRoom:
-    message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
-    return NoRoom(message, "Pack them: many samples in one file are read faster, too.", passing)
 
 
 def _no_room(order: DataOrder, needed_bytes: int, held_bytes: int, limit_bytes: int) -> NoRoom:

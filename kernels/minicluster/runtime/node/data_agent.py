@@ -1,7 +1,7 @@
-"""The keeper of a node: has the data sets there that the node's jobs read, each once for all of them.
+"""The data set agent of a node: fetches the data sets that the node's jobs read, each once for all of them.
 
-A process of the platform, not of a job: it follows the service's orders, and says how far it is. It
-also says since when the node's GPUs are idle, and which addresses the node has.
+A process of the platform, not of a job: it follows the service's orders and reports its progress. It also
+reports how long the node's GPUs have been idle, and which addresses the node has.
 """
 
 from __future__ import annotations
@@ -19,28 +19,34 @@ from pathlib import Path
 
 import psutil
 
-from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache
+from minicluster.runtime.node.client import DataAgentClient
 from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
-from minicluster.runtime.node.link import DataAgentLink
 from minicluster.runtime.node.work import DataWork
-from minicluster.runtime.program import log_to_stderr, until_told
-from minicluster.runtime.settings import TOKEN_FILE, SettingsIncomplete, need, read_token
-from minicluster.runtime.trust import trust
+from minicluster.runtime.settings import (
+    SettingsIncomplete,
+    log_to_stderr,
+    need,
+    read_token,
+    run_until_signalled,
+    service_trust,
+    service_urls,
+)
 from minicluster.wire import DataAgentOrders, DataAgentReport, DataStanding, Standing
 
 log = logging.getLogger("minicluster.keeper")
-_SPEAK_S, _PAUSE_S = 10.0, 0.5
-"""It speaks at least each 10 s, and at most twice a second."""
+_REPORT_S, _PAUSE_S = 10.0, 0.5
+"""It reports at least each 10 s, and at most twice a second."""
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 @dataclass(frozen=True)
 class DataAgentSettings:
-    """nodes: for which it keeps data: its own, or all those that this machine is seen as.
+    """nodes: those for which it fetches data; several if this machine stands for several nodes.
 
-    idle_s: time without a wish after which it ends; 0: never.
+    idle_s: it ends when no data set was wanted for so long; 0: never.
     """
 
     service_url: str
@@ -54,10 +60,9 @@ class DataAgentSettings:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> DataAgentSettings:
         """Raises SettingsIncomplete."""
-        urls = (url.strip().rstrip("/") + "/" for url in need(environ, "MINICLUSTER_SERVICE_URL").split(","))
-        token, _, former_index = read_token(Path(need(environ, TOKEN_FILE))).partition("\n")
+        token, _, former_index = read_token(environ).partition("\n")
         return cls(
-            service_url=",".join(urls),
+            service_url=service_urls(environ),
             token=token,
             nodes=tuple(need(environ, "MINICLUSTER_KEEPER_NODES").split(",")),
             former_index=former_index,
@@ -68,13 +73,13 @@ class DataAgentSettings:
 
 
 class DataAgent:
-    """One node's keeper. `run` returns when nothing was wanted for `idle_s`."""
+    """The agent of one node. `run` returns when no data set was wanted for `idle_s`."""
 
     def __init__(
-        self, settings: DataAgentSettings, link: DataAgentLink, gpus: GpuMeter | None = None
+        self, settings: DataAgentSettings, client: DataAgentClient, gpus: GpuMeter | None = None
     ) -> None:
         self._settings = settings
-        self._link = link
+        self._client = client
         self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
         self._gpus = gpus
         self._works: dict[str, DataWork] = {}
@@ -85,14 +90,14 @@ class DataAgent:
 
     async def run(self) -> None:
         await asyncio.to_thread(self._cache.open)
-        beside = asyncio.create_task(self._tell()), asyncio.create_task(self._watch_gpus())
+        beside = asyncio.create_task(self._report_changes()), asyncio.create_task(self._watch_gpus())
         try:
             await self._follow()
         finally:
             for task in (*beside, *self._running.values()):
                 task.cancel()
             await asyncio.gather(*beside, *self._running.values(), return_exceptions=True)
-            await self._link.close()
+            await self._client.close()
 
     async def _follow(self) -> None:
         have, backoff, loop = "", Backoff(), asyncio.get_running_loop()
@@ -101,10 +106,10 @@ class DataAgent:
             if self._settings.idle_s and loop.time() - busy_at > self._settings.idle_s:
                 return log.info("nothing was wanted for %s s", self._settings.idle_s)
             try:
-                orders = await self._link.wanted(self._settings.nodes, have)
+                orders = await self._client.wanted(self._settings.nodes, have)
             except (ServiceAway, ServiceRefused) as error:
                 log.warning("%s", error.message)
-                await asyncio.sleep(backoff.next_s())
+                await backoff.wait()
                 continue
             backoff.reset()
             if orders.version != have:
@@ -119,18 +124,16 @@ class DataAgent:
             self._leave(folder)
         for folder, order in wanted.items():
             work = self._works.get(folder)
-            if work is None or (self._is_done(folder) and work.standing.attempt < order.attempt):
+            done = work is not None and self._running[folder].done()
+            if work is None or (done and work.standing.attempt < order.attempt):
                 log.info("%s for attempt %s", order.name, order.attempt)
-                work = DataWork(order, self._cache, self._link, self._works.keys, self._changed.set)
+                work = DataWork(order, self._cache, self._client, self._works.keys, self._changed.set)
                 self._works[folder] = work
                 self._running[folder] = asyncio.create_task(work.run())
             work.order = order
 
-    def _is_done(self, folder: str) -> bool:
-        return self._running[folder].done()
-
     def _leave(self, folder: str) -> None:
-        """Nobody wants it now; what is here of it stays while there is room."""
+        """Stop fetching what nobody wants now; what is here of it stays while there is room."""
         self._running.pop(folder).cancel()
         work = self._works.pop(folder)
         if work.standing.standing is Standing.READY:
@@ -142,16 +145,14 @@ class DataAgent:
             await asyncio.to_thread(self._gpus.look)
             await asyncio.sleep(LOOK_S)
 
-    # --- what it says -------------------------------------------------------------------------
-
-    async def _tell(self) -> None:
+    async def _report_changes(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SPEAK_S):
+                async with asyncio.timeout(_REPORT_S):
                     await self._changed.wait()
             self._changed.clear()
             try:
-                await self._link.tell(await asyncio.to_thread(self._report))
+                await self._client.report_data(await asyncio.to_thread(self._report))
             except (ServiceAway, ServiceRefused):
                 self._changed.set()
             await asyncio.sleep(_PAUSE_S)
@@ -175,11 +176,11 @@ class DataAgent:
 
 
 async def serve(settings: DataAgentSettings) -> None:
-    """Run a keeper until it is told to end, or has nothing to do."""
+    """Run a data set agent until it is ended, or has had nothing to do."""
     data_agent = DataAgent(
-        settings, DataAgentLink(settings.service_url, settings.token, trust(os.environ)), gpu_meter()
+        settings, DataAgentClient(settings.service_url, settings.token, service_trust()), gpu_meter()
     )
-    await until_told(data_agent.run())
+    await run_until_signalled(data_agent.run())
 
 
 def main() -> int:
@@ -194,11 +195,11 @@ def main() -> int:
     return 0
 
 
-# The addresses of this machine on all its networks: users' containers are kept away from each of them.
-
-
 def own_addresses() -> tuple[str, ...]:
-    """Return them but for those that lead nowhere else: of the loopback, and link-local ones."""
+    """Return this machine's addresses on all networks, without loopback and link-local ones.
+
+    Users' containers are kept away from each of them.
+    """
     told = (one for held in psutil.net_if_addrs().values() for one in held if one.family in _FAMILIES)
     found = {ip_address(one.address.partition("%")[0]) for one in told}
     return tuple(sorted(str(one) for one in found if not (one.is_loopback or one.is_link_local)))

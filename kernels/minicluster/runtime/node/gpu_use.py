@@ -1,4 +1,4 @@
-"""Since when each GPU of this node is idle: asked of the driver, every few seconds.
+"""How long each GPU of this node has been idle: asked of the driver every few seconds.
 
 A GPU is in use when a kernel ran on it or its memory in use changed, whoever did it.
 """
@@ -21,7 +21,7 @@ _SLACK_BYTES = 16 << 20
 
 
 @dataclass
-class _Gpu:
+class _GpuUse:
     used_at: float
     held_bytes: int
     until_us: int = 0
@@ -33,10 +33,10 @@ class GpuMeter:
     def __init__(self, nvml: Nvml, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._gpus: dict[str, _Gpu] = {}
+        self._gpus: dict[str, _GpuUse] = {}
 
     def look(self) -> None:
-        """Ask the driver. One that does not answer leaves its GPU unknown, and later anew in use."""
+        """Ask the driver. A GPU about which it does not answer is unknown, and later counts as used anew."""
         for gpu in self._nvml.gpus:
             try:
                 self._look_at(gpu)
@@ -56,7 +56,7 @@ class GpuMeter:
         gpu = self._gpus.get(name)
         samples = self._nvml.samples(name, gpu.until_us if gpu else 0)
         if gpu is None or samples.busy or abs(held_bytes - gpu.held_bytes) > _SLACK_BYTES:
-            gpu = _Gpu(now, held_bytes)
+            gpu = _GpuUse(now, held_bytes)
         gpu.until_us = samples.until_us
         self._gpus[name] = gpu
 

@@ -1,6 +1,7 @@
-"""Whether a container sees the GPUs that it was given: no more, no fewer, and no others.
+"""A task's GPUs as nvidia-smi shows them: whether they are those that it was given, and their memory in use.
 
-Asked of nvidia-smi, which NVIDIA's container toolkit puts into the container; CUDA is not touched.
+NVIDIA's container toolkit puts nvidia-smi into the container. CUDA is not touched. Where a task has no GPUs,
+nothing is asked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
-_PATIENCE_S = 20.0
+_LIST_TIMEOUT_S = 20.0
+_MEMORY_TIMEOUT_S = 5.0
+_MEMORY_QUERY = ("--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits")
+_SLACK_MB = 64
+"""What a driver keeps for itself may differ by so much."""
+_RELEASE_TIMEOUT_S = 5.0
+_PAUSE_S = 0.1
 
 
 async def trouble(environ: Mapping[str, str] = os.environ) -> str:
@@ -23,9 +30,10 @@ async def trouble(environ: Mapping[str, str] = os.environ) -> str:
     if environ.get("MINICLUSTER_VERIFY_GPUS") == "0":
         return difference(wanted, assigned, assigned)
     try:
-        return difference(wanted, assigned, await _seen())
+        listed = await _nvidia_smi("-L", timeout_s=_LIST_TIMEOUT_S)
     except (OSError, TimeoutError) as error:
         return f"{wanted} GPUs are assigned, and nvidia-smi does not tell which are there ({error})"
+    return difference(wanted, assigned, re.findall(r"UUID: (GPU-[0-9a-f-]+)", listed))
 
 
 def difference(wanted: int, assigned: Sequence[str], seen: Collection[str]) -> str:
@@ -41,10 +49,49 @@ def difference(wanted: int, assigned: Sequence[str], seen: Collection[str]) -> s
     return ""
 
 
-async def _seen() -> list[str]:
+class GpuMemory:
+    """The memory in use before an attempt, in MB for each GPU that this task sees."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
+        given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or environ.get("CUDA_VISIBLE_DEVICES")
+        self._has_gpus = bool(given) and not pretended
+        self._before: dict[str, int] = {}
+
+    async def remember(self) -> None:
+        """Look before the first rank starts."""
+        self._before = await self._used_mb()
+
+    async def still_held(self, wait_s: float = _RELEASE_TIMEOUT_S) -> str:
+        """Wait until as much is free as before; return in words what is not, "" if all is."""
+        until = asyncio.get_running_loop().time() + wait_s
+        while more := self._more(await self._used_mb()):
+            if asyncio.get_running_loop().time() > until:
+                told = ", ".join(f"{mb} MB on {name}" for name, mb in more.items())
+                return f"GPU memory is still held though all processes of the job have ended: {told}."
+            await asyncio.sleep(_PAUSE_S)
+        return ""
+
+    def _more(self, used: Mapping[str, int]) -> dict[str, int]:
+        grown = {name: mb - self._before.get(name, mb) for name, mb in used.items()}
+        return {name: mb for name, mb in grown.items() if mb > _SLACK_MB}
+
+    async def _used_mb(self) -> dict[str, int]:
+        if not self._has_gpus:
+            return {}
+        try:
+            listed = await _nvidia_smi(*_MEMORY_QUERY, timeout_s=_MEMORY_TIMEOUT_S)
+        except (OSError, TimeoutError):
+            return {}
+        rows = [line.split(",") for line in listed.splitlines()]
+        return {row[0].strip(): int(row[1]) for row in rows if len(row) == 2 and row[1].strip().isdecimal()}
+
+
+async def _nvidia_smi(*arguments: str, timeout_s: float) -> str:
+    """Return what it prints. Raises OSError, TimeoutError."""
     process = await asyncio.create_subprocess_exec(
-        "nvidia-smi", "-L", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        "nvidia-smi", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
-    async with asyncio.timeout(_PATIENCE_S):
+    async with asyncio.timeout(timeout_s):
         output, _ = await process.communicate()
-    return re.findall(r"UUID: (GPU-[0-9a-f-]+)", output.decode(errors="replace"))
+    return output.decode(errors="replace")

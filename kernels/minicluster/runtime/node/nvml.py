@@ -1,7 +1,7 @@
-"""What the NVIDIA driver says of this machine's GPUs, by its own library (NVML). CUDA is not touched.
+"""What NVIDIA's driver says of this machine's GPUs, by its own library (NVML). CUDA is not touched.
 
-The driver samples some times a second whether a kernel ran, and keeps the last seconds of it, so that
-whoever asks every few seconds misses nothing.
+The driver samples several times a second whether a kernel ran, and keeps the last seconds of it: a look every
+few seconds misses nothing. Why not nvidia-ml-py: docs/dependencies.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _UUID_BYTES = 96
 
 
 class NvmlError(Exception):
-    """The driver does not answer, or not to this question."""
+    """The driver does not answer, or refuses this question."""
 
 
 class _Sample(ctypes.Structure):
@@ -94,7 +94,7 @@ class Nvml:
 
 
 def _percent(value: int, kind: int) -> float:
-    """A sample is eight bytes, which hold what the driver says they do; all but one kind are integers."""
+    """Read a sample: eight bytes of the kind that the driver names; all kinds but one are integers."""
     if kind != _DOUBLE:
         return value & 0xFFFFFFFF
     return ctypes.c_double.from_buffer_copy(ctypes.c_ulonglong(value)).value

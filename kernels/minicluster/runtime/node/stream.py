@@ -1,4 +1,4 @@
-"""A data set on a disk: where each piece of its stream lies in its files, read and written."""
+"""A data set on a disk: reads and writes the pieces of its stream, wherever they lie in its files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from minicluster.wire import DataManifest
 
 Stat = tuple[int, int, int]
-"""What a file that nobody touched keeps: size, time of its last change, and of its inode's."""
+"""Of a file: size, time of its last change, and of its inode's. An untouched file keeps all three."""
 _FOLDER, _SEALED_FOLDER, _OPEN_FILE = 0o755, 0o555, 0o644
 
 
@@ -27,7 +27,7 @@ class Segment:
 
 
 class DataTree:
-    """The files of a data set below `root`. Only its keeper writes here; methods block.
+    """The files of a data set below `root`. Only the data set agent writes here; methods block.
 
     fresh: nothing was ever written there. Otherwise a file is replaced as a whole: ranks may read it.
     """
@@ -40,8 +40,6 @@ class DataTree:
         self._file_starts = [0, *accumulate(file.size_bytes for file in manifest.files)]
         self._piece_starts = [0, *accumulate(piece.size_bytes for piece in manifest.pieces)]
 
-    # --- pieces -------------------------------------------------------------------------------
-
     def segments(self, piece: int) -> Iterator[Segment]:
         """Yield where a piece lies; files without bytes lie nowhere."""
         at, end = self._piece_starts[piece], self._piece_starts[piece + 1]
@@ -53,7 +51,7 @@ class DataTree:
             at, file = upto, file + 1
 
     def is_sound(self, piece: int) -> bool:
-        """Tell whether a piece is on the disk as its hash says."""
+        """Tell whether a piece on the disk has the right hash."""
         digest = hashlib.sha256()
         try:
             for segment in self.segments(piece):
@@ -95,10 +93,8 @@ class DataTree:
         finally:
             os.close(descriptor)
 
-    # --- files --------------------------------------------------------------------------------
-
     def open(self) -> None:
-        """Make all folders and empty files, and let files be written."""
+        """Make all folders and empty files, and make files writable."""
         for folder in self._folders():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
             folder.chmod(_FOLDER)
@@ -111,7 +107,7 @@ class DataTree:
                 os.truncate(path, min(path.stat().st_size, file.size_bytes))
 
     def seal(self) -> None:
-        """Let nothing be written any more."""
+        """Make files and folders read-only."""
         for number in range(len(self._files)):
             if self._is_in_parts(number):
                 Path(self._path(number)).chmod(self._mode(number))

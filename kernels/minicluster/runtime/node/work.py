@@ -1,4 +1,4 @@
-"""Brings one data set into a node's cache, or what of it is missing or damaged, and says how far it is."""
+"""Fetches one data set into a node's cache, or what of it is missing or damaged, and reports its progress."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from minicluster.runtime.agent.link import Backoff, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import Backoff, ServiceAway, ServiceRefused
 from minicluster.runtime.node.cache import Cache, NoRoom
-from minicluster.runtime.node.line import PieceLine, a_line
-from minicluster.runtime.node.link import DataAgentLink
+from minicluster.runtime.node.client import DataAgentClient
+from minicluster.runtime.node.piece_connection import PieceConnection, piece_connection
 from minicluster.runtime.node.stream import DataTree
 from minicluster.wire import DataManifest, DataOrder, DataStanding, Standing
 
@@ -21,32 +21,32 @@ _ROOM_AGAIN_S = 2.0
 
 
 class DataWork:
-    """One data set. `order` may be renewed: the newest attempt that wants it, for which it is checked."""
+    """One data set. `order`: that of the newest attempt that wants it; it is checked for each attempt."""
 
     def __init__(
         self,
         order: DataOrder,
         cache: Cache,
-        link: DataAgentLink,
+        client: DataAgentClient,
         in_use: Callable[[], Collection[str]],
         changed: Callable[[], None],
     ) -> None:
         self.order = order
         self.standing = DataStanding(folder=order.folder, standing=Standing.FETCHING)
         self._cache = cache
-        self._link = link
+        self._client = client
         self._in_use = in_use
         self._changed = changed
 
     async def run(self) -> None:
-        """Have the data set as the order wants it, or say why not."""
+        """Fetch the data set as the order wants it, or say why that failed."""
         backoff = Backoff()
         while True:
             try:
                 await self._bring()
                 return self._say(Standing.READY, attempt=self.order.attempt)
             except ServiceAway:
-                await asyncio.sleep(backoff.next_s())
+                await backoff.wait()
             except NoRoom as error:
                 if not error.passing:
                     return self._fail(error.message, error.hint)
@@ -59,7 +59,7 @@ class DataWork:
                 return self._fail(reason, "An admin's `doctor` tells how full it is.")
             except Exception:
                 log.exception("the data set %s was not brought", self.order.name)
-                return self._fail("the node's keeper failed", "Its log tells an admin more.")
+                return self._fail("the node's data set agent failed", "Its log tells an admin more.")
 
     def _say(self, standing: Standing, **more: object) -> None:
         update = {"standing": standing, "detail": "", "hint": "", **more}
@@ -93,7 +93,7 @@ class DataWork:
         known = await asyncio.to_thread(self._cache.manifest, self.order)
         if known is not None:
             return known
-        data = await self._link.manifest(self.order.manifest_sha256)
+        data = await self._client.manifest(self.order.manifest_sha256)
         return await asyncio.to_thread(self._cache.keep_manifest, self.order, data)
 
     def _begin(self) -> tuple[Path, bool]:
@@ -112,9 +112,9 @@ class DataWork:
         waiting = list(doubted)[::-1]
 
         async def fetch() -> None:
-            with a_line(max(doubted_bytes)) as line:
+            with piece_connection(max(doubted_bytes)) as connection:
                 while waiting:
-                    await self._mend_piece(tree, waiting.pop(), manifest, line)
+                    await self._mend_piece(tree, waiting.pop(), manifest, connection)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -123,9 +123,11 @@ class DataWork:
         except ExceptionGroup as trouble:
             raise trouble.exceptions[0] from None
 
-    async def _mend_piece(self, tree: DataTree, number: int, manifest: DataManifest, line: PieceLine) -> None:
+    async def _mend_piece(
+        self, tree: DataTree, number: int, manifest: DataManifest, connection: PieceConnection
+    ) -> None:
         piece = manifest.pieces[number]
         if not await asyncio.to_thread(tree.is_sound, number):
-            data = await self._link.piece(piece.sha256, line)
+            data = await self._client.piece(piece.sha256, connection)
             await asyncio.to_thread(tree.write, number, data)
         self._say(Standing.FETCHING, done_bytes=self.standing.done_bytes + piece.size_bytes)

@@ -1,6 +1,6 @@
-"""Processes that a cell starts anew, by multiprocessing's spawn: they know the cell, and where it runs.
+"""Processes that a cell starts by multiprocessing's spawn: they get the cell's definitions, and its folder.
 
-They import `__main__` from its file, which a cell has not: so what the cell defined goes along by value.
+Such a process imports `__main__` from its file. A cell has none: its functions and classes travel by value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minicluster.runtime.rank.environment import AGENT_STORE
 
 
 def prepare(namespace: dict[str, Any]) -> None:
-    """Have the processes that are started from here on know this folder, and what the cell defines."""
+    """Give processes that are started from here on this folder, and what the cell defines."""
     process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
     util.spawnv_passfds = _spawn  # type: ignore[attr-defined]
     if "__file__" not in namespace:

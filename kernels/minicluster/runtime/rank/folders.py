@@ -1,11 +1,10 @@
-"""Where a cell finds its files and modules: among what came along, or beside its notebook."""
+"""Where a cell finds its files and modules: among those that came along, or beside its notebook."""
 
 from __future__ import annotations
 
 import os
 import site
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from minicluster.capture.payload import CellPayload
@@ -26,7 +25,10 @@ def enter(order: RunOrder, payload: CellPayload, paths: AttemptPaths, rank: int)
     elif payload.home.seen:
         os.chdir(payload.home.folder)
     modules = paths.modules(rank)
-    _write_modules(modules, payload.modules)
+    for name, source in payload.modules.items():
+        path = modules / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source)
     sys.argv = [payload.script or payload.filename, *payload.arguments]
     sys.path[:0] = [str(modules), ""]
     if payload.packages:
@@ -41,10 +43,3 @@ def enter_script(order: RunOrder, payload: CellPayload, paths: AttemptPaths, ran
     file = file if known and file.is_file() else modules / file.name
     sys.path[:2] = [str(file.parent), str(modules)]
     return str(file)
-
-
-def _write_modules(folder: Path, modules: Mapping[str, bytes]) -> None:
-    for name, source in modules.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(source)

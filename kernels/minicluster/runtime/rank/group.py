@@ -98,8 +98,8 @@ class GivenGroup:
             )
 
     def wait_for_all(self) -> None:
-        """Return once all ranks have the group: who left before would break the links they still make."""
-        with contextlib.suppress(RuntimeError):  # The store or a rank is gone: nobody is to be waited for.
+        """Return once all ranks have the group: a rank that ends earlier breaks connections in the making."""
+        with contextlib.suppress(RuntimeError):  # The store or a rank is gone: there is nothing to wait for.
             self._store.wait([_ALL_MADE], _LEAVE_WITHIN)
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:

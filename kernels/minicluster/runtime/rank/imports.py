@@ -1,4 +1,4 @@
-"""Something to be done when a module is imported, and not before: most cells import neither of them."""
+"""Calls a function when a module is imported: most cells import none of those that need one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def after_import(name: str, then: Then) -> None:
     if module is not None:
         then(module)
     else:
-        sys.meta_path.insert(0, _Watch(name, then))
+        sys.meta_path.insert(0, _ImportHook(name, then))
 
 
-class _Watch(MetaPathFinder):
+class _ImportHook(MetaPathFinder):
     def __init__(self, name: str, then: Then) -> None:
         self._name = name
         self._then = then
@@ -32,11 +32,11 @@ class _Watch(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+            spec.loader = _NotifyingLoader(spec.loader, self._then)
         return spec
 
 
-class _Loader(Loader):
+class _NotifyingLoader(Loader):
     def __init__(self, loader: Loader, then: Then) -> None:
         self._loader = loader
         self._then = then

@@ -1,4 +1,4 @@
-"""Training libraries in a rank: each takes the ranks that are there, and none trains alone or starts more.
+"""Training libraries in a rank: each uses the ranks of the job, and none trains alone or starts more.
 
 They know torchrun's environment, but some look at a GPU or at their own arguments first: without either they
 take each rank for a process of its own. None of them is imported here.
@@ -78,24 +78,19 @@ def _refusing(launch: Callable[..., None]) -> Callable[..., None]:
             return launch(*args, **named)
         raise RanksAreThere(
             f"{launch.__name__}() starts processes to train on: in a distributed cell they are there.",
-            f"Call {_name_of(asked['function'])} itself, or launch it with num_processes=1: "
-            "then each rank calls it.",
+            f"Call {getattr(asked['function'], '__name__', 'the function')}() itself, or launch it with "
+            "num_processes=1: then each rank calls it.",
         )
 
     return refuse
 
 
-def _name_of(function: object) -> str:
-    return f"{getattr(function, '__name__', 'the function')}()"
-
-
 def _refuse_lightning_launcher(launchers: ModuleType) -> None:
-    launchers._MultiProcessingLauncher.__init__ = _no_launcher
+    def refuse(*_args: Any, **_named: Any) -> None:
+        raise RanksAreThere(
+            "Lightning's strategies ddp_notebook, ddp_fork and ddp_spawn start processes to train on: "
+            "in a distributed cell they are there.",
+            'Leave strategy= out, or say strategy="ddp".',
+        )
 
-
-def _no_launcher(*_args: Any, **_named: Any) -> None:
-    raise RanksAreThere(
-        "Lightning's strategies ddp_notebook, ddp_fork and ddp_spawn start processes to train on: "
-        "in a distributed cell they are there.",
-        'Leave strategy= out, or say strategy="ddp".',
-    )
+    launchers._MultiProcessingLauncher.__init__ = refuse

@@ -1,4 +1,4 @@
-"""What is large of a cell, kept on its task: the next cell of the same owner on the same gang has it already.
+"""Large parts of a cell, cached on its task: the owner's next cell on the same gang has them.
 
 It is in the task's own scratch folder, which belongs to one owner's gang and goes with it: nobody else's
 cell reads it, and nobody else puts anything there.
@@ -14,8 +14,10 @@ import os
 import weakref
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from minicluster.runtime.agent.link import Link
+if TYPE_CHECKING:
+    from minicluster.runtime.agent.client import AgentClient
 
 KEPT_BYTES = 2 << 30
 """Of cells before: more than this is removed, the longest unused first."""
@@ -39,7 +41,7 @@ class PartStore:
     def path(self, sha256: str) -> Path:
         return self._folder / sha256
 
-    async def bring(self, parts: Collection[str], link: Link) -> None:
+    async def bring(self, parts: Collection[str], client: AgentClient) -> None:
         """Fetch those that are missing. Raises ServiceRefused, OSError.
 
         Where the disk is full, parts of cells before give way.
@@ -47,20 +49,20 @@ class PartStore:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(self._make_room, parts, self._kept_bytes)
         try:
-            await self._fetch(parts, link)
+            await self._fetch(parts, client)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             await asyncio.to_thread(self._make_room, parts, 0)
-            await self._fetch(parts, link)
+            await self._fetch(parts, client)
 
-    async def _fetch(self, parts: Collection[str], link: Link) -> None:
+    async def _fetch(self, parts: Collection[str], client: AgentClient) -> None:
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def fetch(sha256: str) -> None:
             async with gate:
                 fresh = self.path(sha256).with_suffix(".new")
-                await link.fetch_in_time(sha256, fresh)
+                await client.fetch(sha256, fresh)
                 fresh.replace(self.path(sha256))
 
         missing = [one for one in parts if not self.path(one).exists()]

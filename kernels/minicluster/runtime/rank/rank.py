@@ -28,34 +28,32 @@ from minicluster.capture.cell import CellMistyped, CellSource
 from minicluster.capture.home import Home
 from minicluster.capture.payload import CellPayload, LeftBehind
 from minicluster.capture.sources import Source, remember
-from minicluster.changes.known import Known
 from minicluster.changes.returning import NOTHING, Return, Wish
+from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.pickling import pickling
 from minicluster.results.result_file import write_result_file
 from minicluster.runtime import system
 from minicluster.runtime.agent import output
 from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime.displays.install import Displays
-from minicluster.runtime.displays.limits import rank_bytes
-from minicluster.runtime.displays.publisher import Publisher
-from minicluster.runtime.paths import AttemptPaths
+from minicluster.runtime.displays.install import DisplayHooks
+from minicluster.runtime.displays.publisher import Publisher, rank_bytes
+from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank import (
-    birth,
     children,
     environment,
     folders,
+    forked,
     group,
     libraries,
-    memory,
     tracebacks,
     values,
 )
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
-from minicluster.train.outputs import OUTPUT
-from minicluster.train.snapshots.store import FOLDERS
+from minicluster.train.folders import OUTPUT
+from minicluster.train.snapshots.store import FOLDERS, job_folders
 from minicluster.wire import RunOrder, Versions
 
 _RECORDS_FD_FROM = 200
@@ -88,7 +86,10 @@ class Rank:
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
         self.pid = os.getpid()
-        self.namespace: dict[str, Any] = _new_main().__dict__
+        # A `__main__` for the cell, so that what it defines pickles as in a notebook.
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        self.namespace: dict[str, Any] = main.__dict__
+        self.namespace["__builtins__"] = builtins
         self.given: frozenset[str] = frozenset()
         self.sources: dict[str, Source] = {}
         self.versions = Versions(python=platform.python_version())
@@ -97,8 +98,8 @@ class Rank:
         self.home = Home()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
-        self.displays = Displays(Publisher(shown, rank_bytes(self.order.world_size)))
-        self.back = Return(Known({}), self.namespace, self.reader)
+        self.displays = DisplayHooks(Publisher(shown, rank_bytes(self.order.world_size)))
+        self.back = Return(SharedObjects({}), self.namespace, self.reader)
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -113,7 +114,7 @@ class Rank:
             wish = self._wish(payload, cell, value)
             shared = values.share(self._among, payload, self.back, wish, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
-                self._keep_result(payload, shared)
+                self._write_result(payload, shared)
             if self.group:
                 self.group.wait_for_all()
         except BaseException as error:
@@ -130,7 +131,7 @@ class Rank:
         os.environ.pop(TOKEN_FILE, None)
         os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
         os.environ[environment.RECORDS_FD] = str(records_fd)
-        os.environ[FOLDERS] = os.pathsep.join(map(str, memory.job_folders(self.order.job_id)))
+        os.environ[FOLDERS] = os.pathsep.join(map(str, job_folders(self.order.job_id)))
         scratch = self.paths.folder.parent
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
@@ -153,7 +154,7 @@ class Rank:
         try:
             foreign = bool(self.reader.against_code)
             names = payload.open_names(PartStore(self.paths.folder.parent).memory)
-            given, known = pickling.load_known(names, payload.shared, self.namespace, foreign)
+            given, known = pickling.load_shared(names, payload.shared, self.namespace, foreign)
         except pickling.ForeignCode:
             raise NotebookDiffers(
                 f"A function or class of the notebook came along, which is code of Python {notebook.python}; "
@@ -202,7 +203,7 @@ class Rank:
             limit_bytes=payload.result_limit_bytes,
         )
 
-    def _keep_result(self, payload: CellPayload, shared: values.Shared) -> None:
+    def _write_result(self, payload: CellPayload, shared: values.SharedValues) -> None:
         absent = [name for name in payload.pull or () if name not in self.namespace]
         left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
         write_result_file(self.paths.result, self.back, shared.wish, left, shared.sentences)
@@ -217,16 +218,16 @@ class Rank:
             account = tracebacks.account_of(error, text, code, hint)
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
         if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
-            tracebacks.write_account(self.paths.error_file(self.rank), account)
+            write_whole(self.paths.error_file(self.rank), json.dumps(account).encode())
             self._say("failed", exit_code=code)
         return code
 
     @property
-    def _among(self) -> values.Among:
+    def _among(self) -> values.RankPlace:
         order = self.order
         size = 1 if order.fault_tolerant else order.world_size
         store = order.master_addr, order.master_port
-        return values.Among(self.rank, size, store, lambda what: self._say("waiting", what=what))
+        return values.RankPlace(self.rank, size, store, lambda what: self._say("waiting", what=what))
 
     def _say(self, event: str, **more: Any) -> None:
         os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
@@ -236,8 +237,8 @@ def live(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
     """Be a rank, from the fork to the exit."""
     code = 1
     try:
-        birth.leave_parent(zygote_pid)
-        birth.take_streams(pipes.output)
+        forked.leave_parent(zygote_pid)
+        forked.take_streams(pipes.output)
         faulthandler.enable(sys.stderr)
         code = Rank(folder, local_rank, pipes).run()
         _leave()
@@ -264,14 +265,6 @@ def _parsed(payload: CellPayload) -> CellSource:
         raise mistake.error from None
 
 
-def _new_main() -> ModuleType:
-    """Make a `__main__` for the cell, so that what it defines pickles as in a notebook."""
-    module = ModuleType("__main__")
-    module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
-    return module
-
-
 def _exit_of(error: SystemExit) -> tuple[int, str]:
     if isinstance(error.code, int):
         return error.code & 0xFF or 1, f"sys.exit({error.code})"
@@ -279,26 +272,20 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
     return 1, str(error.code)
 
 
-# A rank's own random numbers: what it was forked from has the same state for all ranks and all cells.
-
-
 def seed_anew() -> None:
     """Take a random state of this process's own, in Python, NumPy and torch, for CUDA once it is used.
 
-    As in a process of torchrun that was started for it. A cell that seeds has its own numbers as before.
+    The zygote has the same state for all ranks and all cells. Under torchrun each process has its own, too.
     """
     random.seed()
     np.random.seed()
     torch.seed()
 
 
-# The end of a cell: what it began is waited for, as Python does at the end of a script.
-
-
 def wait_for_the_rest(tell: Callable[[str], None]) -> None:
-    """Wait for the cell's threads and processes that are no daemons.
+    """Wait for the cell's threads and processes that are no daemons, as Python does at the end of a script.
 
-    tell: is called with the name of what is waited for, when it takes some time.
+    tell: called with the name of the thread or process when the wait takes some time.
     """
     if not _waited_for():
         return

@@ -1,4 +1,4 @@
-"""An exception in a rank, told for the person who wrote the cell.
+"""An exception in a rank, written for the person who wrote the cell.
 
 The account is written in the format of torch elastic's error files, so that scripts under torch's
 own `@record` and cells are read alike.
@@ -6,7 +6,6 @@ own `@record` and cells are read alike.
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ from minicluster.capture.home import Home
 from minicluster.capture.sources import Source
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime.paths import write_whole
 from minicluster.wire import TRACEBACK_CHARS, shortened
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
@@ -84,10 +82,6 @@ def exit_account(message: str, exit_code: int) -> dict[str, Any]:
     now = time.time()
     extra = {"py_callstack": "", "timestamp": str(int(now)), "at": now, "exit": True}
     return {"message": {"message": message[:_MESSAGE_CHARS], "errorCode": exit_code, "extraInfo": extra}}
-
-
-def write_account(path: Path, account: dict[str, Any]) -> None:
-    write_whole(path, json.dumps(account).encode())
 
 
 def hint_for(error: BaseException) -> str:

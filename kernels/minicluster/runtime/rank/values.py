@@ -1,7 +1,7 @@
 """The values of all ranks at a cell's end: rank 0 learns which differ, and gathers those of --gather.
 
-Ranks speak through the attempt's store, over a connection of their own: no process group is needed, and a
-rank that ended or hangs keeps nobody for long. What goes wrong here is told beside the result, which comes.
+Ranks exchange them through the attempt's store, over a connection of their own: no process group is needed,
+and a rank that ended or hangs delays nobody for long. An error here is a note beside the result.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Differences:
-    """mine: by name the digests of rank 0's values that come back, others: those of each other rank.
+    """mine: by name the digests of rank 0's values that come back; others: those of each other rank.
 
-    An empty digest says nothing: the value could not be compared. A rank that did not make or change
-    what rank 0 did loses nothing, so that is no difference: `if rank == 0:` is a habit.
+    An empty digest stands for a value that could not be compared. A name that only rank 0 made or changed
+    is no difference, since nothing is lost: `if rank == 0:` is common.
     """
 
     mine: Mapping[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Differences:
 
 
 def late_sentence(ranks: Sequence[int], wait_s: float, *, gathering: bool) -> str:
-    """Say which ranks did not speak in time."""
+    """Say which ranks did not answer in time."""
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
     silent = f"{who} had not come to the cell's end {wait_s:.0f} s after rank 0"
     if not gathering:
@@ -90,10 +90,10 @@ _GATHER_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Among:
+class RankPlace:
     """A rank's place among the others.
 
-    store: its host and port. tell_waiting: called with what is waited for, when it takes some time.
+    store: host and port. tell_waiting: called with what the rank waits for, when the wait takes some time.
     """
 
     rank: int
@@ -103,8 +103,8 @@ class Among:
 
 
 @dataclass(frozen=True)
-class Word:
-    """What a rank says at its end.
+class RankValues:
+    """What a rank tells the others at its end.
 
     likenesses: by name a digest of each value that would come back; empty where there is none.
     missing: gathered names that the rank cannot give, and why. sizes: bytes of those that it gives, in order.
@@ -116,7 +116,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedValues:
     """What is to come back after the ranks have spoken, and what there is to say."""
 
     wish: Wish
@@ -127,32 +127,34 @@ class Shared:
         return (*self.differences.sentences(stayed), *self.said)
 
 
-def share(among: Among, payload: CellPayload, back: Return, wish: Wish, namespace: dict[str, Any]) -> Shared:
-    """Say what this rank has; on rank 0, hear the others, and put lists in the place of gathered names."""
+def share(
+    among: RankPlace, payload: CellPayload, back: Return, wish: Wish, namespace: dict[str, Any]
+) -> SharedValues:
+    """Send this rank's values; on rank 0, receive the others', and replace gathered names by lists."""
     nothing = not wish.names and (wish.only or not payload.names)
     if not payload.gather and (nothing or among.size == 1):
-        return Shared(wish)
+        return SharedValues(wish)
     try:
         return _Sharing(among, payload, namespace).share(back, wish)
     except Exception as error:
         # Any object's own methods may raise anything; the store may be gone.
-        return Shared(wish, said=(f"The ranks' values could not be compared or gathered: {error}",))
+        return SharedValues(wish, said=(f"The ranks' values could not be compared or gathered: {error}",))
 
 
 class _Sharing:
-    def __init__(self, among: Among, payload: CellPayload, namespace: dict[str, Any]) -> None:
+    def __init__(self, among: RankPlace, payload: CellPayload, namespace: dict[str, Any]) -> None:
         self._among, self._gather, self._namespace = among, payload.gather, namespace
         self._limit_bytes = min(payload.result_limit_bytes, _GATHER_BYTES) // among.size
         self._wait_s = _GATHER_WAIT_S if payload.gather else _COMPARE_WAIT_S
 
-    def share(self, back: Return, wish: Wish) -> Shared:
+    def share(self, back: Return, wish: Wish) -> SharedValues:
         coming = back.coming(wish)
         looks = {name: likeness(it) or "" for name, it in coming.items() if name not in self._gather}
         pickles, missing = self._pickled()
-        word = Word(looks, missing, {name: len(data) for name, data in pickles.items()})
+        word = RankValues(looks, missing, {name: len(data) for name, data in pickles.items()})
         if self._among.rank:
             self._tell(word, b"".join(pickles.values()))
-            return Shared(wish)
+            return SharedValues(wish)
         words = self._heard()
         late = [rank for rank in range(1, self._among.size) if rank not in words]
         said = [late_sentence(late, self._wait_s, gathering=bool(self._gather))] if late else []
@@ -160,7 +162,7 @@ class _Sharing:
         self._namespace.update(gathered)
         differences = Differences(looks, {rank: it.likenesses for rank, (it, _) in words.items()})
         wish = replace(wish, names=tuple(dict.fromkeys([*wish.names, *gathered])))
-        return Shared(wish, differences, (*said, *more))
+        return SharedValues(wish, differences, (*said, *more))
 
     def _pickled(self) -> tuple[dict[str, bytes], dict[str, str]]:
         """Pickle each gathered name; say why of those that cannot be."""
@@ -184,7 +186,7 @@ class _Sharing:
     def _connect(self) -> TCPStore:
         return TCPStore(*self._among.store, is_master=False, timeout=timedelta(seconds=_STORE_S))
 
-    def _tell(self, word: Word, data: bytes) -> None:
+    def _tell(self, word: RankValues, data: bytes) -> None:
         store, rank = self._connect(), self._among.rank
         for place in range(0, len(data), _PIECE_BYTES):
             store.set(f"values-{rank}-{place}", data[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
@@ -193,13 +195,13 @@ class _Sharing:
             store.set(f"values-{rank}-word-{place}", text[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
         store.set(f"values-{rank}", str(len(text)))
 
-    def _heard(self) -> dict[int, tuple[Word, bytes]]:
+    def _heard(self) -> dict[int, tuple[RankValues, bytes]]:
         """Return what each other rank said, and the bytes of what it gives; of those that spoke in time."""
         if self._among.size == 1:
             return {}
         store, began, told = self._connect(), time.monotonic(), False
         silent = set(range(1, self._among.size))
-        heard: dict[int, tuple[Word, bytes]] = {}
+        heard: dict[int, tuple[RankValues, bytes]] = {}
         while True:
             for rank in sorted(silent):
                 if store.check([f"values-{rank}"]):
@@ -216,7 +218,7 @@ class _Sharing:
     # On rank 0.
 
     def _gathered(
-        self, mine: Word, words: Mapping[int, tuple[Word, bytes]]
+        self, mine: RankValues, words: Mapping[int, tuple[RankValues, bytes]]
     ) -> tuple[dict[str, list[Any]], list[str]]:
         """Return a list for each name that any rank has, and a sentence for each value that is missing."""
         values: dict[str, list[Any]] = {name: [None] * self._among.size for name in self._gather}
@@ -244,9 +246,9 @@ class _Sharing:
         return {name: them for name, them in values.items() if name not in nobody}, said
 
 
-def _read(store: TCPStore, rank: int) -> tuple[Word, bytes]:
+def _read(store: TCPStore, rank: int) -> tuple[RankValues, bytes]:
     text = _pieces(store, f"values-{rank}-word", int(store.get(f"values-{rank}")))
-    word = Word(**json.loads(text))
+    word = RankValues(**json.loads(text))
     return word, _pieces(store, f"values-{rank}", sum(word.sizes.values()))
 
 

@@ -75,14 +75,14 @@ class Zygote:
         return None
 
     def _birth(self, order: dict[str, Any], fds: list[int]) -> Birth:
-        from minicluster.runtime.rank import rank, store
+        from minicluster.runtime.rank import forked, rank
 
         signal.set_wakeup_fd(-1)
         self._channel.close()
         os.close(self._woken)
         os.close(self._waker)
         if order["kind"] == "store":
-            return lambda: store.serve(self._pid, *fds)
+            return lambda: forked.serve_store(self._pid, *fds)
         return lambda: rank.live(self._pid, Path(order["folder"]), order["local_rank"], rank.RankPipes(*fds))
 
     def _reap(self) -> None:
@@ -126,19 +126,12 @@ def preload() -> None:
         import torch.nn.parallel
         import torch.utils.data  # noqa: F401
 
-        from minicluster.runtime.rank import rank, store  # noqa: F401
-    _keep_finalizers_here()
-    gc.collect()
-    gc.freeze()  # Keeps the collector from writing to pages shared with the children.
-
-
-def _keep_finalizers_here() -> None:
-    """Have no child finalize at its exit what it only inherited.
-
-    torch's libraries would take 50-200 ms of each exit to be unregistered.
-    """
+        from minicluster.runtime.rank import forked, rank  # noqa: F401
+    # No child finalizes at its exit what it inherited: torch's libraries would take 50-200 ms of each exit.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
+    gc.collect()
+    gc.freeze()  # Keeps the collector from writing to pages shared with the children.
 
 
 def main() -> int:

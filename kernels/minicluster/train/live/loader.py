@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from minicluster.train.live.session import Session
-from minicluster.train.orders import EpochOrder, sampler_of
+from minicluster.train.live.session import LiveSession
+from minicluster.train.loaders import EpochOrder, sampler_of
 
 
 class LiveLoader(DataLoader[Any]):
@@ -20,7 +20,7 @@ class LiveLoader(DataLoader[Any]):
     consumed are part of the state that a rank which joins gets; epochs that are over are empty for it.
     """
 
-    def __init__(self, session: Session, loader: DataLoader[Any], options: dict[str, Any]) -> None:
+    def __init__(self, session: LiveSession, loader: DataLoader[Any], options: dict[str, Any]) -> None:
         self._drawn = EpochOrder(sampler_of(loader))
         super().__init__(loader.dataset, shuffle=False, **options)
         self._session = session

@@ -119,9 +119,10 @@ class LiveManager(Manager):
         """Return the ranks of the newest quorum, by their own numbers, in their order."""
         return tuple(int(name.split(":")[0].removeprefix("rank-")) for name in self.client.members)
 
-    def forget_failed_quorum(self) -> None:
-        """Let the next quorum begin although the last one raised."""
+    def start_quorum_anew(self) -> None:
+        """Begin the next quorum although the last one raised."""
         self._quorum_future = None
+        self.start_quorum()
 
 
 # How a rank that joins gets its state from a peer: torchft's transport, by address and past proxies.

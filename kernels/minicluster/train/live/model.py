@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torchft.optim import OptimizerWrapper
 
 from minicluster.errors import MiniclusterError
-from minicluster.train.live.session import Session
+from minicluster.train.live.session import LiveSession
 
 
 class ClosureNotTaken(MiniclusterError):
@@ -24,7 +24,7 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
     and raises in it when a peer dies.
     """
 
-    def __init__(self, session: Session, module: torch.nn.Module, **options: Any) -> None:
+    def __init__(self, session: LiveSession, module: torch.nn.Module, **options: Any) -> None:
         super().__init__(session, module, **options)  # pyright: ignore[reportArgumentType]
         self._session = session
         session.keep("model", module.load_state_dict, module.state_dict)
@@ -42,7 +42,7 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
 class LiveOptimizer(OptimizerWrapper):
     """Takes a step only where all that take part have its gradients; else the same data come again."""
 
-    def __init__(self, session: Session, optimizer: Optimizer) -> None:
+    def __init__(self, session: LiveSession, optimizer: Optimizer) -> None:
         self.optim = optimizer
         self._session = session
         session.keep("optimizer", optimizer.load_state_dict, optimizer.state_dict)

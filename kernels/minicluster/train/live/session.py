@@ -1,4 +1,4 @@
-"""The steps of a fault-tolerant job, as one rank takes them: who takes part, the average, the verdict."""
+"""The steps of a fault-tolerant job on one rank: who takes part, the all-reduce, whether the step counts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from torch.futures import Future
 
 from minicluster.errors import MiniclusterError
 from minicluster.train.live import settings
-from minicluster.train.live.lifeline import Lifeline
 from minicluster.train.live.manager import LiveManager
 from minicluster.train.live.settings import LiveSettings
-from minicluster.train.live.watch import Watch
+from minicluster.train.live.watchdogs import LighthouseWatchdog, PeerWatchdog
 
 _RETRY_S = 0.2
 State = Callable[[], dict[str, Any]]
@@ -35,7 +34,7 @@ class LighthouseGone(MiniclusterError):
     """The job's lighthouse has not answered for so long that training cannot go on."""
 
 
-class Session:
+class LiveSession:
     """One rank's part in the steps. A step begins, is computed, and is taken by all or not at all.
 
     begin: settle who takes part, with the state of those ahead. average: the all-reduce. commit: say
@@ -52,8 +51,8 @@ class Session:
         self._works = 0
         self._members: tuple[int, ...] = ()
         self._lock = threading.Lock()
-        self._lifeline = Lifeline(around.lighthouse, around.replica, self._let_go)
-        self._watch = Watch(lambda: self._manager.group.peers, self._silent)
+        self._lighthouse_watchdog = LighthouseWatchdog(around.lighthouse, around.replica, self._let_go)
+        self._peer_watchdog = PeerWatchdog(lambda: self._manager.group.peers, self._silent)
         if not around.joins:
             self._patiently(lambda: self._manager)
             wait_for_all(around)
@@ -108,14 +107,14 @@ class Session:
         with self._lock:
             self._works += 1
             number = self._works
-        self._watch.begun(number)
+        self._peer_watchdog.begun(number)
         try:
             work = self._manager.group.allreduce([tensor], options)
             if tensor.is_cuda:
                 work.wait()
             future = work.get_future()
         except Exception as error:
-            self._watch.ended(number)
+            self._peer_watchdog.ended(number)
             self._spoil(error)
             return _done(tensor)
         count = len(self._members)
@@ -132,7 +131,7 @@ class Session:
         return taken
 
     def _finished(self, done: Future[Any], number: int, tensor: torch.Tensor, count: int) -> torch.Tensor:
-        self._watch.ended(number)
+        self._peer_watchdog.ended(number)
         try:
             done.value()
         except Exception as error:
@@ -153,9 +152,9 @@ class Session:
         if self._cut:
             self._cut = False
             self._made = self._successor()
-        self._manager.forget_failed_quorum()
-        with self._lifeline:
-            self._manager.start_quorum()
+        manager = self._manager
+        with self._lighthouse_watchdog:
+            manager.start_quorum_anew()
 
     def _let_go(self) -> None:
         """End the call of a manager whose lighthouse is another one by now."""
@@ -205,11 +204,11 @@ class Session:
         os.environ[settings.LIVE_RANK] = str(members.index(self._around.rank))
         os.environ[settings.LIVE_WORLD_SIZE] = str(len(members))
         if before and members[0] == self._around.rank:
-            print(words(before, members, self.step), file=sys.stderr, flush=True)  # noqa: T201
+            print(membership_sentence(before, members, self.step), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def words(before: tuple[int, ...], now: tuple[int, ...], step: int) -> str:
-    """Say in one sentence who left, who came, and how many go on."""
+def membership_sentence(before: tuple[int, ...], now: tuple[int, ...], step: int) -> str:
+    """Say in one sentence which ranks left, which joined, and how many go on."""
     left = [f"rank {rank} is gone" for rank in before if rank not in now]
     came = [f"rank {rank} has joined" for rank in now if rank not in before]
     return f"{', '.join(left + came)}: {len(now)} go on after step {step}."
@@ -222,9 +221,9 @@ def _done(tensor: torch.Tensor) -> Future[torch.Tensor]:
 
 
 @functools.cache
-def session() -> Session:
+def session() -> LiveSession:
     """Return this process's one session."""
-    return Session(LiveSettings.from_environ())
+    return LiveSession(LiveSettings.from_environ())
 
 
 # The first step of a fault-tolerant attempt waits for all ranks that were started together.

@@ -18,7 +18,7 @@ REST = "minicluster"
 """The key of what is no tensor."""
 
 
-class _Reader(FileSystemReader):
+class _WholeTensorReader(FileSystemReader):
     """Reads each tensor at once: torch's own takes milliseconds for each, in many small reads."""
 
     def _slice_file(self, file: IO[bytes], sinfo: _StorageInfo) -> IO[bytes]:
@@ -38,6 +38,6 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], rest: bytes) -> Non
 def read(folder: Path) -> tuple[dict[str, torch.Tensor], bytes]:
     """Return the tensors and the rest that `write` was given."""
     state: dict[str, Any] = {}
-    _load_state_dict(state, _Reader(folder), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    _load_state_dict(state, _WholeTensorReader(folder), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
     rest = state.pop(REST)
     return state, rest

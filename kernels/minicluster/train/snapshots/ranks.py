@@ -23,8 +23,10 @@ class Ranks:
         self.rank = place.rank() if self.alone else dist.get_rank()
         self.writes = place.local_rank() == 0
         """Whether this rank writes and reads the snapshots of its node."""
-        if not self.alone and not _speaks_over_cpu():
-            self._group = dist.new_group(backend="gloo")
+        if not self.alone:
+            world = dist.distributed_c10d._get_default_group()
+            if torch.device("cpu") not in world._device_types:
+                self._group = dist.new_group(backend="gloo")
 
     @property
     def decides(self) -> bool:
@@ -39,15 +41,15 @@ class Ranks:
         dist.all_gather_object(values, value, group=self._group)
         return values
 
-    def told_by_first(self, value: Any) -> Any:
-        """Return rank 0's value: a tuple of whole numbers."""
+    def decided_by_first(self, value: Any) -> Any:
+        """Return on all ranks the value of rank 0: a tuple of whole numbers."""
         if self.alone:
             return value
         numbers = torch.tensor(value, dtype=torch.int64)
         dist.broadcast(numbers, src=0, group=self._group)
         return tuple(numbers.tolist())
 
-    def pass_on(self, source: int, size_bytes: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def broadcast_pieces(self, source: int, size_bytes: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield on all ranks what `source` has in `pieces`. All have to go through to the end."""
         if self.rank == source:
             held = bytearray()
@@ -68,8 +70,3 @@ class Ranks:
             piece = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         dist.broadcast(piece, src=source, group=self._group)
         return piece.numpy().tobytes()
-
-
-def _speaks_over_cpu() -> bool:
-    world = dist.distributed_c10d._get_default_group()
-    return torch.device("cpu") in world._device_types

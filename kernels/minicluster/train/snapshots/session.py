@@ -1,4 +1,4 @@
-"""What this rank knows of its job's snapshots between two calls of mc.checkpoint."""
+"""A rank's snapshots between two calls of mc.checkpoint: when the next one is due, and its writing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from minicluster.runtime.rank.environment import ATTEMPT
 from minicluster.train.snapshots import files
 from minicluster.train.snapshots.ranks import Ranks
-from minicluster.train.snapshots.state import Parts, Stage
+from minicluster.train.snapshots.state import Parts, StagingBuffers
 from minicluster.train.snapshots.store import Key, SnapshotStore
 
 SHARE = 0.0125
@@ -24,14 +24,14 @@ _GUESSED_BYTES_PER_S = 400e6
 _GUESSED_LEAST_S = 0.02
 
 
-class Session:
+class SnapshotSession:
     """One for each process in a job. calls: how often mc.checkpoint was called."""
 
     def __init__(self, snapshot_store: SnapshotStore) -> None:
         self.snapshot_store = snapshot_store
         self.ranks = Ranks()
         self.writer = Writer(snapshot_store)
-        self.pace = Pace(_process_began())
+        self.schedule = SnapshotSchedule(_process_began())
         self.attempt = int(os.environ.get(ATTEMPT, "0"))
         self.calls = 0
         self.look_at = 1
@@ -39,10 +39,10 @@ class Session:
 
 
 @cache
-def session() -> Session | None:
+def session() -> SnapshotSession | None:
     """Return this process's session, None outside of a job."""
     snapshot_store = SnapshotStore.from_environ()
-    return None if snapshot_store is None else Session(snapshot_store)
+    return None if snapshot_store is None else SnapshotSession(snapshot_store)
 
 
 def finish_writing() -> None:
@@ -59,20 +59,19 @@ def _process_began() -> float:
     return time.monotonic() - age_s
 
 
-# When the next snapshot is due, where the cell leaves that to us: pure.
-# A snapshot is worth less than the time that it costs when it comes too often. The interval is chosen
-# from the measured cost, so that snapshots take at most SHARE of the time.
+# When the next snapshot is due, if the cell does not say `every`: pure. The interval follows from the
+# measured cost, so that snapshots take at most SHARE of the time.
 
 
 @dataclass(frozen=True)
-class Plan:
+class SnapshotPlan:
     """take: make a snapshot at this call. look_at: the number of the call at which to plan again."""
 
     take: bool
     look_at: int
 
 
-class Pace:
+class SnapshotSchedule:
     """Plans from the times of the calls. `started_at` counts as the time of a snapshot."""
 
     def __init__(self, started_at: float) -> None:
@@ -84,7 +83,7 @@ class Pace:
     def interval_s(self) -> float:
         return max(_LEAST_S, self.cost_s / SHARE)
 
-    def plan(self, call: int, now: float, size_bytes: int) -> Plan:
+    def plan(self, call: int, now: float, size_bytes: int) -> SnapshotPlan:
         """Say what to do at this call, at the time `now`.
 
         size_bytes: of the state, from which the first snapshot's cost is guessed.
@@ -97,10 +96,10 @@ class Pace:
         if take:
             self._taken_at, left_s = now, self.interval_s
         if step_s == 0.0:
-            return Plan(take, call + 1)
+            return SnapshotPlan(take, call + 1)
         # Not far beyond what was seen so far: the first steps are slower than the others.
         seen = max(1, call - first_call)
-        return Plan(take, call + min(seen, max(1, math.floor(left_s / step_s + 0.5))))
+        return SnapshotPlan(take, call + min(seen, max(1, math.floor(left_s / step_s + 0.5))))
 
 
 # Writes snapshots in the background, one at a time, and measures what they cost.
@@ -116,14 +115,14 @@ class Writer:
     def __init__(self, snapshot_store: SnapshotStore) -> None:
         self.cost_s = 0.0
         self._snapshot_store = snapshot_store
-        self._stage = Stage()
+        self._buffers = StagingBuffers()
         self._thread: threading.Thread | None = None
         self._complained = False
 
     def write(self, parts: Parts, key: Key, world_size: int, keep: int, began: float) -> None:
         """Copy the state and write the copy in the background. `began`: when the cell's wait began."""
         self.wait()
-        copies, rest = self._stage.copy(parts.tensors), parts.rest
+        copies, rest = self._buffers.copy(parts.tensors), parts.rest
         size_bytes, waited_s = parts.size_bytes, time.perf_counter() - began
 
         def work() -> None:
@@ -132,7 +131,9 @@ class Writer:
                 with self._snapshot_store.adding(key, world_size, keep, size_bytes) as folder:
                     files.write(folder, copies, rest)
             except Exception as error:
-                self._complain(error)
+                if not self._complained:  # Once: training goes on without snapshots.
+                    self._complained = True
+                    print(f"mc.checkpoint: no snapshot was kept. {error}", file=sys.stderr)  # noqa: T201
             self.cost_s = waited_s + time.thread_time() - cpu_s
 
         # No daemon: the last snapshot of a cell is finished before its rank leaves.
@@ -143,9 +144,3 @@ class Writer:
         """Wait until what was begun is written."""
         if self._thread is not None:
             self._thread.join()
-
-    def _complain(self, error: Exception) -> None:
-        """Say once that there are no snapshots: training goes on without."""
-        if not self._complained:
-            self._complained = True
-            print(f"mc.checkpoint: no snapshot was kept. {error}", file=sys.stderr)  # noqa: T201

@@ -59,7 +59,7 @@ class Parts:
         return value
 
 
-class Stage:
+class StagingBuffers:
     """Copies on the CPU that are used again with each snapshot: fresh memory costs more than the copy."""
 
     def __init__(self) -> None:

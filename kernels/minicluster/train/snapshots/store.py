@@ -10,20 +10,25 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from minicluster.errors import MiniclusterError
 
 FOLDERS = "MINICLUSTER_SNAPSHOTS"
 """The variable with the folders of a node's snapshots: first the one in memory, then the one on disk."""
+MEMORY = "MINICLUSTER_MEMORY"
+"""The task's folder in memory, where the engine chose one: it removes what a killed agent leaves."""
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - memory, not a folder for files of anybody
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _FETCHING = "fetching.json"
 _COST = "cost.json"
+PIECE_BYTES = 1 << 20
+_BLOCK = tarfile.BLOCKSIZE
 _SPARE = 1.1
 """How much more room than its own size a snapshot asks for."""
 
@@ -36,7 +41,7 @@ class SnapshotNotKept(MiniclusterError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredSnapshot:
     """A snapshot that is there. files: name to [size in bytes, SHA-256]. keep: how many the job wants."""
 
     folder: Path
@@ -74,19 +79,19 @@ class SnapshotStore:
 
     @classmethod
     def from_environ(cls) -> SnapshotStore | None:
-        """Return the shelf of this rank's node, None outside of a job."""
+        """Return the store of this rank's node, None outside of a job."""
         told = os.environ.get(FOLDERS, "")
         return cls(tuple(map(Path, told.split(os.pathsep)))) if told else None
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredSnapshot]:
         """Return what is there, the newest first."""
         found = [entry for folder in self._folders for entry in _entries(folder)]
         return sorted(found, key=lambda entry: entry.key, reverse=True)
 
-    def find(self, key: Key) -> Entry | None:
+    def find(self, key: Key) -> StoredSnapshot | None:
         return next((entry for entry in self.entries() if entry.key == key), None)
 
-    def newest(self) -> Entry | None:
+    def newest(self) -> StoredSnapshot | None:
         """Return the newest snapshot that is whole. Those that are damaged are removed."""
         for entry in self.entries():
             if entry.is_whole():
@@ -107,14 +112,14 @@ class SnapshotStore:
         try:
             yield folder
             files = {path.name: [path.stat().st_size, _digest(path)] for path in folder.iterdir()}
-            entry = Entry(folder, key[1], key[0], world_size, keep, files)
+            entry = StoredSnapshot(folder, key[1], key[0], world_size, keep, files)
             told = {name: value for name, value in asdict(entry).items() if name != "folder"}
             (folder / _MANIFEST).write_text(json.dumps(told))
             self._finish(entry)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def adopt(self, archive: Path) -> Entry:
+    def adopt(self, archive: Path) -> StoredSnapshot:
         """Take in an archive that came from elsewhere. Raises SnapshotNotKept."""
         parent = self._with_room(archive.stat().st_size)
         folder = parent / f"{_UNFINISHED}{os.getpid()}"
@@ -132,10 +137,6 @@ class SnapshotStore:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return self.find(entry.key) or entry
-
-    def remove_all(self) -> None:
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def scratch_file(self, name: str) -> Path:
         """Return where an archive may lie for a moment: on disk."""
@@ -183,14 +184,14 @@ class SnapshotStore:
             "Give the tasks a larger --shm, or make room on the node's disk.",
         )
 
-    def _finish(self, fresh: Entry) -> None:
+    def _finish(self, fresh: StoredSnapshot) -> None:
         """Give a written snapshot its name, and remove those that it makes too many."""
         _remove([entry for entry in self.entries() if entry.key == fresh.key])
         fresh.folder.rename(fresh.folder.with_name(f"attempt-{fresh.attempt}-step-{fresh.step}"))
         _remove([entry for entry in self.entries() if entry.key < fresh.key][fresh.keep - 1 :])
 
 
-def _remove(entries: list[Entry]) -> None:
+def _remove(entries: list[StoredSnapshot]) -> None:
     for entry in entries:
         # Renamed first: half a folder must not be taken for a snapshot.
         hidden = entry.folder.with_name(f"{_UNFINISHED}{entry.folder.name}")
@@ -199,17 +200,17 @@ def _remove(entries: list[Entry]) -> None:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
+def _entries(folder: Path) -> Iterator[StoredSnapshot]:
     with suppress(OSError):
         for path in list(folder.iterdir()):
             if not path.name.startswith(".") and path.is_dir() and (entry := _read(path)):
                 yield entry
 
 
-def _read(folder: Path) -> Entry | None:
+def _read(folder: Path) -> StoredSnapshot | None:
     told = _json(folder / _MANIFEST)
     try:
-        return None if told is None else Entry(folder=folder, **told)
+        return None if told is None else StoredSnapshot(folder=folder, **told)
     except TypeError:
         return None
 
@@ -236,3 +237,90 @@ def _unpack(archive: Path, folder: Path) -> None:
             if content is not None:
                 with (folder / member.name).open("wb") as file:
                     shutil.copyfileobj(content, file, 1 << 20)
+
+
+# A snapshot as one stream of bytes (a tar file), read straight from its folder: no second copy is made.
+
+
+class Archive:
+    """Holds a snapshot's files open: that it is removed meanwhile does no harm. Raises OSError.
+
+    The same snapshot always gives the same bytes.
+    """
+
+    def __init__(self, snapshot: StoredSnapshot) -> None:
+        self._open = ExitStack()
+        self._files: list[tuple[bytes, Any, int]] = []
+        try:
+            for name in snapshot.names:
+                self._add(snapshot.folder / name)
+        except BaseException:
+            self.close()
+            raise
+        self.size_bytes = sum(len(head) + _padded(size) for head, _, size in self._files) + 2 * _BLOCK
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for piece in self.pieces():
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all bytes, in pieces of at most PIECE_BYTES."""
+        for head, file, size in self._files:
+            yield head
+            file.seek(0)
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+            yield b"\0" * (_padded(size) - size)
+        yield b"\0" * (2 * _BLOCK)
+
+    def _add(self, path: Path) -> None:
+        file = self._open.enter_context(path.open("rb"))
+        size = path.stat().st_size
+        info = tarfile.TarInfo(path.name)
+        info.size, info.mode = size, 0o600
+        self._files.append(
+            (info.tobuf(tarfile.USTAR_FORMAT if size < 8 << 30 else tarfile.GNU_FORMAT), file, size)
+        )
+
+
+def _padded(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+# Where a node keeps the snapshots of a task's job: in its memory, on its disk when that has no room.
+
+
+def memory_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the task's folder in memory; None where there is no such file system."""
+    told = environ.get(MEMORY) or str(_SHARED_MEMORY / f"minicluster-{environ.get('MINICLUSTER_TASK', '0')}")
+    return Path(told) if _SHARED_MEMORY.is_dir() else None
+
+
+def job_folders(job_id: int, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return where a job's snapshots lie, the folder in memory first. Agent and ranks agree on it."""
+    roots = (memory_folder(environ), Path(environ["MINICLUSTER_SCRATCH"]) / "snapshots")
+    return tuple(root / f"job-{job_id}" for root in roots if root)
+
+
+def forget_other_jobs(job_id: int, environ: Mapping[str, str] = os.environ) -> None:
+    for folder in job_folders(job_id, environ):
+        if folder.parent.is_dir():
+            for other in folder.parent.iterdir():
+                if other.name != folder.name:
+                    shutil.rmtree(other, ignore_errors=True)
+
+
+def forget_all(environ: Mapping[str, str] = os.environ) -> None:
+    for folder in job_folders(0, environ):
+        shutil.rmtree(folder.parent, ignore_errors=True)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from minicluster.runtime.agent.link import Link, ServiceAway
+from minicluster.runtime.agent.client import AgentClient, ServiceAway
 from minicluster.wire import TaskOrders, TaskReport
 
 WELL = b'{"sizes": {}}'
@@ -44,7 +44,7 @@ async def linked(*moods):
         servers.append(server)
         if service.mood == "gone":
             server.close()
-    link = Link(",".join(urls), "token")
+    link = AgentClient(",".join(urls), "token")
     try:
         yield link, services
     finally:

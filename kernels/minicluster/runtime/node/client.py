@@ -1,4 +1,4 @@
-"""A keeper's calls to the job service; see link.py for what they raise."""
+"""A data set agent's calls to the job service; agent/client.py says what they raise."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-import httpx
-
-from minicluster.runtime.agent.link import Link, ServiceAway
-from minicluster.runtime.node.line import PieceLine
+from minicluster.runtime.agent.client import JSON, LONG_TIMEOUT, AgentClient, ServiceAway
+from minicluster.runtime.node.piece_connection import PieceConnection
 from minicluster.wire import DataAgentOrders, DataAgentReport
 
-_HOLD_S = 25.0
-_LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
-_JSON = {"Content-Type": "application/json"}
 _Data = TypeVar("_Data")
 
 
-class DataAgentLink(Link):
+class DataAgentClient(AgentClient):
     """Connections to the service, with the token of a node."""
 
     def __init__(self, service_url: str, token: str, trust: ssl.SSLContext | None = None) -> None:
@@ -29,11 +24,11 @@ class DataAgentLink(Link):
     async def wanted(self, nodes: Sequence[str], have: str) -> DataAgentOrders:
         """Return what the nodes are to have when it differs from `have`, or after some time the same."""
         told = {"have": have, "node": list(nodes)}
-        answer = await self._ask("GET", "api/keepers/orders", params=told, timeout=_LONG_TIMEOUT)
+        answer = await self._ask("GET", "api/keepers/orders", params=told, timeout=LONG_TIMEOUT)
         return DataAgentOrders.model_validate_json(answer.content)
 
-    async def tell(self, report: DataAgentReport) -> None:
-        await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=_JSON)
+    async def report_data(self, report: DataAgentReport) -> None:
+        await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=JSON)
 
     async def manifest(self, sha256: str) -> bytes:
         """Return a manifest, its hash checked, as that of a piece."""
@@ -44,11 +39,11 @@ class DataAgentLink(Link):
 
         return await _sound(sha256, get)
 
-    async def piece(self, sha256: str, line: PieceLine) -> memoryview:
-        """Return a piece, its hash checked: in the line's memory, so until the next one."""
+    async def piece(self, sha256: str, connection: PieceConnection) -> memoryview:
+        """Return a piece, its hash checked: in the connection's memory, so until the next one."""
 
         async def get(url: str) -> tuple[memoryview, str]:
-            return await self._of_any(lambda service: line.get(service, url, self._trust))
+            return await self._of_any(lambda service: connection.get(service, url, self._trust))
 
         return await _sound(sha256, get)
 

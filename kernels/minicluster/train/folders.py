@@ -38,3 +38,18 @@ def data(name: str) -> Path:
 def _there(links: str) -> str:
     names = sorted(path.name for path in Path(links).iterdir()) if links and Path(links).is_dir() else []
     return ", ".join(names) or "none"
+
+
+OUTPUT = "MINICLUSTER_OUTPUT"
+
+
+@called_as('torch.save(model.state_dict(), mc.output() / "model.pt")')
+def output() -> Path:
+    """Return the folder whose files are brought back when the job ends, however it ends.
+
+    The ranks of a node share one. `%distribute files ID` lists what came. Outside of a job it is
+    the folder `output` beside the notebook.
+    """
+    folder = Path(os.environ.get(OUTPUT) or "output").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

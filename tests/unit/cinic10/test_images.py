@@ -14,22 +14,21 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from minicluster import vision
 from minicluster.train.loaders import SharedLoader, share
 
-from .pictures import CLASSES, EACH, picture, planes
+from .pictures import CLASSES, EACH, cinic10_data, picture, planes
 from .pictures import root as root
 
 Tree = Callable[..., Path]
 
 
 @pytest.fixture(params=[True, False], ids=["decoded once", "decoded anew"])
-def open_images(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., vision.Images]:
+def open_images(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., cinic10_data.Images]:
     cache = tmp_path / "cache" if request.param else False
-    return lambda root, split="train": vision.Images(root, split, cache=cache)
+    return lambda root, split="train": cinic10_data.Images(root, split, cache=cache)
 
 
-def test_each_image_comes_with_its_class(root: Path, open_images: Callable[..., vision.Images]) -> None:
+def test_each_image_comes_with_its_class(root: Path, open_images: Callable[..., cinic10_data.Images]) -> None:
     images = open_images(root)
     assert images.classes == CLASSES
     assert len(images) == len(CLASSES) * EACH
@@ -44,7 +43,7 @@ def test_each_image_comes_with_its_class(root: Path, open_images: Callable[..., 
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_plain_loader_makes_batches(
-    root: Path, open_images: Callable[..., vision.Images], processes: int
+    root: Path, open_images: Callable[..., cinic10_data.Images], processes: int
 ) -> None:
     images = open_images(root)
     loader = DataLoader(images, batch_size=5, num_workers=processes)
@@ -56,7 +55,7 @@ def test_a_plain_loader_makes_batches(
 
 
 def test_ranks_divide_the_images_and_go_on_where_they_were(
-    root: Path, open_images: Callable[..., vision.Images], monkeypatch: pytest.MonkeyPatch
+    root: Path, open_images: Callable[..., cinic10_data.Images], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = open_images(root)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -78,12 +77,12 @@ def test_ranks_divide_the_images_and_go_on_where_they_were(
     assert sorted(seen) == list(range(len(images)))
 
 
-def number_of(pixels: torch.Tensor, images: vision.Images) -> int:
+def number_of(pixels: torch.Tensor, images: cinic10_data.Images) -> int:
     return next(number for number in range(len(images)) if torch.equal(images[number][0], pixels))
 
 
 def test_what_macos_and_others_leave_is_passed_over(
-    root: Path, open_images: Callable[..., vision.Images]
+    root: Path, open_images: Callable[..., cinic10_data.Images]
 ) -> None:
     plain = open_images(root)
     for split in ("train", "valid", "test"):
@@ -127,11 +126,11 @@ def unlink_target(path: Path) -> str:
 
 @pytest.mark.parametrize("damage", [cut, overwrite, empty, enlarge, unlink_target])
 def test_a_damaged_file_is_named(
-    root: Path, open_images: Callable[..., vision.Images], damage: Callable[[Path], str]
+    root: Path, open_images: Callable[..., cinic10_data.Images], damage: Callable[[Path], str]
 ) -> None:
     path = root / "train" / "cat" / "cifar10-train-3.png"
     words = damage(path)
-    with pytest.raises(vision.DamagedImage) as told:
+    with pytest.raises(cinic10_data.DamagedImage) as told:
         list(DataLoader(open_images(root), batch_size=4))
     assert str(path) in told.value.message
     assert words in told.value.message
@@ -147,22 +146,22 @@ def test_a_damaged_file_is_named(
 def test_no_damage_gives_other_pixels(root: Path, damage: str) -> None:
     path = root / "train" / "airplane" / "cifar10-train-1.png"
     whole = path.read_bytes()
-    images = vision.Images(root, "train", cache=False)
+    images = cinic10_data.Images(root, "train", cache=False)
     told = 0
     for at in range(0, len(whole), 3):
         after = b"" if damage == "cut" else bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
         path.write_bytes(whole[:at] + after)
         try:
             assert torch.equal(images[0][0], planes(picture(1)))
-        except vision.DamagedImage:
+        except cinic10_data.DamagedImage:
             told += 1
     assert told > len(whole) // 3 - 20
 
 
 def test_a_wrong_layout_is_told_with_what_is_there(root: Path, tmp_path: Path) -> None:
     def words(root: Path, split: str = "train") -> str:
-        with pytest.raises(vision.WrongLayout) as told:
-            vision.Images(root, split, cache=tmp_path / "cache")
+        with pytest.raises(cinic10_data.WrongLayout) as told:
+            cinic10_data.Images(root, split, cache=tmp_path / "cache")
         assert told.value.hint == (
             f"Expected: {root}/{{train,valid,test}}/CLASS/*.png, the same classes in each."
         )
@@ -184,7 +183,7 @@ def test_a_wrong_layout_is_told_with_what_is_there(root: Path, tmp_path: Path) -
 
 
 def test_a_dataset_travels_as_its_arguments(root: Path, tmp_path: Path) -> None:
-    images = vision.Images(root, "train", cache=tmp_path / "cache")
+    images = cinic10_data.Images(root, "train", cache=tmp_path / "cache")
     packed = pickle.dumps(images)
     assert len(packed) < 500
     assert torch.equal(pickle.loads(packed)[7][0], images[7][0])
@@ -199,4 +198,8 @@ def test_the_package_alone_imports_neither_torch_nor_pillow() -> None:
 def test_nothing_is_said_where_all_goes_well(root: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        list(DataLoader(vision.Images(root, "train", cache=tmp_path / "cache"), batch_size=4, shuffle=True))
+        list(
+            DataLoader(
+                cinic10_data.Images(root, "train", cache=tmp_path / "cache"), batch_size=4, shuffle=True
+            )
+        )

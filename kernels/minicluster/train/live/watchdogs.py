@@ -1,29 +1,38 @@
-"""Breaks off an all-reduce that waits for a rank which no longer answers.
+"""Notice what ends no connection in a fault-tolerant job: a frozen rank, a lighthouse that was replaced.
 
 A rank that is killed ends its connections, which all see at once. One that is frozen, or whose cable
 is out, ends nothing: after a moment of waiting the peers' managers are asked whether they are there.
 A manager answers by itself, whatever its rank computes.
+
+Where a lighthouse's node is cut off, the connection to it stays open for up to 80 s. The new one does not
+hear this rank, whose heartbeats go to the former: its status page lists whom it hears.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from torchft._torchft import ManagerClient
 
-PATIENCE_S = 0.3
+PEER_PATIENCE_S = 0.3
 """An operation that takes longer has its peers asked."""
-ANSWER = timedelta(seconds=0.5)
+_ANSWER_TIMEOUT = timedelta(seconds=0.5)
 """More than a manager needs on a busy machine. One that is there all the same costs a step, no more."""
-_LOOK_S = 0.1
+_PEER_LOOK_S = 0.1
 _MOST_AT_ONCE = 16
 
+QUORUM_PATIENCE_S = 3.0
+"""A quorum that takes longer has the lighthouse asked."""
+_QUORUM_LOOK_S = 1.0
 
-class Watch:
+
+class PeerWatchdog:
     """Follows the operations under way. `on_silence(peer)` is called from its thread."""
 
     def __init__(self, peers: Callable[[], dict[int, str]], on_silence: Callable[[int], None]) -> None:
@@ -48,10 +57,10 @@ class Watch:
     def _run(self) -> None:
         while True:
             self._busy.wait()
-            time.sleep(_LOOK_S)
+            time.sleep(_PEER_LOOK_S)
             with self._lock:
                 oldest = min(self._since.values(), default=time.monotonic())
-            if time.monotonic() - oldest > PATIENCE_S:
+            if time.monotonic() - oldest > PEER_PATIENCE_S:
                 silent = first_silent(self._peers().items())
                 if silent is not None and self._busy.is_set():
                     self._on_silence(silent)
@@ -69,8 +78,53 @@ def first_silent(peers: Iterable[tuple[int, str]]) -> int | None:
 
 def _answers(address: str) -> bool:
     try:
-        ManagerClient(address, connect_timeout=ANSWER)._checkpoint_metadata(0, timeout=ANSWER)
+        ManagerClient(address, connect_timeout=_ANSWER_TIMEOUT)._checkpoint_metadata(
+            0, timeout=_ANSWER_TIMEOUT
+        )
     except (TimeoutError, RuntimeError, OSError) as error:
         # A manager that is there but has nothing to tell says so.
         return "rank not found" in str(error)
     return True
+
+
+class LighthouseWatchdog:
+    """Follows the quorum under way. `on_cut()` is called from its thread."""
+
+    def __init__(self, lighthouse: str, replica: str, on_cut: Callable[[], None]) -> None:
+        self._lighthouse = lighthouse
+        self._replica = replica
+        self._on_cut = on_cut
+        self._since = 0.0
+        self._asking = threading.Event()
+        threading.Thread(target=self._run, daemon=True, name="minicluster-lifeline").start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+        self._asking.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._asking.clear()
+
+    def _run(self) -> None:
+        while True:
+            self._asking.wait()
+            time.sleep(_QUORUM_LOOK_S)
+            waited_s = time.monotonic() - self._since
+            if not self._asking.is_set() or waited_s < QUORUM_PATIENCE_S:
+                continue
+            if is_another(self._lighthouse, self._replica) and self._asking.is_set():
+                self._since = time.monotonic()
+                self._on_cut()
+
+
+def is_another(lighthouse: str, replica: str) -> bool:
+    """Ask the lighthouse whether it is another one; one that does not answer is no other."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"http://{lighthouse}/status", timeout=_QUORUM_LOOK_S) as answer:
+            page = answer.read().decode(errors="replace")
+    except OSError:
+        return False
+    _, found, heartbeats = page.partition("<h2>Heartbeats</h2>")
+    heard_s = re.findall(rf"{re.escape(replica)}:\S+: seen ([0-9.e-]+)s ago", heartbeats)
+    return bool(found) and all(float(ago_s) > QUORUM_PATIENCE_S for ago_s in heard_s)

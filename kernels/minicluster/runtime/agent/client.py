@@ -1,4 +1,4 @@
-"""The agent's calls to the job service. Each can be repeated; none is, in here."""
+"""The agent's calls to the job service. Each can be repeated."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from minicluster.wire import (
     TaskReport,
 )
 
+JSON = {"Content-Type": "application/json"}
 _HOLD_S = 25.0
+"""How long the service holds a question for orders until there is something new."""
 _TIMEOUT = httpx.Timeout(10.0, connect=1.5)
 """A connection to a machine that is away is given up before the kernel's pauses get longer than that."""
 _QUICK_TIMEOUT = httpx.Timeout(3.0)
 """Where there is another service to ask, which leads if this one is frozen."""
-_LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
+LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
 _LIMITS = httpx.Limits(keepalive_expiry=60.0)
 """A connection stays for the next call: a new one begins with TLS."""
 _PIECE_BYTES = 1 << 20
@@ -47,7 +49,7 @@ class ServiceRefused(MiniclusterError):
     """The service answered no; the same question will get the same answer."""
 
 
-class TaskOver(MiniclusterError):
+class TaskEnded(MiniclusterError):
     """The service says that this task has ended: nothing of it may stay."""
 
 
@@ -60,20 +62,30 @@ class Backoff:
     def __init__(self) -> None:
         self._next_s = 0.1
 
-    def next_s(self) -> float:
+    async def wait(self) -> None:
         wait_s = self._next_s * random.uniform(0.7, 1.0)
         self._next_s = min(1.0, self._next_s * 2)
-        return wait_s
+        await asyncio.sleep(wait_s)
 
     def reset(self) -> None:
         self._next_s = 0.1
 
 
-class Link:
-    """Connections to the service, with the task's token. All methods raise the three above.
+async def patiently(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Repeat a call for as long as the service is away."""
+    backoff = Backoff()
+    while True:
+        try:
+            return await call()
+        except ServiceAway:
+            await backoff.wait()
 
-    service_url: also several, with commas between them, of which one leads and the others send away:
-    who does not answer well is left for the next one, with all that it still had to answer.
+
+class AgentClient:
+    """Connections to the service, with the task's token. All methods raise the three errors above.
+
+    service_url: also several, with commas between them, of which one leads and the others refuse. One that
+    does not answer well is left for the next one, with all calls that still wait for its answer.
     trust: what verifies them; None: the authorities that browsers know.
     """
 
@@ -81,76 +93,62 @@ class Link:
         self, service_url: str, token: str, scheme: str = "task", trust: ssl.SSLContext | None = None
     ) -> None:
         urls = service_url.split(",")
-        timeout = _TIMEOUT if len(urls) == 1 else _QUICK_TIMEOUT
-        self._services = [_client(url, f"{scheme} {token}", timeout, trust) for url in urls]
+        self._services = [
+            httpx.AsyncClient(
+                base_url=url,
+                headers={"Authorization": f"{scheme} {token}", VERSION_HEADER: str(WIRE_VERSION)},
+                timeout=_TIMEOUT if len(urls) == 1 else _QUICK_TIMEOUT,
+                # Without TLS the certificates need not be loaded, which costs time and 5 MB.
+                verify=url.startswith("https:") and (trust or True),
+                limits=_LIMITS,
+                trust_env=False,
+            )
+            for url in urls
+        ]
         self._at = 0
         self._left = asyncio.Event()
         """Set, and a new one made, when the service that was asked until now is left."""
 
     async def report(self, report: TaskReport) -> ReportAnswer:
-        answer = await self._ask("POST", "api/tasks/report", content=_json_of(report), headers=_JSON)
+        answer = await self._ask("POST", "api/tasks/report", content=_json_of(report), headers=JSON)
         return ReportAnswer.model_validate_json(answer.content)
 
     async def orders(self, have: str) -> TaskOrders:
         """Return the orders when they differ from `have`, or after some time the same ones."""
-        answer = await self._ask("GET", "api/tasks/orders", params={"have": have}, timeout=_LONG_TIMEOUT)
+        answer = await self._ask("GET", "api/tasks/orders", params={"have": have}, timeout=LONG_TIMEOUT)
         return TaskOrders.model_validate_json(answer.content)
 
     async def fetch(self, sha256: str, path: Path, kind: str = "blobs") -> None:
-        """Write a blob to a file, its hash checked. kind: "blobs" or "snapshots"."""
-        await self._of_any(lambda service: self._fetch(service, sha256, path, kind))
+        """Write a blob to a file, its hash checked, however long the service is away.
 
-    async def fetch_in_time(self, sha256: str, path: Path, kind: str = "blobs") -> None:
-        """Do the same, however long the service is away."""
-        backoff = Backoff()
-        while True:
-            try:
-                return await self.fetch(sha256, path, kind)
-            except ServiceAway:
-                await asyncio.sleep(backoff.next_s())
-
-    async def _fetch(self, service: httpx.AsyncClient, sha256: str, path: Path, kind: str) -> None:
-        digest = hashlib.sha256()
-        try:
-            async with service.stream("GET", f"api/tasks/{kind}/{sha256}") as answer:
-                if answer.status_code != httpx.codes.OK:
-                    await answer.aread()
-                    check(answer)
-                path.unlink(missing_ok=True)  # noqa: ASYNC240 - a local disk
-                async for piece in answer.aiter_bytes(_PIECE_BYTES):
-                    digest.update(piece)
-                    _append(path, piece)
-        except httpx.HTTPError as error:
-            raise ServiceAway(f"The job service does not answer: {error!r}.") from error
-        if digest.hexdigest() != sha256:
-            raise ServiceAway(f"The blob {sha256[:12]} arrived damaged.")
+        kind: "blobs" or "snapshots".
+        """
+        url = f"api/tasks/{kind}/{sha256}"
+        await patiently(lambda: self._of_any(lambda service: _fetch(service, url, sha256, path)))
 
     async def upload(self, path: Path) -> BlobInfo:
         """Send a file as a blob."""
         sha256 = await asyncio.to_thread(_digest, path)
         size = path.stat().st_size  # noqa: ASYNC240 - a local disk
-        return await self.send(f"api/tasks/blobs/{sha256}", size, _pieces(path, size))
+        return await self.send(f"api/tasks/blobs/{sha256}", size, _pieces(path))
 
     async def send_small(self, files: SmallFiles) -> None:
         """Send several files of the output folder at once."""
         body = files.model_dump_json()
-        await self._ask("POST", "api/tasks/files", content=body, headers=_JSON, timeout=_LONG_TIMEOUT)
+        await self._ask("POST", "api/tasks/files", content=body, headers=JSON, timeout=LONG_TIMEOUT)
 
     async def send(self, url: str, size_bytes: int, pieces: Iterable[bytes]) -> BlobInfo:
         """Send bytes as they come."""
-        headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
-        # The pieces come once, so this is for one service; who calls tries again.
-        answer = await self._of_any(
-            lambda service: _ask(
-                service,
-                "PUT",
-                url,
-                content=_in_turn(pieces),
-                headers=headers,
-                timeout=_upload_timeout(size_bytes),
+        request = {
+            "content": _in_turn(pieces),
+            "headers": {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"},
+            # The service brings all of it to its disk for good before it answers.
+            "timeout": httpx.Timeout(
+                30.0, connect=1.5, read=_HOLD_S + 10.0 + size_bytes / _SLOW_DISK_BYTES_PER_S
             ),
-            tries=1,
-        )
+        }
+        # The pieces come once, so this is for one service; who calls tries again.
+        answer = await self._of_any(lambda service: _ask(service, "PUT", url, **request), tries=1)
         return BlobInfo.model_validate_json(answer.content)
 
     async def close(self) -> None:
@@ -173,14 +171,11 @@ class Link:
                 return await self._until_left(ask(self._services[at]))
             except ServiceAway as error:
                 away = error
-                self._leave(at)
+            if self._at == at:
+                self._at = (at + 1) % len(self._services)
+                self._left.set()
+                self._left = asyncio.Event()
         raise away
-
-    def _leave(self, at: int) -> None:
-        if self._at == at:
-            self._at = (at + 1) % len(self._services)
-            self._left.set()
-            self._left = asyncio.Event()
 
     async def _until_left(self, asking: Awaitable[_Answer]) -> _Answer:
         """Return the answer, or raise ServiceAway once another call has left this service."""
@@ -196,20 +191,6 @@ class Link:
             await asyncio.gather(*works, return_exceptions=True)
 
 
-def _client(
-    service_url: str, authorization: str, timeout: httpx.Timeout, trust: ssl.SSLContext | None
-) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        base_url=service_url,
-        headers={"Authorization": authorization, VERSION_HEADER: str(WIRE_VERSION)},
-        timeout=timeout,
-        # Without TLS the certificates need not be loaded, which costs time and 5 MB.
-        verify=service_url.startswith("https:") and (trust or True),
-        limits=_LIMITS,
-        trust_env=False,
-    )
-
-
 async def _ask(service: httpx.AsyncClient, method: str, url: str, **request: object) -> httpx.Response:
     try:
         answer = await service.request(method, url, **request)  # type: ignore[arg-type]
@@ -219,7 +200,22 @@ async def _ask(service: httpx.AsyncClient, method: str, url: str, **request: obj
     return answer
 
 
-_JSON = {"Content-Type": "application/json"}
+async def _fetch(service: httpx.AsyncClient, url: str, sha256: str, path: Path) -> None:
+    digest = hashlib.sha256()
+    try:
+        async with service.stream("GET", url) as answer:
+            if answer.status_code != httpx.codes.OK:
+                await answer.aread()
+                check(answer)
+            path.unlink(missing_ok=True)  # noqa: ASYNC240 - a file that somebody reads is never cut
+            with path.open("wb") as file:
+                async for piece in answer.aiter_bytes(_PIECE_BYTES):
+                    digest.update(piece)
+                    file.write(piece)
+    except httpx.HTTPError as error:
+        raise ServiceAway(f"The job service does not answer: {error!r}.") from error
+    if digest.hexdigest() != sha256:
+        raise ServiceAway(f"The blob {sha256[:12]} arrived damaged.")
 
 
 def _json_of(report: TaskReport) -> bytes:
@@ -230,30 +226,15 @@ def _json_of(report: TaskReport) -> bytes:
         return json.dumps(report.model_dump(mode="json"), ensure_ascii=False).encode(errors="replace")
 
 
-def _upload_timeout(size_bytes: int) -> httpx.Timeout:
-    """Leave the service the time to bring all of it to its disk for good, before it answers."""
-    return httpx.Timeout(30.0, connect=1.5, read=_HOLD_S + 10.0 + size_bytes / _SLOW_DISK_BYTES_PER_S)
-
-
 async def _in_turn(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
     for piece in pieces:
         yield piece
 
 
-def _pieces(path: Path, size: int) -> Iterator[bytes]:
-    for offset in range(0, size, _PIECE_BYTES):
-        yield _piece(path, offset)
-
-
-def _piece(path: Path, offset: int) -> bytes:
+def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(_PIECE_BYTES)
-
-
-def _append(path: Path, piece: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(piece)
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
 
 
 def _digest(path: Path) -> str:
@@ -262,7 +243,7 @@ def _digest(path: Path) -> str:
 
 
 def check(answer: httpx.Response) -> None:
-    """Raise what an answer says, if it is no good one."""
+    """Raise the error of an answer that is not a success."""
     status = answer.status_code
     if status < 300:
         return
@@ -272,7 +253,7 @@ def check(answer: httpx.Response) -> None:
     except ValueError:
         said = answer.reason_phrase
     if status == httpx.codes.GONE:
-        raise TaskOver(f"The task is over: {said}")
+        raise TaskEnded(f"The task is over: {said}")
     if status >= 500 or status in (408, 429):
         raise ServiceAway(f"The job service answered {status}: {said}")
     raise ServiceRefused(f"The job service refused ({status}): {said}")

@@ -1,7 +1,8 @@
-"""A connection over which a keeper takes pieces, as fast as a gigabit link gives them.
+"""A connection over which a data set agent fetches pieces, as fast as a gigabit link gives them.
 
 httpx has its event loop run for each 32 KB that come, which for 1 GB is more of a core's time than all else
-that a keeper does with it. Here a thread waits for the socket, and hashes what came while it is in the cache.
+that the agent does with it. Here a thread waits for the socket, and hashes what came while it is in the
+cache.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from socket import SHUT_RDWR, socket
 
 import httpx
 
-from minicluster.runtime.agent.link import ServiceAway, check
+from minicluster.runtime.agent.client import ServiceAway, check
 
 _STEP_BYTES = 1 << 20
 
 
-class PieceLine:
+class PieceConnection:
     """One connection, and the memory of the piece that came over it last, of at most `piece_bytes`."""
 
     def __init__(self, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
-        self._connection: _Connection | None = None
+        self._connection: _OpenConnection | None = None
 
     async def get(
         self, service: httpx.AsyncClient, url: str, trust: ssl.SSLContext | None = None
     ) -> tuple[memoryview, str]:
-        """Return a piece, good until the next one, and its SHA-256. Raises as link.py says."""
+        """Return a piece, good until the next one, and its SHA-256. Raises as agent/client.py says."""
         if self._connection is None or self._connection.service is not service:
             self.close()
-            self._connection = _Connection(service, self._piece_bytes, trust)
+            self._connection = _OpenConnection(service, self._piece_bytes, trust)
         try:
             return await self._connection.get(url)
         except BaseException:
@@ -51,15 +52,15 @@ class PieceLine:
 
 
 @contextmanager
-def a_line(piece_bytes: int) -> Iterator[PieceLine]:
-    line = PieceLine(piece_bytes)
+def piece_connection(piece_bytes: int) -> Iterator[PieceConnection]:
+    connection = PieceConnection(piece_bytes)
     try:
-        yield line
+        yield connection
     finally:
-        line.close()
+        connection.close()
 
 
-class _Connection:
+class _OpenConnection:
     """To one service, in a thread of its own: those that all share would wait for the slowest network."""
 
     def __init__(self, service: httpx.AsyncClient, piece_bytes: int, trust: ssl.SSLContext | None) -> None:

@@ -18,9 +18,9 @@ import certifi
 import httpx
 import pytest
 
-from minicluster.runtime.agent.link import ServiceAway, ServiceRefused
-from minicluster.runtime.node.line import a_line
-from minicluster.runtime.node.link import DataAgentLink
+from minicluster.runtime.agent.client import ServiceAway, ServiceRefused
+from minicluster.runtime.node.client import DataAgentClient
+from minicluster.runtime.node.piece_connection import piece_connection
 from minicluster.wire import VERSION_HEADER
 from minicluster_hub.cluster.plan.certificates import Certificates
 
@@ -47,13 +47,13 @@ async def service() -> AsyncIterator[Service]:
 
 @pytest.fixture
 def line(service: Service):
-    with a_line(PIECE_BYTES) as made:
+    with piece_connection(PIECE_BYTES) as made:
         yield made
 
 
 @pytest.fixture
-async def link(service: Service) -> AsyncIterator[DataAgentLink]:
-    made = DataAgentLink(service.url, "the word")
+async def link(service: Service) -> AsyncIterator[DataAgentClient]:
+    made = DataAgentClient(service.url, "the word")
     yield made
     await made.close()
 
@@ -109,7 +109,7 @@ async def test_the_other_service_is_asked_for_what_the_first_one_cut(service, li
     other = Service()
     await other.start()
     service.answers, service.closes, other.answers = [HALF], {0}, [SOUND, SOUND]
-    link = DataAgentLink(f"{service.url},{other.url}", "the word")
+    link = DataAgentClient(f"{service.url},{other.url}", "the word")
     assert await link.piece(SHA256, line) == PIECE
     assert await link.piece(SHA256, line) == PIECE
     assert (len(service.requests), len(other.requests), other.opened) == (1, 2, 1)
@@ -215,7 +215,7 @@ async def test_nothing_of_it_stays_open(service, client):
     service.answers, service.closes = [SOUND, HALF, SOUND, HALF, SOUND], {1, 3}
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no paths are needed
-    with a_line(PIECE_BYTES) as line:
+    with piece_connection(PIECE_BYTES) as line:
         for sound in (True, False, True, False, True):
             with suppress(ServiceAway):
                 assert (await line.get(client, URL))[1] == SHA256
@@ -244,9 +244,9 @@ async def secure(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Se
 
 async def fetch(secure: Service) -> bool:
     """Fetch all that it answers over one line."""
-    link = DataAgentLink(secure.url, "the word")
+    link = DataAgentClient(secure.url, "the word")
     try:
-        with a_line(PIECE_BYTES) as line:
+        with piece_connection(PIECE_BYTES) as line:
             return all([await link.piece(SHA256, line) == PIECE for _ in secure.answers])
     finally:
         await link.close()

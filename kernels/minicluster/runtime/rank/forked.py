@@ -1,11 +1,15 @@
-"""What a forked child does before anything else: it lets go of what it inherited."""
+"""What a forked child does first: it lets go of what it inherited."""
 
 from __future__ import annotations
 
 import io
 import os
 import signal
+import socket
 import sys
+from typing import NoReturn
+
+from torch._C._distributed_c10d import TCPStore
 
 from minicluster.runtime import system
 
@@ -38,3 +42,18 @@ def take_streams(output_fd: int) -> None:
 def _text(fd: int, errors: str) -> io.TextIOWrapper:
     raw = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115 - as above
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]
+
+
+# The process that holds an attempt's TCPStore: no rank and no agent, so that none is special.
+
+
+def serve_store(zygote_pid: int, listening_fd: int) -> NoReturn:
+    """Answer on a socket that listens already, until killed."""
+    leave_parent(zygote_pid)
+    # The store owns the descriptor from here on; this is only to read the address.
+    listener = socket.socket(fileno=os.dup(listening_fd))
+    host, port = listener.getsockname()[:2]
+    listener.close()
+    _store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening_fd)
+    while True:
+        signal.pause()

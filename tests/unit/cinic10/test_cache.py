@@ -19,34 +19,31 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from minicluster import vision
-from minicluster.vision import decoding, pixels
-
-from .pictures import picture, planes
+from .pictures import cinic10_data, picture, planes
 from .pictures import root as root
 
 
 def test_files_are_decoded_once_and_again_when_one_changes(root: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    first = vision.Images(root, "train", cache=cache)
+    first = cinic10_data.Images(root, "train", cache=cache)
     (made,) = cache.iterdir()
     assert made.stat().st_size == len(first) * 3 * 32 * 32
     # The next one takes what is in that file: written to by hand, it shows.
     made.write_bytes(b"\7" * made.stat().st_size)
-    assert vision.Images(root, "train", cache=cache)[0][0].unique().tolist() == [7]
+    assert cinic10_data.Images(root, "train", cache=cache)[0][0].unique().tolist() == [7]
     path = root / "train" / "airplane" / "cifar10-train-1.png"
     fact = path.stat()
     picture(999).save(path)
     os.utime(path, ns=(fact.st_atime_ns, fact.st_mtime_ns))
-    assert torch.equal(vision.Images(root, "train", cache=cache)[0][0], planes(picture(999)))
+    assert torch.equal(cinic10_data.Images(root, "train", cache=cache)[0][0], planes(picture(999)))
 
 
 def test_two_data_sets_with_the_same_names_and_times_are_kept_apart(root: Path, tmp_path: Path) -> None:
     other = root.with_name("other")
     shutil.copytree(root, other)
     cache = tmp_path / "cache"
-    vision.Images(root, "train", cache=cache)
-    vision.Images(other, "train", cache=cache)
+    cinic10_data.Images(root, "train", cache=cache)
+    cinic10_data.Images(other, "train", cache=cache)
     assert len(list(cache.iterdir())) == 2
 
 
@@ -54,7 +51,7 @@ def test_ranks_that_come_at_once_share_one_file(root: Path, tmp_path: Path) -> N
     cache = tmp_path / "cache"
     cache.mkdir()
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=vision.Images, args=(root, "train", cache)) for _ in range(3)]
+    ranks = [context.Process(target=cinic10_data.Images, args=(root, "train", cache)) for _ in range(3)]
     with cache_held(cache):
         for rank in ranks:
             rank.start()
@@ -66,7 +63,7 @@ def test_ranks_that_come_at_once_share_one_file(root: Path, tmp_path: Path) -> N
     assert [rank.exitcode for rank in ranks] == [0, 0, 0]
     (made,) = cache.iterdir()
     before = made.stat()
-    assert len(vision.Images(root, "train", cache=cache)) == 12
+    assert len(cinic10_data.Images(root, "train", cache=cache)) == 12
     assert made.stat().st_ino == before.st_ino
 
 
@@ -93,23 +90,23 @@ def cache_held(cache: Path) -> Iterator[None]:
 def test_processes_that_are_killed_leave_no_gap(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, real = os.getpid(), decoding.decode
+    ours, real = os.getpid(), cinic10_data.decode
 
     def dying(folder: Path, names: Sequence[str]) -> npt.NDArray[np.uint8]:
         if os.getpid() != ours:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(folder, names)
 
-    monkeypatch.setattr(pixels, "decode", dying)
-    kept = vision.Images(root, "train", cache=tmp_path / "cache")
-    plain = vision.Images(root, "train", cache=False)
+    monkeypatch.setattr(cinic10_data, "decode", dying)
+    kept = cinic10_data.Images(root, "train", cache=tmp_path / "cache")
+    plain = cinic10_data.Images(root, "train", cache=False)
     assert all(torch.equal(kept[index][0], plain[index][0]) for index in range(12))
 
 
 def test_without_room_for_the_cache_files_are_decoded_anew(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a folder should be")
     with pytest.warns(UserWarning, match="decoded anew.*cannot.*cache=FOLDER"):
-        images = vision.Images(root, "train", cache=tmp_path / "file")
+        images = cinic10_data.Images(root, "train", cache=tmp_path / "file")
     assert len(list(DataLoader(images, batch_size=4))) == 3
 
 
@@ -117,8 +114,8 @@ def test_the_default_cache_of_a_rank_is_its_tasks_own(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    vision.Images(root, "train")
+    cinic10_data.Images(root, "train")
     assert len(list((tmp_path / "home" / "minicluster" / "images").iterdir())) == 1
     monkeypatch.setenv("MINICLUSTER_SCRATCH", str(tmp_path / "task"))
-    vision.Images(root, "train")
+    cinic10_data.Images(root, "train")
     assert len(list((tmp_path / "task" / "images").iterdir())) == 1

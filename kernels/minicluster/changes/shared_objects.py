@@ -23,7 +23,7 @@ from minicluster.pickling.unpickling import HOME_MARK
 _SMALL = 1000
 
 
-class Known:
+class SharedObjects:
     """objects: by number. One with several numbers has the first: a DDP arrives as its module."""
 
     def __init__(self, objects: dict[int, Any]) -> None:
@@ -58,14 +58,14 @@ class Known:
         self.objects[number] = storage
 
     @classmethod
-    def of_pickler(cls, memo: dict[int, tuple[int, Any]]) -> Known:
+    def of_pickler(cls, memo: dict[int, tuple[int, Any]]) -> SharedObjects:
         """Return what a pickler's memo had. The pickler has to be gone, and nobody else may hold the memo."""
-        objects = {number: _itself(obj) for number, obj in memo.values()}
+        objects = {number: obj.storage if isinstance(obj, Stored) else obj for number, obj in memo.values()}
         memo.clear()
         return cls(_lasting(objects))
 
     @classmethod
-    def of_unpickler(cls, memo: dict[int, Any], shared: bytes) -> Known:
+    def of_unpickler(cls, memo: dict[int, Any], shared: bytes) -> SharedObjects:
         """Return what an unpickler's memo had of what lasts on the other side, too (see `shared`)."""
         bits = int.from_bytes(zlib.decompress(shared), "little") if shared else 0
         there = bin(bits)[:1:-1]
@@ -88,10 +88,6 @@ class Known:
 def is_storage(obj: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(obj, torch.UntypedStorage)
-
-
-def _itself(obj: Any) -> Any:
-    return obj.storage if isinstance(obj, Stored) else obj
 
 
 def _lasting(objects: dict[int, Any]) -> dict[int, Any]:
