@@ -58,7 +58,7 @@ class Command:
 
     @property
     def usage(self) -> str:
-        return self.parser.line.removeprefix("%distribute ")
+        return f"{self.verb} {self.shown}" if self.shown else self.parser.line.removeprefix("%distribute ")
 
 
 def command(*arguments: Argument, shown: str = "") -> Callable[[Callable[..., Any]], Command]:

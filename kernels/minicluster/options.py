@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from argparse import SUPPRESS
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,7 @@ class CellOptions:
 def cell_arguments() -> tuple[Argument, ...]:
     """Return the options of a cell, also for what runs something as a cell is run."""
     declared = [(one.name, one.metadata["argument"]) for one in fields(CellOptions)]
-    return tuple(replace(one, more={"dest": dest, **one.more}) for dest, one in declared)
+    return tuple(one._replace(more={"dest": dest, **one.more}) for dest, one in declared)
 
 
 @cache

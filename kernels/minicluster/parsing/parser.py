@@ -7,10 +7,9 @@ import difflib
 import re
 import shlex
 from argparse import REMAINDER, SUPPRESS, Action, ArgumentError, HelpFormatter, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minicluster.errors import MiniclusterError
 
@@ -28,8 +27,7 @@ class HelpAsked(Exception):
     """The line has --help in it; its text is what to show."""
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """One argument of a line. name: `--nodes`, or the attribute's name of what stands without dashes.
 
     completer: the values that Tab offers, asked of the cluster. more: as `add_argument` takes it.
@@ -38,7 +36,7 @@ class Argument:
     name: str
     help: str
     completer: Callable[[Service], Iterable[str]] | None = None
-    more: dict[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = {}
 
 
 class Join(Action):
