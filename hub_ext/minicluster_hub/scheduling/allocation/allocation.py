@@ -66,7 +66,7 @@ class Allocation:
         unknown = [node for node, _ in places if node not in self.free]
         if unknown:
             raise ValueError(f"job {job_id} was placed on nodes that are not up: {unknown}")
-        if not self.free.has(places):
+        if self.preemptible:
             for holder in [one for node, slots in places for one in self._holders_of(node, slots)]:
                 if self.retain(holder):
                     self._release(holder.places)
