@@ -27,6 +27,11 @@ def fill(job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str]) -> Pl
     return tuple(sorted(places)) if not missing else None
 
 
+def best_fit(job: JobView, chunks: int, free: FreeSlots) -> Places | None:
+    """Fill the nodes with the fewest free slots that suffice, so that empty nodes stay whole."""
+    return fill(job, chunks, free, free.nodes(job.chunk_slots))
+
+
 def one_by_one(
     job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, int], Any]
 ) -> Places | None:

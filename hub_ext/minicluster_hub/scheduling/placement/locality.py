@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import fill
+from minicluster_hub.scheduling.placement.filling import best_fit, fill
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Locality:
 
     def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
         if job.scatter:
-            return fill(job, chunks, free, free.nodes(job.chunk_slots))
+            return best_fit(job, chunks, free)
         if free.most_chunks(job.chunk_slots, scatter=False) < chunks:
             return None
         places = fill(job, chunks, free, _fewest(job, chunks, free))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import fill
+from minicluster_hub.scheduling.placement.filling import best_fit
 
 
 class Pack:
     def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        return fill(job, chunks, free, free.nodes(job.chunk_slots))
+        return best_fit(job, chunks, free)

@@ -10,7 +10,7 @@ from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
 from minicluster_hub.scheduling.planning.moments import movable, released, soonest
-from minicluster_hub.scheduling.planning.room import Room
+from minicluster_hub.scheduling.planning.trial import Trial
 from minicluster_hub.scheduling.speedups import gain
 
 
@@ -32,11 +32,11 @@ class Sharing:
         """Return the plan for this order. Who would grow in vain stays as it is; others share the rest."""
         caps: dict[int, int] = {}
         while True:
-            room = minimums(snapshot, order, Ageing(self.age_bound_s))
-            add_in_turn(room, order, caps)
-            vain = [job for job in order if self._grows_in_vain(job, room.chunks(job), snapshot.now)]
+            trial = minimums(snapshot, order, Ageing(self.age_bound_s))
+            add_in_turn(trial, order, caps)
+            vain = [job for job in order if self._grows_in_vain(job, trial.chunks(job), snapshot.now)]
             if not vain:
-                return plan_of(room, snapshot, Ageing(self.age_bound_s), moments)
+                return plan_of(trial, snapshot, Ageing(self.age_bound_s), moments)
             caps |= {job.job_id: job.chunks for job in vain}
 
     def _grows_in_vain(self, job: JobView, chunks: int, now: float) -> bool:
@@ -51,46 +51,48 @@ def elastic(snapshot: Snapshot) -> list[JobView]:
     return [*movable(snapshot), *snapshot.waiting]
 
 
-def minimums(snapshot: Snapshot, order: Iterable[JobView], ageing: Ageing) -> Room:
+def minimums(snapshot: Snapshot, order: Iterable[JobView], ageing: Ageing) -> Trial:
     """Give each job its minimum in this order, a running one where it is; nobody delays an overdue one."""
-    room = Room.contested(snapshot)
+    trial = Trial.of_all_movable(snapshot)
     for job in ageing.first(order, snapshot.now):
-        if not room.free.count:
+        if not trial.free.count:
             break
-        seated = room.seat(job, job.min_chunks, _nodes(job, room)) or room.squeeze(job)
+        seated = trial.seat(job, job.min_chunks, _nodes(job, trial)) or trial.move_for(job)
         if not seated and ageing.overdue(job, snapshot.now):
-            room.reserve(job)
-    return room
+            trial.reserve(job)
+    return trial
 
 
-def add_one(room: Room, job: JobView) -> bool:
+def add_one(trial: Trial, job: JobView) -> bool:
     """Give a job one more chunk, on a node that it has if that may be."""
-    return room.add(job, _nodes(job, room))
+    return trial.add_one(job, _nodes(job, trial))
 
 
-def add_in_turn(room: Room, order: Iterable[JobView], caps: Mapping[int, int]) -> None:
+def add_in_turn(trial: Trial, order: Iterable[JobView], caps: Mapping[int, int]) -> None:
     """Give one more chunk to each in turn, up to its cap, until nobody can take one."""
 
     def grows(job: JobView) -> bool:
-        return room.chunks(job) < caps.get(job.job_id, job.max_chunks) and add_one(room, job)
+        return trial.chunks(job) < caps.get(job.job_id, job.max_chunks) and add_one(trial, job)
 
-    growing = [job for job in order if job.job_id in room.given]
-    while growing and room.free.count:
+    growing = [job for job in order if job.job_id in trial.places]
+    while growing and trial.free.count:
         growing = [job for job in growing if grows(job)]
 
 
-def plan_of(room: Room, snapshot: Snapshot, ageing: Ageing, moments: Iterable[float] = ()) -> Plan:
+def plan_of(trial: Trial, snapshot: Snapshot, ageing: Ageing, moments: Iterable[float] = ()) -> Plan:
     """Return the plan that was made. `moments`: when those that were left out might get in."""
-    left = [job for job in snapshot.waiting if job.job_id not in room.given]
+    left = trial.left_waiting()
     late = (*moments, *ageing.moments(left, snapshot.now)) if left else ()
     coming = (*released(snapshot), *late)
-    return Plan(room.grants(), soonest(snapshot.now, coming), in_turn=room.in_turn(ageing), kept=room.kept())
+    return Plan(
+        trial.grants(), soonest(snapshot.now, coming), in_turn=trial.in_turn(ageing), kept=trial.reserved()
+    )
 
 
-def _nodes(job: JobView, room: Room) -> Iterator[str]:
+def _nodes(job: JobView, trial: Trial) -> Iterator[str]:
     """Yield nodes for more chunks: those that it is given, those that it has, then the fullest."""
-    given = [node for node, _ in room.given.get(job.job_id, ())]
+    given = [node for node, _ in trial.places.get(job.job_id, ())]
     held = [node for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0]))]
     near = dict.fromkeys((*given, *held))
     yield from (node for node in near if not (job.scatter and node in given))
-    yield from (node for node in room.free.nodes(job.chunk_slots) if node not in near)
+    yield from (node for node in trial.free.nodes(job.chunk_slots) if node not in near)

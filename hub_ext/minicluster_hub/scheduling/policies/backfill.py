@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from minicluster_hub.scheduling.base import Plan, Snapshot
 from minicluster_hub.scheduling.planning.estimates import latest_end
-from minicluster_hub.scheduling.planning.room import Room
+from minicluster_hub.scheduling.planning.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class Backfill:
     shortest_first: bool = True
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        room = Room.of(snapshot, yielding=())
+        trial = Trial(snapshot)
         queue = sorted(snapshot.waiting, key=lambda job: job.turn)
-        blocked = next((place for place, job in enumerate(queue) if not room.start(job)), len(queue))
+        blocked = next((place for place, job in enumerate(queue) if not trial.start(job)), len(queue))
         behind = queue[blocked + 1 :]
         if behind:
-            room.reserve(queue[blocked])
+            trial.reserve(queue[blocked])
         if self.shortest_first:
             behind.sort(key=lambda job: latest_end(job, snapshot.now))
         for job in behind:
-            if not room.free.count:
+            if not trial.free.count:
                 break
-            room.start(job)
-        return Plan(room.grants(), in_turn=False, kept=room.kept())
+            trial.start(job)
+        return Plan(trial.grants(), in_turn=False, kept=trial.reserved())

@@ -19,7 +19,7 @@ from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.estimates import HOUR_S
 from minicluster_hub.scheduling.planning.moments import movable
-from minicluster_hub.scheduling.planning.serving import serve
+from minicluster_hub.scheduling.planning.serve import serve
 from minicluster_hub.scheduling.planning.shares import borrowing, by_turns, standings
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from minicluster_hub.scheduling.base import Grant, Plan, Snapshot
-from minicluster_hub.scheduling.planning.filling import as_they_are, start_now
+from minicluster_hub.scheduling.base import Plan, Snapshot
+from minicluster_hub.scheduling.planning.trial import Trial
 
 
 class Fifo:
@@ -16,11 +16,8 @@ class Fifo:
     elastic: ClassVar[bool] = False
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        free = snapshot.obtainable()
-        grants: list[Grant] = as_they_are(snapshot.running)
+        trial = Trial(snapshot)
         for job in sorted(snapshot.waiting, key=lambda job: job.turn):
-            grant = start_now(job, free)
-            if grant is None:
+            if not trial.start(job):
                 break
-            grants.append(grant)
-        return Plan(tuple(grants))
+        return Plan(trial.grants())

@@ -18,8 +18,8 @@ from typing import ClassVar
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot, Topology
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
-from minicluster_hub.scheduling.planning.room import Room
 from minicluster_hub.scheduling.planning.sharing import add_one, elastic, minimums, plan_of
+from minicluster_hub.scheduling.planning.trial import Trial
 from minicluster_hub.scheduling.speedups import gain
 
 Step = tuple[float, tuple[float, int], int]
@@ -41,28 +41,28 @@ class Goodput:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         order = sorted(elastic(snapshot), key=lambda job: job.turn)
-        room = minimums(snapshot, order, Ageing(self.age_bound_s))
-        self._climb(room, {job.job_id: job for job in order if job.job_id in room.given}, snapshot.now)
-        return plan_of(room, snapshot, Ageing(self.age_bound_s))
+        trial = minimums(snapshot, order, Ageing(self.age_bound_s))
+        self._climb(trial, {job.job_id: job for job in order if job.job_id in trial.places}, snapshot.now)
+        return plan_of(trial, snapshot, Ageing(self.age_bound_s))
 
-    def _climb(self, room: Room, jobs: dict[int, JobView], now: float) -> None:
+    def _climb(self, trial: Trial, jobs: dict[int, JobView], now: float) -> None:
         """Take the best step of all, again and again; a job that has taken one gets its next."""
-        steps = [step for job in jobs.values() for step in self._best_step(job, room, now)]
+        steps = [step for job in jobs.values() for step in self._best_step(job, trial, now)]
         heapify(steps)
-        while steps and room.free.count:
+        while steps and trial.free.count:
             _, (_, job_id), chunks = heappop(steps)
             job = jobs[job_id]
-            while room.chunks(job) < chunks and add_one(room, job):
+            while trial.chunks(job) < chunks and add_one(trial, job):
                 pass
-            if room.chunks(job) == chunks:
-                for step in self._best_step(job, room, now):
+            if trial.chunks(job) == chunks:
+                for step in self._best_step(job, trial, now):
                     heappush(steps, step)
 
-    def _best_step(self, job: JobView, room: Room, now: float) -> Iterator[Step]:
+    def _best_step(self, job: JobView, trial: Trial, now: float) -> Iterator[Step]:
         """Yield the step up from what a job was given that adds most a chunk, none if none adds enough."""
-        given = room.chunks(job)
-        largest = min(job.max_chunks, given + room.free.count // job.chunk_slots)
-        sizes = _tidy(job, range(given + 1, largest + 1), room.snapshot.topology)
+        given = trial.chunks(job)
+        largest = min(job.max_chunks, given + trial.free.count // job.chunk_slots)
+        sizes = _tidy(job, range(given + 1, largest + 1), trial.snapshot.topology)
         speeds = {size: self._speed(job, size, now) for size in (given, *sizes)}
         steps = (
             ((1 / speeds[given] - 1 / speeds[size]) / (size - given), size)

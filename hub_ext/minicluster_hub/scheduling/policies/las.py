@@ -19,7 +19,7 @@ from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing, waited_in_all_s
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, executed_s
 from minicluster_hub.scheduling.planning.moments import movable
-from minicluster_hub.scheduling.planning.serving import serve
+from minicluster_hub.scheduling.planning.serve import serve
 
 
 @dataclass(frozen=True, slots=True)

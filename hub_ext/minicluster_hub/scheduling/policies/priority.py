@@ -13,7 +13,7 @@ from typing import ClassVar
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.moments import movable
-from minicluster_hub.scheduling.planning.serving import everybody, serve
+from minicluster_hub.scheduling.planning.serve import everybody, serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.moments import movable
-from minicluster_hub.scheduling.planning.serving import serve
+from minicluster_hub.scheduling.planning.serve import serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import NO_AGEING, Ageing
 from minicluster_hub.scheduling.planning.moments import released, soonest
-from minicluster_hub.scheduling.planning.room import Level, Room
+from minicluster_hub.scheduling.planning.trial import Level, Trial
 
 
 def nobody(job: JobView) -> bool:
@@ -37,14 +37,14 @@ def serve(
     now = snapshot.now
     jobs = ageing.first(order, now)
     level = level and ageing.above(level, jobs, now)
-    room = Room.of(snapshot, (job for job in jobs if job.runs))
+    trial = Trial(snapshot, [job for job in jobs if job.runs])
     for job in jobs:
         if job.runs:
-            room.keep(job)
-        elif not room.start(job, level) and (reserves(job) or ageing.overdue(job, now)):
-            room.reserve(job, level)
-        if not room.free.count and not room.yielding:
+            trial.keep(job)
+        elif not trial.start(job, level) and (reserves(job) or ageing.overdue(job, now)):
+            trial.reserve(job, level)
+        if not trial.free.count and not trial.preemptible:
             break
-    left = [job for job in snapshot.waiting if job.job_id not in room.given]
+    left = trial.left_waiting()
     coming = (*moments, *released(snapshot), *ageing.moments(left, now)) if left else ()
-    return Plan(room.grants(), soonest(now, coming), in_turn=room.in_turn(ageing), kept=room.kept())
+    return Plan(trial.grants(), soonest(now, coming), in_turn=trial.in_turn(ageing), kept=trial.reserved())

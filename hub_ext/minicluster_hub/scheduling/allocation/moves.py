@@ -26,6 +26,7 @@ _BEGINNINGS = 8
 class Moves:
     """The gang's places, and the new ones of those that move for it."""
 
+    job_id: int
     places: Places
     moved: Mapping[int, Places]
 
@@ -108,4 +109,4 @@ def _place_all(
             return None
         trial.take(elsewhere)
         moved[job.job_id] = elsewhere
-    return Moves(found, moved)
+    return Moves(gang.job_id, found, moved)

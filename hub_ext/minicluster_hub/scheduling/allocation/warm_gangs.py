@@ -1,0 +1,76 @@
+"""Which warm gang a job takes over, and which slots it gets besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+from minicluster_hub.scheduling.allocation.allocation import Allocation
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, largest_parts
+from minicluster_hub.scheduling.base import JobView, WarmGang
+
+Place = Callable[[int, FreeSlots], Places | None]
+"""So many chunks of the job on free slots."""
+Taken = tuple[WarmGang, Places]
+"""The gang, and all that the job has then: more than the gang's slots, or a part of them."""
+
+
+def remainder_of(job: JobView, allocation: Allocation) -> WarmGang | None:
+    """Return what is left of the gang of a job that lost a node."""
+    return next((gang for gang in allocation.warm if gang.gang_id == job.goes_on), None)
+
+
+def take_over(job: JobView, chunks: int, allocation: Allocation, place: Place) -> Taken | None:
+    """Use the owner's warm gang of that size, or the largest smaller one with more nodes added; or a part
+    of a larger one, if there is nothing free.
+
+    A job that lost a node goes on at once on the nodes it has left if they are enough for it, else with nodes
+    in place of those lost: the nodes it has left hold its newest snapshots.
+    """
+    warm = allocation.warm
+    remainder = remainder_of(job, allocation)
+    if remainder is not None and (remainder.chunks <= job.max_chunks or job.scatter):
+        found = _continued(job, remainder, chunks, allocation, place)
+        if found is not None:
+            return remainder, found
+    suiting = [gang for gang in warm if gang.suits(job)]
+    return _extended(chunks, suiting, allocation, place) or _part(job, chunks, suiting, allocation, place)
+
+
+def _continued(
+    job: JobView, remainder: WarmGang, chunks: int, allocation: Allocation, place: Place
+) -> Places | None:
+    if remainder.chunks >= job.min_chunks:
+        return largest_parts(remainder.places, min(remainder.chunks, job.max_chunks) * job.chunk_slots)
+    nodes = [node for node, _ in remainder.places]
+    missing = dict.fromkeys((chunks - remainder.chunks, job.min_chunks - remainder.chunks))
+
+    def beside(count: int) -> Callable[[FreeSlots], Places | None]:
+        return lambda free: place(count, free.without(nodes))
+
+    at_once = (beside(count)(allocation.free) for count in missing)
+    soon = (allocation.preempt(job, count, beside(count)) for count in missing)
+    more = next(filter(None, chain(at_once, soon)), None)
+    return None if more is None else (*remainder.places, *more)
+
+
+def _extended(chunks: int, suiting: list[WarmGang], allocation: Allocation, place: Place) -> Taken | None:
+    smaller = [gang for gang in suiting if gang.chunks <= chunks]
+    for gang in sorted(smaller, key=lambda gang: (gang.chunks, gang.idle_since), reverse=True):
+        others = allocation.free.without(node for node, _ in gang.places)
+        missing = chunks - gang.chunks
+        more = place(missing, others) if missing else ()
+        if more is not None:
+            return gang, (*gang.places, *more)
+    return None
+
+
+def _part(
+    job: JobView, chunks: int, suiting: list[WarmGang], allocation: Allocation, place: Place
+) -> Taken | None:
+    """Use part of a larger gang: whole tasks of it, so only for jobs with one task for each chunk."""
+    larger = [gang for gang in suiting if job.scatter and gang.chunks > chunks]
+    if not larger or place(chunks, allocation.free):
+        return None
+    gang = min(larger, key=lambda gang: (gang.chunks, -gang.idle_since))
+    return gang, largest_parts(gang.places, chunks * job.chunk_slots)
