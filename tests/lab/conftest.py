@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ..browser.conftest import shots as shots
-from .behind import check_nothing_left
 from .cluster import Images, LabCluster
+from .jobs import jobs as jobs
+from .jobs import other_image as other_image
+from .jobs import ready as ready
 from .machines import Lab
 from .machines.builder import build_engine, build_engine_runs, stop_build_engine
 from .machines.images import build_product, build_registry
@@ -20,6 +22,7 @@ from .machines.paths import run_folder
 from .pages import browser as browser
 from .pages import page as page
 from .people import People
+from .remains import check_nothing_left
 
 GPUS_PER_NODE = 2
 # The first test of a session waits for the images: minutes, where nothing is cached.

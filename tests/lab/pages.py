@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..browser import chromium
+from .cluster import LabCluster
 
 # Several labs may share a machine with two cores.
 WAIT_MS = 180_000
@@ -38,6 +40,15 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
     expect(page.locator("#minicluster-options")).to_be_visible()
 
 
+def start_server(page: Page, cluster: LabCluster, name: str, *, node: str = "") -> None:
+    """Make a user, log in, and start a server, on a node if one is named."""
+    log_in(page, cluster.url, name, cluster.add_user(name))
+    if node:
+        page.get_by_label("Node").select_option(node)
+    page.get_by_role("button", name="Start").click()
+    wait_lab(page, name)
+
+
 def wait_lab(page: Page, name: str) -> None:
     """Wait until a server that was started shows JupyterLab."""
     page.wait_for_url(f"**/user/{name}/lab**", timeout=WAIT_MS)
@@ -49,3 +60,12 @@ def stop_server(page: Page, url: str) -> None:
     page.goto(f"{url}/hub/home", wait_until="networkidle")
     page.get_by_role("button", name="Stop My Server").click()
     expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)
+
+
+def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
+    """Write a notebook into the user's home, as an upload would."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
+    (server,) = cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=server")
+    write = f"import os, sys; open(os.path.expanduser('~/{name}'), 'w').write(sys.argv[1])"
+    cluster.docker("exec", server, "python", "-c", write, nbformat.writes(notebook))

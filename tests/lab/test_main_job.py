@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from ..browser.lab import JOBS_PATH, cell, open_jobs, open_notebook, output_of, run_all, wait_ran
-from .behind import check_nothing_left
 from .cluster import LabCluster
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
+from .remains import check_nothing_left
 
 USER = "maria"
 NODES = ("node1", "node2", "node3")

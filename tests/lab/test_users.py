@@ -14,9 +14,10 @@ from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import NotebookKernel
 
 from .attacks.secrecy import environments, inspections, secrets
-from .behind import check_nothing_left, containers, wait_none
+from .behind import containers
 from .cluster import LabCluster, Person
 from .people import People, text
+from .remains import check_nothing_left, wait_none
 
 # Both GPUs of each node: there is room for one of them at a time.
 ALL_SLOTS = "--nodes 3 --gpus-per-node 2 --ranks-per-node 1"

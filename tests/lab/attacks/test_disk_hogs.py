@@ -1,4 +1,7 @@
-"""A job and a notebook server that fill their node's disk: they are ended and told why, all others go on."""
+"""A job and a notebook server that fill their node's disk are ended and told why; all others go on.
+
+The last test has a disk that is full for another reason.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import pytest
 from minicluster_hub.launch.errors import VisitFailed
 
 from ..cluster import Images, LabCluster, Person
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, counting
-from ..faults.test_disk import is_ready
+from ..jobs import Jobs, administrator, counted, counting
 from ..machines import Lab, Node
 from ..machines.processes import wait_for
 from ..people import People, text
+from ..remains import check_nothing_of_jobs_left
 from .test_hogs import works_beside
 
 pytestmark = pytest.mark.apart("it makes machines of its own")
@@ -90,6 +93,13 @@ def jobs(small_disk: LabCluster) -> Iterator[Jobs]:
         yield found
         found.stop_all()
         check_nothing_of_jobs_left(small_disk)
+
+
+def is_ready(jobs: Jobs) -> bool:
+    """Whether a job over all three nodes has come through: only then each has what it needs."""
+    if not jobs.is_idle():
+        return False
+    return jobs.wait(jobs.submit(counting(1), nodes=3), "succeeded", "failed")["state"] == "succeeded"
 
 
 def node(cluster: LabCluster) -> Node:
@@ -178,6 +188,24 @@ async def test_a_server_that_fills_its_home_is_ended_its_owner_is_told_and_other
     # What fills the disk is no doing of those who write little.
     await asyncio.to_thread(works_beside, small_disk, jobs)
     assert len(ended(small_disk)) == len(before) + 1
+
+
+def test_a_full_disk_is_named_and_forgotten_once_there_is_room(jobs: Jobs, small_disk: LabCluster) -> None:
+    """Whoever filled it is not a job: the reserve is gone, too, and nobody can be ended for it."""
+    full = node(small_disk)
+    check_nothing_of_jobs_left(small_disk)  # A warm gang needs no room, and its end gives some back.
+    full.fill_disk()
+    failed = jobs.wait(jobs.submit(counting(3), nodes=3), "failed")
+    assert failed["state"] == "failed", jobs.history(failed["id"])
+    assert failed["error"]["node"] == full.name
+    shown = " ".join(failed["error"][part] for part in ("message", "traceback", "hint"))
+    assert "disk is full" in shown and "doctor" in shown
+
+    full.free_disk()
+    check_nothing_of_jobs_left(small_disk)
+    done = jobs.submit(counting(3), nodes=3)
+    assert jobs.wait(done, "succeeded")["state"] == "succeeded"
+    assert counted(jobs.log(done, rank=2)) == [0, 1, 2]
 
 
 async def spawn_page(person: Person) -> str:

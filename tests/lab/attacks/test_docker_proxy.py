@@ -11,10 +11,11 @@ from docker.errors import NotFound
 
 from minicluster_hub.engines.swarm.names import labels
 
-from ..behind import check_nothing_left, containers
+from ..behind import containers
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
 from ..people import People, text
+from ..remains import check_nothing_left
 
 CALL = """import base64, json, sys
 from minicluster_hub.engines.swarm.docker import Docker, translated

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from ..cluster import LabCluster
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, counting, wait_idle
+from ..jobs import Jobs, administrator, counting
 from ..people import People, text
 
 MEMORY_PER_SLOT = 1_500_000_000
@@ -49,16 +47,6 @@ def ready(standing: LabCluster) -> LabCluster:
         "--service-option=--MiniclusterHub.keep_warm_s=0.2",
     )
     return standing
-
-
-@pytest.fixture
-def jobs(ready: LabCluster) -> Iterator[Jobs]:
-    with administrator(ready) as found:
-        wait_idle(found)
-        yield found
-        found.stop_all()
-        wait_idle(found)
-        check_nothing_of_jobs_left(ready)
 
 
 def works_beside(cluster: LabCluster, jobs: Jobs) -> None:

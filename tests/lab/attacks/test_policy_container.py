@@ -11,8 +11,9 @@ import pytest
 
 from ..behind import query
 from ..cluster import UP_WITHIN_S, LabCluster
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, wait_idle
+from ..jobs import Jobs, administrator, wait_idle
 from ..machines.processes import wait_for
+from ..remains import check_nothing_of_jobs_left
 
 WITHIN_S = 120
 WHOLE_NODES = {"slots_per_node": 2}
@@ -174,7 +175,7 @@ def test_the_policy_orders_jobs_and_the_job_service_runs_none_of_it(ready: LabCl
     check_in_force(jobs)
     began = "SELECT job_id FROM events WHERE kind = 'admitted' ORDER BY id"
     admitted = [row[0] for row in query(ready, began)[0]]
-    assert admitted.index(later) < admitted.index(earlier), jobs.story(earlier)
+    assert admitted.index(later) < admitted.index(earlier), jobs.history(earlier)
     (service,) = ready.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=service")
     assert not [line for line in ready.docker("top", service) if "rules.child" in line]
     assert [line for line in ready.docker("top", container(ready)) if "rules.child" in line]

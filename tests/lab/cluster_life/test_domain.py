@@ -16,10 +16,10 @@ from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_
 
 from ...browser import chromium
 from ...browser.lab import JOBS_PATH, cell, open_jobs, open_notebook, output_of, run_all, wait_ran
-from ..behind import check_nothing_left
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
 from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from ..remains import check_nothing_left
 
 DOMAIN, USER = "hub.lab.test", "delia"
 HUB, SERVICE, SERVER = (f"https://{name}{DOMAIN}" for name in ("", "minicluster--service.", f"{USER}."))

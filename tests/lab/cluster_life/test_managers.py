@@ -18,13 +18,13 @@ import pytest
 from minicluster_hub.launch.errors import VisitFailed
 
 from ...service.conftest import a_postgres
-from ..behind import wait_none
 from ..cluster import Images, LabCluster
-from ..faults.jobs import Jobs, administrator, counted, counting
+from ..jobs import Jobs, administrator, counted, counting
 from ..machines import Lab, LabError, Node
 from ..machines.processes import wait_for
+from ..remains import wait_none
 
-pytestmark = pytest.mark.alone("how soon the product reacts")
+pytestmark = pytest.mark.apart("it makes machines of its own")
 
 STEPS = 150
 WITHIN_S = 300
@@ -211,8 +211,8 @@ def check_goes_on(
         after = jobs.submit(counting(3))
         for job, nodes in were_on.items():
             done = jobs.wait(job)
-            assert done["state"] == "succeeded", (done, jobs.story(job))
-            assert done["attempt"] == (2 if lost.name in nodes else 1), jobs.story(job)
+            assert done["state"] == "succeeded", (done, jobs.history(job))
+            assert done["attempt"] == (2 if lost.name in nodes else 1), jobs.history(job)
             assert counted(jobs.log(job, 0)) == list(range(STEPS))
         assert jobs.wait(after)["state"] == "succeeded"
         tell("all jobs are done")

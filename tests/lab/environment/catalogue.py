@@ -11,7 +11,7 @@ import httpx
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ..cluster import LabCluster, Person
-from ..faults.jobs import administrator
+from ..jobs import administrator
 from ..machines import Lab
 from ..machines.builder import build_engine
 from ..machines.images import NOTEBOOK_IMAGE, build

@@ -23,7 +23,7 @@ from minicluster.datasets.push import Push, PushState
 from minicluster_hub.engines.swarm.names import DATA_VOLUME
 
 from ..cluster import LabCluster
-from ..faults.jobs import Jobs
+from ..jobs import Jobs
 from ..machines import Node
 
 PIECE_BYTES = 8 << 20
@@ -99,7 +99,7 @@ class DataSets:
     def check_read(self, sample: Sample, job: int, ranks: int = 3) -> None:
         """The job succeeded, and each of its ranks read what was pushed."""
         done = self.jobs.wait(job)
-        assert done["state"] == "succeeded", (done, self.jobs.story(job))
+        assert done["state"] == "succeeded", (done, self.jobs.history(job))
         for rank in range(ranks):
             assert sample.read in self.jobs.log(job, rank)
 

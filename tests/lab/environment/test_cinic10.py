@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ... import experiment
-from ..behind import check_nothing_left
 from ..cluster import LabCluster
 from ..people import People
+from ..remains import check_nothing_left
 from .pictures import with_pictures
 
 

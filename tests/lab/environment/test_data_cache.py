@@ -6,12 +6,12 @@ import os
 import re
 
 from ..cluster import LabCluster
-from ..faults.jobs import WITHIN_S, Jobs, jobs
+from ..jobs import WITHIN_S, Jobs
 from ..machines import Node
 from ..machines.processes import wait_for
 from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_tracker, files_on, ready, sets
 
-__all__ = ["jobs", "ready", "sets"]  # fixtures
+__all__ = ["ready", "sets"]  # fixtures
 NODES = ["node1", "node2", "node3"]
 SLOW_MBIT = 30
 """So slow that a fetch is seen under way, however late one looks: four pieces take 9 s."""
@@ -139,4 +139,4 @@ def test_a_rank_that_joins_a_fault_tolerant_job_finds_the_data_too(jobs: Jobs, s
     jobs.stop(busy)
     jobs.wait_log(job, plants.read, rank=2)
     assert sets.nodes_with(plants) == NODES
-    assert jobs.job(job)["attempt"] == 1, jobs.story(job)
+    assert jobs.job(job)["attempt"] == 1, jobs.history(job)

@@ -9,10 +9,11 @@ from typing import Any
 
 from minicluster_hub.launch.kernel import NotebookKernel
 
-from ..behind import check_nothing_left, query
+from ..behind import query
 from ..cluster import LabCluster, Person
 from ..machines.processes import wait_for
 from ..people import People, text
+from ..remains import check_nothing_left
 from .data import data_set_tracker, ready
 
 __all__ = ["ready"]  # a fixture

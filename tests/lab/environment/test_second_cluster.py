@@ -12,12 +12,14 @@ import pytest
 
 from ... import experiment
 from ...service.publishing.index import Index
-from ..behind import check_nothing_left
 from ..cluster import UP_WITHIN_S, Images, LabCluster, Person
 from ..machines import Lab, Node
 from ..people import People, said, text
+from ..remains import check_nothing_left
 from .catalogue import judge
 from .pictures import with_pictures
+
+pytestmark = pytest.mark.apart("it makes machines of its own, and lasts")
 
 NAME = "twincity"
 PACKAGE = """import torch

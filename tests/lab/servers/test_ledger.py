@@ -1,4 +1,4 @@
-"""GPUs are counted once: fifty requests at the same time, notebook servers and jobs, one ledger."""
+"""GPUs are counted once: twenty requests at the same time, notebook servers and jobs, one ledger."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
 from ...hub.jobs import submit
-from ..behind import Container, check_nothing_left, containers, query, wait_none
+from ..behind import Container, containers, query
 from ..cluster import LabCluster
 from ..conftest import GPUS_PER_NODE
+from ..remains import check_nothing_left, wait_none
 
-OWNERS = [f"owner{number}" for number in range(12)]
-JOBS = 38
+OWNERS = [f"owner{number}" for number in range(6)]
+JOBS = 14
 NODES = (1, 2, 3, 1)
 """Of the jobs, in turn; each of four owners has jobs of one size, so that some find their gang warm."""
 JOB = "import os, time\nassert os.environ['DOCKER_RESOURCE_GPU']\ntime.sleep(0.5)\n"
@@ -127,7 +128,7 @@ class Owner:
         return (await submit(self.http, JOB, nodes)).status_code
 
 
-async def test_no_gpu_is_given_twice_under_fifty_requests_at_once(with_gpus: LabCluster) -> None:
+async def test_no_gpu_is_given_twice_under_twenty_requests_at_once(with_gpus: LabCluster) -> None:
     cluster, watch = with_gpus, Watch(with_gpus)
     owners = await asyncio.gather(*(Owner.new(cluster, name) for name in OWNERS))
     watching = asyncio.create_task(watch.run())

@@ -13,10 +13,7 @@ import pytest
 from ..machines.images import NOTEBOOK_IMAGE
 from .spawner_hub import SpawnerHub, running_hub, wait
 
-pytestmark = [
-    pytest.mark.alone("how soon the product reacts"),
-    pytest.mark.apart("it wants machines without a cluster"),
-]
+pytestmark = pytest.mark.apart("it wants machines without a cluster")
 
 EMPTY = {"services": [], "secrets": [], "places": []}
 
