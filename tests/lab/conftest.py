@@ -97,6 +97,17 @@ def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def swarm(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
+    """Three hosts in a Swarm, with the images and fake GPUs, and without a cluster."""
+    say("three nodes in a Swarm")
+    with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
+        for image in images:
+            made.load(image)
+        made.form_swarm()
+        yield made
+
+
 @pytest.fixture(scope="module")
 def cluster(standing: LabCluster) -> LabCluster:
     """The cluster of the session's lab, with no options beyond those of every lab."""

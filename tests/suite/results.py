@@ -8,7 +8,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 RESULTS = Path(os.environ.get("MINICLUSTER_TEST_RESULTS") or TREE / ".test-results")
 OTHERS_ENDED = RESULTS / "others-ended"
-"""Made when the parts in turn have ended; the lab's tests of times wait for it."""
+"""Made when all lanes but the lab's have ended; the lab's tests of times wait for it."""
 
 
 def clear_results() -> None:

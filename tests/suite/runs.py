@@ -62,17 +62,15 @@ class Runs:
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
         lanes[1][:0] = [Step(name, words) for name, words in LINTERS.items()]
-        labs = [self._part(LAB, chosen, "not apart")]
         if full:
-            labs.append(self._pytest(LAB_APART, [f"tests/{LAB}"], "apart"))
-        with ThreadPoolExecutor(len(lanes) + len(labs)) as pool:
+            lanes.append([self._pytest(LAB_APART, [f"tests/{LAB}"], "apart")])
+        with ThreadPoolExecutor(len(lanes) + 1) as pool:
             try:
-                in_labs = [pool.submit(self._lane, [lab]) for lab in labs]
+                lab = pool.submit(self._lane, [self._part(LAB, chosen, "not apart")])
                 for lane in [pool.submit(self._lane, lane) for lane in lanes]:
                     lane.result()
                 OTHERS_ENDED.touch()
-                for lab in in_labs:
-                    lab.result()
+                lab.result()
             except BaseException as error:
                 self._end_all(error)
                 raise
@@ -113,9 +111,7 @@ class Runs:
             process = subprocess.Popen(
                 step.words,
                 cwd=TREE,
-                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)}
-                if step.name in (LAB, LAB_APART)
-                else None,
+                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)} if step.name == LAB else None,
                 stdin=None if shown_at_once else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

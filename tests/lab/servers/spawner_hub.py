@@ -212,12 +212,9 @@ class SpawnerHub:
 
 @contextmanager
 def running_hub(request: pytest.FixtureRequest, *, internal_ssl: bool = False) -> Iterator[SpawnerHub]:
-    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's lab."""
+    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's own Swarm."""
     standing = os.environ.get(STANDING)
-    lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("lab")
-    state = lab.nodes[0].run(["docker", "info", "--format={{.Swarm.LocalNodeState}}"]).stdout.strip()
-    if state != "active":
-        lab.form_swarm()
+    lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("swarm")
     hub = SpawnerHub(lab, mount_tree=bool(standing), internal_ssl=internal_ssl)
     hub.remove()
     try:
