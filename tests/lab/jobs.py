@@ -97,6 +97,9 @@ class Jobs:
         """Return what a job waits for, with its ranks' stacks."""
         return self._ask("GET", f"api/jobs/{job_id}/why").text
 
+    def active_policy(self) -> str:
+        return self._ask("GET", "api/policy").json()["in_force"]["choice"]["policy"]
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self._ask("GET", "api/nodes").json()["nodes"]}
 

@@ -40,9 +40,9 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
     expect(page.locator("#minicluster-options")).to_be_visible()
 
 
-def start_server(page: Page, cluster: LabCluster, name: str, *, node: str = "") -> None:
-    """Make a user, log in, and start a server, on a node if one is named."""
-    log_in(page, cluster.url, name, cluster.add_user(name))
+def start_server(page: Page, cluster: LabCluster, name: str, *, node: str = "", url: str = "") -> None:
+    """Make a user, log in (at `url`, if the hub has another), and start a server, on `node` if given."""
+    log_in(page, url or cluster.url, name, cluster.add_user(name))
     if node:
         page.get_by_label("Node").select_option(node)
     page.get_by_role("button", name="Start").click()

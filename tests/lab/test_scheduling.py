@@ -9,9 +9,8 @@ import pytest
 
 from .cluster import LabCluster
 from .faults.inject import kill_and_wait, task_containers
-from .jobs import WITHIN_S, Jobs, administrator, wait_idle
+from .jobs import WITHIN_S, Jobs
 from .machines.processes import wait_for
-from .remains import check_nothing_of_jobs_left
 from .training import EVERY, TRAINING
 
 WHOLE_NODES = {"slots_per_node": 2}
@@ -19,29 +18,25 @@ ENDLESS = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.1)\n
 SHORT = "import time\nprint('here', flush=True)\ntime.sleep(8)\n"
 
 
-@pytest.fixture
-def jobs(standing: LabCluster) -> Iterator[Jobs]:
-    """An administrator's jobs, which may be moved soon; the policy is the built-in one again afterwards."""
+@pytest.fixture(scope="module")
+def ready(standing: LabCluster) -> LabCluster:
+    """The cluster with gangs that are not kept warm for long, and jobs that may be moved soon."""
     standing.set_options(
         "--service-option=--MiniclusterHub.keep_warm_s=0.2", "--service-option=--MiniclusterHub.min_run_s=1"
     )
-    with administrator(standing) as found:
-        found.stop_all()
-        wait_idle(found)
-        yield found
-        activate(found, "backfill")
-        found.stop_all()
-        wait_idle(found)
-        check_nothing_of_jobs_left(standing)
+    return standing
+
+
+@pytest.fixture
+def jobs(jobs: Jobs) -> Iterator[Jobs]:
+    """An administrator's jobs; the policy is the default one again afterwards."""
+    yield jobs
+    activate(jobs, "backfill")
 
 
 def activate(jobs: Jobs, policy: str) -> None:
     answer = jobs.http.put("api/policy", json={"policy": policy, "placement": "pack"})
-    assert answer.is_success and active_policy(jobs) == policy, answer.text
-
-
-def active_policy(jobs: Jobs) -> str:
-    return jobs.http.get("api/policy").json()["in_force"]["choice"]["policy"]
+    assert answer.is_success and jobs.active_policy() == policy, answer.text
 
 
 def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
@@ -124,4 +119,4 @@ def test_a_policy_stays_active_when_the_service_starts_again(jobs: Jobs, standin
     activate(jobs, "las")
     kill_and_wait(standing, "service")
     assert jobs.wait(jobs.submit(SHORT))["state"] == "succeeded"
-    assert active_policy(jobs) == "las"
+    assert jobs.active_policy() == "las"

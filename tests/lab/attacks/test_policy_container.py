@@ -11,11 +11,12 @@ import pytest
 
 from ..behind import query
 from ..cluster import UP_WITHIN_S, LabCluster
-from ..jobs import Jobs, administrator, wait_idle
+from ..jobs import Jobs
 from ..machines.processes import wait_for
-from ..remains import check_nothing_of_jobs_left
 
 WITHIN_S = 120
+SANDBOX = "policy.sandbox_child"
+"""The process that runs a policy, as a list of processes shows it."""
 WHOLE_NODES = {"slots_per_node": 2}
 OURS = '''"""The last one first, {edition}."""
 
@@ -102,14 +103,10 @@ def ready(standing: LabCluster, policies: Policies) -> LabCluster:
 
 
 @pytest.fixture
-def jobs(ready: LabCluster) -> Iterator[Jobs]:
-    with administrator(ready) as found:
-        wait_idle(found)
-        yield found
-        found.http.put("api/policy", json={"policy": "backfill"}).raise_for_status()
-        found.stop_all()
-        wait_idle(found)
-        check_nothing_of_jobs_left(ready)
+def jobs(jobs: Jobs) -> Iterator[Jobs]:
+    """An administrator's jobs; the policy is the default one again afterwards."""
+    yield jobs
+    jobs.http.put("api/policy", json={"policy": "backfill"}).raise_for_status()
 
 
 def container(cluster: LabCluster) -> str:
@@ -123,17 +120,13 @@ def container(cluster: LabCluster) -> str:
     return found[0]
 
 
-def in_force(jobs: Jobs) -> str:
-    return jobs.http.get("api/policy").json()["in_force"]["choice"]["policy"]
-
-
 def choose(jobs: Jobs) -> None:
     answer = jobs.http.put("api/policy", json={"policy": "ours"})
     assert answer.is_success, answer.text
-    check_in_force(jobs)
+    check_active(jobs)
 
 
-def check_in_force(jobs: Jobs) -> None:
+def check_active(jobs: Jobs) -> None:
     told = jobs.http.get("api/policy").json()
     assert told["in_force"]["choice"]["policy"] == "ours", told["trouble"]
 
@@ -172,13 +165,13 @@ def test_the_policy_orders_jobs_and_the_job_service_runs_none_of_it(ready: LabCl
     earlier, later = (jobs.submit("print('done')", nodes=3, **WHOLE_NODES) for _ in range(2))
     jobs.stop(first)
     assert jobs.wait(earlier, "succeeded") and jobs.wait(later, "succeeded")
-    check_in_force(jobs)
+    check_active(jobs)
     began = "SELECT job_id FROM events WHERE kind = 'admitted' ORDER BY id"
     admitted = [row[0] for row in query(ready, began)[0]]
     assert admitted.index(later) < admitted.index(earlier), jobs.history(earlier)
     (service,) = ready.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=service")
-    assert not [line for line in ready.docker("top", service) if "rules.child" in line]
-    assert [line for line in ready.docker("top", container(ready)) if "rules.child" in line]
+    assert not [line for line in ready.docker("top", service) if SANDBOX in line]
+    assert [line for line in ready.docker("top", container(ready)) if SANDBOX in line]
 
 
 def test_jobs_start_while_the_container_is_away_and_then_by_the_policy_again(
@@ -193,9 +186,9 @@ def test_jobs_start_while_the_container_is_away_and_then_by_the_policy_again(
         told = jobs.http.get("api/policy").json()
         return told["in_force"]["choice"]["policy"] == "ours" and not told["trouble"]
 
-    wait_for(again, "the lab's policy in force again", WITHIN_S, 0.5)
+    wait_for(again, "the lab's policy to be active again", WITHIN_S, 0.5)
     jobs.wait(jobs.submit("print('done')", nodes=1), "succeeded")
-    wait_for(again, "the lab's policy still in force", WITHIN_S, 0.5)
+    wait_for(again, "the lab's policy to stay active", WITHIN_S, 0.5)
 
 
 def test_a_changed_file_is_there_after_the_next_up(policies: Policies, jobs: Jobs) -> None:
@@ -211,4 +204,4 @@ def test_a_changed_file_is_there_after_the_next_up(policies: Policies, jobs: Job
 
     wait_for(told, "the policy's second edition", WITHIN_S, 0.5)
     jobs.wait(jobs.submit("print('done')", nodes=1), "succeeded")
-    wait_for(lambda: in_force(jobs) == "ours", "the lab's policy in force", WITHIN_S, 0.5)
+    wait_for(lambda: jobs.active_policy() == "ours", "the lab's policy to be active", WITHIN_S, 0.5)

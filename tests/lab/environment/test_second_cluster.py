@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from minicluster_hub.launch.kernel import NotebookKernel
+
 from ... import experiment
 from ...service.publishing.index import Index
 from ..cluster import UP_WITHIN_S, Images, LabCluster, Person
@@ -17,7 +20,6 @@ from ..machines import Lab, Node
 from ..people import People, said, text
 from ..remains import check_nothing_left
 from .catalogue import judge
-from .pictures import with_pictures
 
 pytestmark = pytest.mark.apart("it makes machines of its own, and lasts")
 
@@ -85,6 +87,20 @@ async def test_a_cluster_from_published_images_gives_the_same_to_the_last_bit_an
     assert len(published_ids) == 1
     assert all(image_ids(node, "/lab/vision") == published_ids for node in second.nodes)
     check_nothing_left(offering)
+
+
+@asynccontextmanager
+async def with_pictures(person: Person) -> AsyncIterator[NotebookKernel]:
+    """A kernel of the experiment's notebook; a small tree of CINIC-10's layout is pushed as cinic10 meanwhile."""
+    async with person.kernel(experiment.NAME) as kernel:
+        source = inspect.getsource(experiment.draw)
+        text(await kernel.run(f"from pathlib import Path\n{source}\ndraw(Path.home() / 'pictures')"))
+        text(await kernel.run("%distribute data push ~/pictures --name cinic10"))
+        try:
+            yield kernel
+        finally:
+            text(await kernel.run("%distribute data rm cinic10"))
+            text(await kernel.run("import shutil; shutil.rmtree(Path.home() / 'pictures')"))
 
 
 @asynccontextmanager
