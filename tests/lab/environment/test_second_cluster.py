@@ -91,7 +91,7 @@ async def test_a_cluster_from_published_images_gives_the_same_to_the_last_bit_an
 
 @asynccontextmanager
 async def with_pictures(person: Person) -> AsyncIterator[NotebookKernel]:
-    """A kernel of the experiment's notebook; a small tree of CINIC-10's layout is pushed as cinic10 meanwhile."""
+    """A kernel of the experiment's notebook; cinic10 is a small data set of that layout meanwhile."""
     async with person.kernel(experiment.NAME) as kernel:
         source = inspect.getsource(experiment.draw)
         text(await kernel.run(f"from pathlib import Path\n{source}\ndraw(Path.home() / 'pictures')"))
