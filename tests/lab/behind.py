@@ -20,7 +20,7 @@ print(json.dumps([store.execute(sql).fetchall() for sql in json.loads(sys.argv[1
 
 
 def query(cluster: LabCluster, *statements: str) -> list[list[list[Any]]]:
-    """Ask the job service's database, all statements at once, beside the service."""
+    """Run SQL statements in the job service's container; return the rows of each."""
     (container,) = cluster.docker("ps", "--quiet", "--filter", f"label={ROLE_LABEL}=service")
     said = cluster.docker("exec", container, "python", "-c", _QUERY, json.dumps(statements))
     return json.loads(said[0])
@@ -28,7 +28,7 @@ def query(cluster: LabCluster, *statements: str) -> list[list[list[Any]]]:
 
 @dataclass(frozen=True, eq=False)
 class Container:
-    """A running container of the cluster. gpus: those that Swarm gave it."""
+    """A running container of the cluster. gpus: the ids that Swarm assigned to it."""
 
     id: str
     node: str

@@ -1,4 +1,4 @@
-"""Docker hosts for the tests, made by them; see `machines`."""
+"""What the lab's tests share: images, machines, a cluster, its users and its jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _options(item: pytest.Item) -> str:
-    """Return which fixture says the options of a test's cluster; nothing where there is none."""
+    """Return the module of the fixture that sets the options of a test's cluster, or ""."""
     wanted = getattr(item, "_fixtureinfo", None)
     known = wanted.name2fixturedefs if wanted else {}
     said_by = next((known[name][-1] for name in ("offering", "ready", "cluster") if name in known), None)
@@ -53,7 +53,7 @@ def _options(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session")
 def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Tell whoever waits at the terminal what takes so long."""
+    """Say at the terminal what takes long."""
     capture: Any = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def write(line: str) -> None:
@@ -89,7 +89,7 @@ def images(builder: None, say: Callable[[str], None]) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
-    """Three hosts on fresh engines with the images and fake GPUs; a Swarm is for `up` to make."""
+    """Three hosts on fresh engines with the images and fake GPUs, and without a Swarm: `up` makes it."""
     say("three nodes with the images (the first time: two minutes)")
     with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
         for image in images:
@@ -119,7 +119,7 @@ def cluster(standing: LabCluster) -> LabCluster:
 def standing(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
     """A cluster on the lab, made by the documented commands; nothing of its jobs is left at the end.
 
-    What options it has just now is what the last module wanted; `cluster` and `ready` are those to ask for.
+    Its options are those of the last module; ask for `cluster` or `ready`, which set them.
     """
     hub, notebook, registry = (f"{lab.registry.host}/{image}" for image in images)
     made = LabCluster(lab, Images(hub, notebook, registry))

@@ -1,4 +1,4 @@
-"""A browser at a lab's cluster, and what each person does there first and last."""
+"""A browser at a lab's cluster: log in, start a server, put a notebook there, stop the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page of somebody who trusts the self-made certificate."""
+    """A page that accepts the self-made certificate."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
     yield context.new_page()
     context.close()
@@ -56,7 +56,7 @@ def wait_lab(page: Page, name: str) -> None:
 
 
 def stop_server(page: Page, url: str) -> None:
-    """Press Stop on the hub's home page, once its script is there: a click before that is lost."""
+    """Press Stop on the hub's home page, once its script has loaded: a click before that is lost."""
     page.goto(f"{url}/hub/home", wait_until="networkidle")
     page.get_by_role("button", name="Stop My Server").click()
     expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)

@@ -74,7 +74,7 @@ def check_nothing_left(cluster: LabCluster) -> None:
 
 
 def unmatched(cluster: LabCluster) -> list[str]:
-    """Return what is in the Swarm without its row, and rows without what they stand for."""
+    """Return what is in the Swarm without a row, and rows without anything in the Swarm."""
     tasks, servers = query(cluster, _TASKS, _SERVERS)
     names = {task_name(task) for task, _ in tasks}
     pairs = {
@@ -96,7 +96,7 @@ def _named(cluster: LabCluster, kind: str, role: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Census:
-    """All that is there now, but what belongs to the platform's own containers."""
+    """All that is there now, except what belongs to the platform's own containers."""
 
     things: frozenset[str] = field(default_factory=frozenset)
 
@@ -123,7 +123,7 @@ class Census:
 
 
 def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> float:
-    """The same where the platform's containers may have started again: with other mounts and links."""
+    """Like `wait_clean`, if the platform's containers may have started again, with other mounts and links."""
     since = time.monotonic()
 
     def left() -> list[str]:
@@ -139,7 +139,7 @@ def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> fl
 def wait_clean(
     cluster: LabCluster, before: Census, since: float, within_s: float, without: Node | None = None
 ) -> float:
-    """Wait until all is as before; return how long after `since` (monotonic) it was."""
+    """Wait until all is as before; return the seconds since `since` (monotonic)."""
     while left := Census.of(cluster, without=without).left_since(before):
         assert time.monotonic() < since + within_s, f"left {within_s:g} s later: {left}"
         time.sleep(0.1)
@@ -149,7 +149,7 @@ def wait_clean(
 
 
 def processes_of(cluster: LabCluster, node: Node, text: str) -> list[int]:
-    """Return the processes on a node, containers' ones included, whose command line holds a text."""
+    """Return the processes on a node, in containers too, whose command line contains a text."""
     return [pid for pid, _, _, command in _processes(node.machine.first()) if text in command]
 
 

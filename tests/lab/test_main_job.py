@@ -1,4 +1,4 @@
-"""The main job as a user sees it, on three real hosts: log in, start, train, look."""
+"""The main job on three hosts, by browser: log in, start a server, train, look at the job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def train(page: Page, shots: Path) -> None:
 
 
 def top(height: float) -> FloatRect:
-    """The part of a page that has something in it."""
+    """The upper part of a page."""
     return {"x": 0, "y": 0, "width": 1280, "height": height}
 
 

@@ -1,4 +1,4 @@
-"""An administrator changes the policy while jobs run on real machines, and jobs make room and go on."""
+"""An administrator changes the policy while jobs run; jobs make room for others, and go on later."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def stop_clean(
 ) -> None:
     """Stop a job; within the time it says that it is, its slots are free, and nothing is left.
 
-    without: a node that does not answer, of which none of this can be asked.
+    without: a node that does not answer, which is left out of all this.
     """
     since = time.monotonic()
     jobs.stop(job)
@@ -161,7 +161,7 @@ def test_while_all_processes_of_a_rank_are_frozen(
 def test_while_a_node_is_frozen_the_others_are_clean_and_it_is_once_it_thaws(
     jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None]
 ) -> None:
-    """Nothing can be ended on it; its slots and the gang's network wait until the Swarm takes it for down."""
+    """Nothing on it can be ended; its slots and the gang's network stay until the Swarm counts it as down."""
     node = ready.lab.nodes[2]
     job = jobs.submit(IN_ALL_REDUCE, nodes=3)
     for rank in range(3):

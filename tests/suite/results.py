@@ -1,4 +1,4 @@
-"""Where results are kept: a junit file for each part, and the words of what ran beside the others."""
+"""Where results are kept: for each part a junit file, and its output."""
 
 from __future__ import annotations
 

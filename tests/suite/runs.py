@@ -1,4 +1,4 @@
-"""Starting the parts, beside each other where they do not disturb each other, and waiting for them."""
+"""Starts the parts, in lanes beside each other, and waits for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_TESTS = 5
 
 @dataclass(frozen=True)
 class Step:
-    """A program of a lane. may_be_empty: that it finds no test is no failure."""
+    """A program of a lane. may_be_empty: finding no test is not a failure."""
 
     name: str
     words: list[str]
@@ -34,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ended:
-    """cpu_s: of its processes; what went on by itself, as machines of the lab do, is not counted."""
+    """A part that has ended. cpu_s: of its own processes, without the lab's machines."""
 
     name: str
     wall_s: float
@@ -53,7 +53,7 @@ class Runs:
         self._goes_on = True
 
     def whole_part(self, part: str) -> None:
-        """Run all tests of a part; what it says is shown at once. Nothing runs beside it."""
+        """Run all tests of a part, with its output at once; nothing runs beside it."""
         OTHERS_ENDED.touch()
         self._run(self._pytest(part, [f"tests/{part}"]), shown_at_once=True)
 
@@ -85,7 +85,7 @@ class Runs:
         return self._pytest(part, [f"tests/{part}"], *chosen, may_be_empty=part in EMPTY_IN_THE_GATE)
 
     def _alone(self, chosen: str) -> Iterable[Step]:
-        """Yield the tests that want to be alone, by part; those of the lab have been."""
+        """Yield the tests marked `alone` by part; the lab's have run already."""
         for part in (part for lane in LANES for part in lane):
             files = [str(path) for path in (TREE / "tests" / part).rglob("test_*.py") if _has_alone(path)]
             if files:
@@ -103,7 +103,7 @@ class Runs:
                 self._run(step)
 
     def _run(self, step: Step, *, shown_at_once: bool = False) -> None:
-        """Run a program to its end; its words are shown then, since others speak meanwhile."""
+        """Run a program to its end, and show its output then: others run meanwhile."""
         print(f"== {step.name}{'' if shown_at_once else ' begins'}", flush=True)
         began = time.monotonic()
         with log_file(step.name).open("wb") as log:
@@ -138,7 +138,7 @@ class Runs:
         print(log_file(step.name).read_text(errors="replace"), flush=True)
 
     def _end_all(self, error: BaseException) -> None:
-        """Ask all that runs to end and to clear up; who started it waits for that."""
+        """Ask all programs to end and to clear up; their starters wait for that."""
         self._goes_on = False
         if isinstance(error, KeyboardInterrupt):
             return  # the terminal told all of them; told twice, they would not clear up

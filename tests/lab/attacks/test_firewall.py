@@ -1,4 +1,4 @@
-"""A user's containers against the machines: what they reach of the network that the nodes share."""
+"""Which ports of the machines users' containers reach on the network that the nodes share."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def denies(node: Node, address: str) -> bool:
 
 
 def doors_of_nodes(cluster: LabCluster) -> list[tuple[str, int]]:
-    """Return what listens on the machines and is nothing for users."""
+    """Return the addresses and ports of the machines that users must not reach."""
     manager = [(cluster.first.address, port) for port in (_SWARM, REGISTRY_PORT, CACHE_PORT)]
     return manager + [(node.address, _GOSSIP) for node in cluster.lab.nodes]
 
 
 def opens_from_outside(cluster: LabCluster, doors: Iterable[tuple[str, int]]) -> bool:
-    """Whether these doors are open to the machines themselves: else nothing is shown by their being shut."""
+    """Whether the machines themselves reach these ports: otherwise a closed one proves nothing."""
     probe = (
         "import socket, sys\nfor one in sys.argv[1:]: socket.create_connection(one.split(':'), 5).close()\n"
     )

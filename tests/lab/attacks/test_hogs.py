@@ -1,4 +1,4 @@
-"""Jobs and servers that take all that they can get: others' work, hub and service go on beside them."""
+"""Jobs and servers that take all they can get: the hub, the job service and others' work go on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WAIT = "while True: time.sleep(0.5)\n"
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster) -> LabCluster:
-    """The cluster with little for each slot: the lab's machines are one, and share its memory."""
+    """The cluster with little memory per slot: the lab's machines share that of one machine."""
     standing.set_options(
         "--service-option=--SwarmEngine.pids=512",
         f"--service-option=--SwarmEngine.memory_per_slot_bytes={MEMORY_PER_SLOT}",
@@ -50,7 +50,7 @@ def ready(standing: LabCluster) -> LabCluster:
 
 
 def works_beside(cluster: LabCluster, jobs: Jobs) -> None:
-    """A job over the same nodes comes through, and somebody can log in."""
+    """A job on the same nodes succeeds, and an administrator can log in."""
     beside = jobs.submit(counting(10), nodes=3)
     done = jobs.wait(beside, "succeeded")
     assert done["state"] == "succeeded", done

@@ -1,4 +1,4 @@
-"""The container of a lab's own policies on real machines: it orders jobs, and has nothing else."""
+"""The container that runs a lab's own policies: it orders jobs, and can do nothing else."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Policies:
 
 @pytest.fixture(scope="module")
 def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policies]:
-    """A policy of the lab's own; afterwards there is none again, and no container of it."""
+    """A policy of the lab's own; afterwards it and its container are gone."""
     made = Policies(standing, tmp_path_factory.mktemp("policies"))
     made.put("first edition")
     yield made

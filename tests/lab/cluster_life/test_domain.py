@@ -1,4 +1,4 @@
-"""`up --domain` on real machines: the hub has a name, each user's server one below it, and cells train."""
+"""`up --domain`: the hub has a name, each user's server has one below it, and cells train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes' caches of data sets: damage, two jobs at once, no room, a keeper that is killed."""
+"""The nodes' caches of data sets: damage, two jobs at once, no room, an agent that is killed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..cluster import LabCluster
 from ..jobs import WITHIN_S, Jobs
 from ..machines import Node
 from ..machines.processes import wait_for
-from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_tracker, files_on, ready, sets
+from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_agent, files_on, ready, sets
 
 __all__ = ["ready", "sets"]  # fixtures
 NODES = ["node1", "node2", "node3"]
 SLOW_MBIT = 30
-"""So slow that a fetch is seen under way, however late one looks: four pieces take 9 s."""
+"""So slow that a test sees a fetch under way: four pieces take 9 s."""
 
 
 def wait_reason(jobs: Jobs, job: int, pattern: str) -> None:
@@ -105,7 +105,7 @@ def megabytes(sample: Sample) -> str:
     return f"{sample.size_bytes / 1e6:.0f} MB"
 
 
-def test_a_keeper_that_is_killed_in_the_middle_goes_on_where_it_was(
+def test_a_data_set_agent_that_is_killed_goes_on_where_it_was(
     jobs: Jobs, sets: DataSets, ready: LabCluster
 ) -> None:
     node = ready.lab.nodes[2]
@@ -115,7 +115,7 @@ def test_a_keeper_that_is_killed_in_the_middle_goes_on_where_it_was(
         job = sets.submit(fish)
         wait_reason(jobs, job, r"fetching fish: .*node3 ([4-9]\d) %")
         there = whole_files(node, fish)
-        ready.docker("kill", *data_set_tracker(ready, node), node=node)
+        ready.docker("kill", *data_set_agent(ready, node), node=node)
         assert 0 < len(there) < PIECES
     finally:
         node.unlimit()

@@ -34,7 +34,7 @@ NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
 
 
 class SpawnerHub:
-    """The images are in the outside registry. mount_tree: they are of an older tree."""
+    """Its images are in the outside registry. mount_tree: they are old, so mount this tree's packages."""
 
     def __init__(self, lab: Lab, *, mount_tree: bool, internal_ssl: bool = False) -> None:
         self.lab = lab
@@ -142,7 +142,7 @@ class SpawnerHub:
         return found
 
     def refused(self, user: str, **options: Any) -> str:
-        """Start a server that does not; return what the user is told."""
+        """Start a server that is refused or fails; return the message to the user."""
         answer = self.start_server(user, **options)
         if answer.status_code == httpx.codes.ACCEPTED:
             return self.progress(user)[-1]["message"]
@@ -167,7 +167,7 @@ class SpawnerHub:
         """Ask the notebook server itself, through the proxy."""
         return self._http.request(method, f"/user/{user}/{path}", **more)
 
-    # --- behind the curtain ---------------------------------------------------------------------
+    # --- what only administrators see -----------------------------------------------------------
 
     def docker(self, *words: str, node: Node | None = None) -> str:
         return (node or self.first).run(["docker", *words]).stdout.strip()
@@ -187,7 +187,7 @@ class SpawnerHub:
         return self.docker(kind, "ls", f"{_ROLE}={role}", "--format={{.Name}}").split()
 
     def play_data_agent(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
-        """Say what a node's keeper would: a machine here has no GPU to measure."""
+        """Report idle GPUs, as a node's data set agent does: these machines have no GPU to measure."""
         path = f"{_DATA_DIR}/service/service/keeper_token"
         secret = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
         token = NodeTokens("".join(secret.split())).issue([node])

@@ -1,4 +1,4 @@
-"""GPUs are counted once: twenty requests at the same time, notebook servers and jobs, one ledger."""
+"""Twenty requests for GPUs at once, by notebook servers and jobs: no GPU is given twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ USE_S = 3.0
 
 @pytest.fixture
 def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
-    """Servers may have a GPU and gangs do not stay warm, as a second `up` says; a third takes it back."""
+    """The cluster with GPUs for servers, and with gangs that stay warm for 2 s; afterwards without."""
     said = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
     assert re.search(r"service .*\(changed\)", said) and re.search(r"registry .*\(unchanged\)", said), said
     yield cluster
@@ -48,7 +48,7 @@ def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
 
 @dataclass
 class Watch:
-    """Looks again and again at what the engines gave out, and at what the ledger says."""
+    """Compares, again and again, the GPUs of containers and the slots in the database."""
 
     cluster: LabCluster
     most_at_once: int = 0
@@ -78,7 +78,7 @@ def describe(holders: list[Container]) -> str:
 
 @dataclass(frozen=True)
 class Owner:
-    """A user of the cluster who asks by REST, with a token of the hub's token page."""
+    """A user who works by the REST API, with a token of the hub's."""
 
     name: str
     http: httpx.AsyncClient
