@@ -68,6 +68,13 @@ def test_a_mark_without_its_reason_is_refused(tree: Path, tmp_path: Path) -> Non
     assert "test_it: @pytest.mark.full wants" in done.stdout + done.stderr
 
 
+def test_no_test_is_both_alone_and_apart(tree: Path, tmp_path: Path) -> None:
+    marks = "@pytest.mark.alone('it measures')\n@pytest.mark.apart('its own machines')\n"
+    done = run_pytest(tree, tmp_path, f"import pytest\n{marks}def test_it(): pass\n")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "test_it: what runs apart runs beside others" in done.stdout + done.stderr
+
+
 def test_the_report_names_the_slowest_and_the_failed(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
