@@ -24,7 +24,7 @@ _NO_TESTS = 5
 
 
 @dataclass(frozen=True)
-class Step:
+class PartProgram:
     """A program of a lane. may_be_empty: finding no test is not a failure."""
 
     name: str
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedPart:
     """A part that has ended. cpu_s: of its own processes, without the lab's machines."""
 
     name: str
@@ -46,7 +46,7 @@ class Runs:
 
     def __init__(self, pytest_words: Sequence[str]) -> None:
         self.failed: list[str] = []
-        self._ended: list[Ended] = []
+        self._ended: list[EndedPart] = []
         self._pytest_words = list(pytest_words)
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Runs:
         """Run the linters and the parts: the gate's tests only, or all of them."""
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
-        lanes[1][:0] = [Step(name, words) for name, words in LINTERS.items()]
+        lanes[1][:0] = [PartProgram(name, words) for name, words in LINTERS.items()]
         if full:
             lanes.append([self._pytest(LAB_APART, [f"tests/{LAB}"], "apart")])
         with ThreadPoolExecutor(len(lanes) + 1) as pool:
@@ -81,28 +81,30 @@ class Runs:
         rows = [f"{one.name:16} {one.wall_s:7.0f} s {one.cpu_s:9.0f} s" for one in self._ended]
         return "\n".join([f"{'part':16} {'time':>9} {'processor':>11}", *rows])
 
-    def _part(self, part: str, *chosen: str) -> Step:
+    def _part(self, part: str, *chosen: str) -> PartProgram:
         return self._pytest(part, [f"tests/{part}"], *chosen, may_be_empty=part in EMPTY_IN_THE_GATE)
 
-    def _alone(self, chosen: str) -> Iterable[Step]:
+    def _alone(self, chosen: str) -> Iterable[PartProgram]:
         """Yield the tests marked `alone` by part; the lab's have run already."""
         for part in (part for lane in LANES for part in lane):
             files = [str(path) for path in (TREE / "tests" / part).rglob("test_*.py") if _has_alone(path)]
             if files:
                 yield self._pytest(f"{part}-alone", sorted(files), chosen, "alone", may_be_empty=True)
 
-    def _pytest(self, name: str, paths: Sequence[str], *chosen: str, may_be_empty: bool = False) -> Step:
+    def _pytest(
+        self, name: str, paths: Sequence[str], *chosen: str, may_be_empty: bool = False
+    ) -> PartProgram:
         marked = " and ".join(filter(None, chosen))
         words = [sys.executable, "-m", "pytest", *paths, f"--junitxml={junit_file(name)}"]
         words += [*(["-m", marked] if marked else []), *self._pytest_words]
-        return Step(name, words, may_be_empty or bool(self._pytest_words))
+        return PartProgram(name, words, may_be_empty or bool(self._pytest_words))
 
-    def _lane(self, steps: Iterable[Step]) -> None:
+    def _lane(self, steps: Iterable[PartProgram]) -> None:
         for step in steps:
             if self._goes_on:
                 self._run(step)
 
-    def _run(self, step: Step, *, shown_at_once: bool = False) -> None:
+    def _run(self, step: PartProgram, *, shown_at_once: bool = False) -> None:
         """Run a program to its end, and show its output then: others run meanwhile."""
         print(f"== {step.name}{'' if shown_at_once else ' begins'}", flush=True)
         began = time.monotonic()
@@ -128,10 +130,10 @@ class Runs:
             del self._running[step.name]
             self._note(step, process.returncode, time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
-    def _note(self, step: Step, code: int, wall_s: float, cpu_s: float) -> None:
+    def _note(self, step: PartProgram, code: int, wall_s: float, cpu_s: float) -> None:
         if code == _NO_TESTS and step.may_be_empty:
             return
-        self._ended.append(Ended(step.name, wall_s, cpu_s))
+        self._ended.append(EndedPart(step.name, wall_s, cpu_s))
         if code:
             self.failed.append(step.name)
         print(f"\n== {step.name}, {wall_s:.0f} s", flush=True)

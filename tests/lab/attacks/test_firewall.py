@@ -83,7 +83,7 @@ asyncio.run(serve(sys.argv[1]))
 
 
 @dataclass(frozen=True)
-class Storage:
+class FileServer:
     """A file server on the last machine, at that one's address in a second network of all machines.
 
     name_server: what the machines' containers ask for names; here it is that machine, too. "": they ask a
@@ -96,11 +96,11 @@ class Storage:
 
 
 @pytest.fixture
-def storage(cluster: LabCluster) -> Iterator[Storage]:
+def storage(cluster: LabCluster) -> Iterator[FileServer]:
     *others, last = nodes = cluster.lab.nodes
     told = (line.split() for line in last.run("cat /etc/resolv.conf").stdout.splitlines())
     servers = [words[1] for words in told if words[:1] == ["nameserver"] and "." in words[1]]
-    made = Storage(last, f"10.66.0.{last.number}", next((a for a in servers if not _loops(a)), ""))
+    made = FileServer(last, f"10.66.0.{last.number}", next((a for a in servers if not _loops(a)), ""))
     with ExitStack() as stack:
         for node in nodes:
             stack.enter_context(ip(node, "address", f"10.66.0.{node.number}/24", "dev", "eth0"))
@@ -166,7 +166,7 @@ async def test_neither_a_notebook_nor_a_job_reaches_the_machines_own_ports(
 
 
 async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_are_asked_for(
-    cluster: LabCluster, people: People, storage: Storage
+    cluster: LabCluster, people: People, storage: FileServer
 ) -> None:
     doors = [(storage.address, _FILES), (storage.address, _DNS), (storage.node.address, _DNS)]
     assert opens_from_outside(cluster, doors)

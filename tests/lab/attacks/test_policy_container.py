@@ -66,7 +66,7 @@ print(json.dumps(found))
 """
 
 
-class Policies:
+class PolicyFolder:
     """The folder of policies on the first machine."""
 
     def __init__(self, cluster: LabCluster, folder: Path) -> None:
@@ -87,9 +87,9 @@ class Policies:
 
 
 @pytest.fixture(scope="module")
-def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policies]:
+def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyFolder]:
     """A policy of the lab's own; afterwards it and its container are gone."""
-    made = Policies(standing, tmp_path_factory.mktemp("policies"))
+    made = PolicyFolder(standing, tmp_path_factory.mktemp("policies"))
     made.put("first edition")
     yield made
     made.path.unlink()
@@ -98,7 +98,7 @@ def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def ready(standing: LabCluster, policies: Policies) -> LabCluster:
+def ready(standing: LabCluster, policies: PolicyFolder) -> LabCluster:
     return standing
 
 
@@ -191,7 +191,7 @@ def test_jobs_start_while_the_container_is_away_and_then_by_the_policy_again(
     wait_for(again, "the lab's policy to stay active", WITHIN_S, 0.5)
 
 
-def test_a_changed_file_is_there_after_the_next_up(policies: Policies, jobs: Jobs) -> None:
+def test_a_changed_file_is_there_after_the_next_up(policies: PolicyFolder, jobs: Jobs) -> None:
     choose(jobs)
     policies.put("second edition")
 
