@@ -31,8 +31,8 @@ from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import FIRST_USER
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.lab.faults import Jobs
-from tests.lab.recovering import EVERY, TRAINING, steps
+from tests.lab.jobs import Jobs
+from tests.lab.training import EVERY, TRAINING, steps
 
 BOUNDS_S = {"killed": 5.0, "frozen": 8.0}
 RATIO_BOUND = 0.2
@@ -102,7 +102,7 @@ def ours(jobs: Jobs, data: Path, fault: str, *, rank_0: bool) -> Recovery:
         until(lambda: len(steps(jobs, job, 1)) > 2 * EVERY, WITHIN_S, f"step of job {job}")
         victim = jobs.job(job)["nodes"][0 if rank_0 else -1]
         struck_at = strike(_processes(data, victim), fault)
-        until(lambda: steps(jobs, job, 2), WITHIN_S, f"step of the next attempt:\n{jobs.story(job)}")
+        until(lambda: steps(jobs, job, 2), WITHIN_S, f"step of the next attempt:\n{jobs.history(job)}")
         before, after = steps(jobs, job, 1), steps(jobs, job, 2)
     finally:
         jobs.stop(job)

@@ -44,6 +44,8 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have tests that want to be alone last; refuse a mark without its reason."""
     for item in items:
+        if {"alone", "apart"} <= {mark.name for mark in item.iter_markers()}:
+            raise pytest.UsageError(f"{item.nodeid}: what runs apart runs beside others, and not alone")
         for mark in (mark for name in _MARKS for mark in item.iter_markers(name)):
             if not mark.args:
                 raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{mark.name} wants a reason")

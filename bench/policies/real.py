@@ -31,7 +31,7 @@ from real_forecast import forecast
 from real_jobs import KINDS, Arrival, workload
 from real_runs import NODES, Result, activate, lone_s, moves_s, run
 from recovery import our_jobs
-from tests.lab.faults import Jobs, administrator
+from tests.lab.jobs import Jobs, administrator
 
 from minicluster_hub.simulator.model import Model
 

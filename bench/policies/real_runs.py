@@ -13,9 +13,9 @@ from typing import Any
 from real_jobs import DEVICE_S, EVERY, KINDS, Arrival, Kind
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from tests.lab.faults import Jobs
+from tests.lab.jobs import Jobs
 from tests.lab.machines.processes import wait_for
-from tests.lab.recovering import steps
+from tests.lab.training import steps
 
 NODES = 3
 RANGE = {"min": 1, "max": NODES}
@@ -52,7 +52,7 @@ def succeeded(jobs: Jobs, job_id: int) -> dict[str, Any]:
     """Wait for a job's end; return the job."""
     job = jobs.wait(job_id, within_s=WITHIN_S)
     if job["state"] != "succeeded":
-        raise SystemExit(f"{job}\n{jobs.story(job_id)}\n{jobs.log(job_id)[-2000:]}")
+        raise SystemExit(f"{job}\n{jobs.history(job_id)}\n{jobs.log(job_id)[-2000:]}")
     return job
 
 

@@ -1,4 +1,4 @@
-"""A cluster that the product itself made on a lab, used as an administrator and as users use it."""
+"""A cluster made by `up` on the lab's machines, used as administrators and users use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Images:
 
 
 class LabCluster:
-    """What an administrator does at the first machine, by the one documented command."""
+    """A cluster, by what an administrator types at its first machine."""
 
     def __init__(self, lab: Lab, images: Images) -> None:
         self.lab = lab
@@ -45,7 +45,7 @@ class LabCluster:
         self._options: tuple[str, ...] | None = None
 
     def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
-        """Run `docker run ... IMAGE words` on the first machine; return what it said."""
+        """Run `docker run ... IMAGE words` on the first machine; return what it printed."""
         done = self.first.run(self.docker_run(*words), check=check, within_s=within_s)
         return done.stdout + done.stderr
 
@@ -57,7 +57,7 @@ class LabCluster:
 
     @property
     def up_words(self) -> list[str]:
-        """`up` for a place that reaches nothing outside but the lab's registry."""
+        """`up` with the options of a site whose only way outside is the lab's registry."""
         return [
             "up",
             f"--notebook-image={self.images.notebook}",
@@ -71,7 +71,7 @@ class LabCluster:
         ]
 
     def up(self, *options: str) -> str:
-        """Make the cluster, or what is missing of it; return what was said."""
+        """Make the cluster, or what is missing of it; return what the command printed."""
         self._options = None
         said = self.command(*self.up_words, *options)
         self._options = options
@@ -79,12 +79,12 @@ class LabCluster:
         return said
 
     def set_options(self, *options: str) -> None:
-        """Have the cluster as an `up` with these options makes it, unless the last one had them."""
+        """Run `up` with these options, unless the last one had the same."""
         if options != self._options:
             self.up(*options)
 
     def forget_options(self) -> None:
-        """Have the next module's options set anew: somebody ran `up` with others."""
+        """Make the next `set_options` run `up` in any case: the cluster's options were changed otherwise."""
         self._options = None
 
     def join(self) -> None:
@@ -115,7 +115,7 @@ class LabCluster:
             await visitor.log_in(password or self.password)
             yield Person(visitor)
 
-    # --- looking behind the curtain -------------------------------------------------------------
+    # --- what only administrators see -----------------------------------------------------------
 
     def docker(self, *words: str, node: Node | None = None) -> list[str]:
         """Run a docker command on a machine (the first one); return its lines."""
@@ -127,7 +127,7 @@ class LabCluster:
         return sorted(self.docker("service", "ls", "--filter", f"label={wanted}", "--format", "{{.Name}}"))
 
     def remains(self) -> list[str]:
-        """Return what is there of the tasks: services, networks and secrets."""
+        """Return what the Swarm has of tasks: services, networks and secrets."""
         with self.manager.docker() as client:
             found = {
                 "service": client.services(filters=label_filter("task")),
@@ -138,7 +138,7 @@ class LabCluster:
 
     @property
     def manager(self) -> Node:
-        """A machine that manages the Swarm and lives."""
+        """A machine that is on and manages the Swarm."""
         return self.first
 
 
@@ -159,7 +159,7 @@ class Person:
         await self.visitor.http.get(SERVICE_PATH)
 
     async def stop_server(self) -> None:
-        """Stop it, and wait until it has: where that takes long, the hub answers before."""
+        """Stop it, and wait until it has stopped: the hub may answer earlier."""
         user = f"/hub/api/users/{self.visitor.name}"
         await self.visitor.call("DELETE", f"{user}/server", "/hub/")
         async with asyncio.timeout(UP_WITHIN_S):

@@ -1,4 +1,4 @@
-"""Docker hosts for the tests, made by them; see `machines`."""
+"""What the lab's tests share: images, machines, a cluster, its users and its jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ..browser.conftest import shots as shots
-from .behind import check_nothing_left
 from .cluster import Images, LabCluster
+from .jobs import jobs as jobs
+from .jobs import other_image as other_image
+from .jobs import ready as ready
 from .machines import Lab
 from .machines.builder import build_engine, build_engine_runs, stop_build_engine
 from .machines.images import build_product, build_registry
@@ -20,6 +22,7 @@ from .machines.paths import run_folder
 from .pages import browser as browser
 from .pages import page as page
 from .people import People
+from .remains import check_nothing_left
 
 GPUS_PER_NODE = 2
 # The first test of a session waits for the images: minutes, where nothing is cached.
@@ -41,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _options(item: pytest.Item) -> str:
-    """Return which fixture says the options of a test's cluster; nothing where there is none."""
+    """Return the module of the fixture that sets the options of a test's cluster, or ""."""
     wanted = getattr(item, "_fixtureinfo", None)
     known = wanted.name2fixturedefs if wanted else {}
     said_by = next((known[name][-1] for name in ("offering", "ready", "cluster") if name in known), None)
@@ -50,7 +53,7 @@ def _options(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session")
 def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Tell whoever waits at the terminal what takes so long."""
+    """Say at the terminal what takes long."""
     capture: Any = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def write(line: str) -> None:
@@ -86,11 +89,22 @@ def images(builder: None, say: Callable[[str], None]) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
-    """Three hosts on fresh engines with the images and fake GPUs; a Swarm is for `up` to make."""
+    """Three hosts on fresh engines with the images and fake GPUs, and without a Swarm: `up` makes it."""
     say("three nodes with the images (the first time: two minutes)")
     with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
         for image in images:
             made.load(image)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def swarm(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
+    """Three hosts in a Swarm, with the images and fake GPUs, and without a cluster."""
+    say("three nodes in a Swarm")
+    with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
+        for image in images:
+            made.load(image)
+        made.form_swarm()
         yield made
 
 
@@ -105,7 +119,7 @@ def cluster(standing: LabCluster) -> LabCluster:
 def standing(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
     """A cluster on the lab, made by the documented commands; nothing of its jobs is left at the end.
 
-    What options it has just now is what the last module wanted; `cluster` and `ready` are those to ask for.
+    Its options are those of the last module; ask for `cluster` or `ready`, which set them.
     """
     hub, notebook, registry = (f"{lab.registry.host}/{image}" for image in images)
     made = LabCluster(lab, Images(hub, notebook, registry))

@@ -1,13 +1,15 @@
-"""A browser at a lab's cluster, and what each person does there first and last."""
+"""A browser at a lab's cluster: log in, start a server, put a notebook there, stop the server."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ..browser import chromium
+from .cluster import LabCluster
 
 # Several labs may share a machine with two cores.
 WAIT_MS = 180_000
@@ -23,7 +25,7 @@ def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page of somebody who trusts the self-made certificate."""
+    """A page that accepts the self-made certificate."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
     yield context.new_page()
     context.close()
@@ -38,6 +40,15 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
     expect(page.locator("#minicluster-options")).to_be_visible()
 
 
+def start_server(page: Page, cluster: LabCluster, name: str, *, node: str = "", url: str = "") -> None:
+    """Make a user, log in (at `url`, if the hub has another), and start a server, on `node` if given."""
+    log_in(page, url or cluster.url, name, cluster.add_user(name))
+    if node:
+        page.get_by_label("Node").select_option(node)
+    page.get_by_role("button", name="Start").click()
+    wait_lab(page, name)
+
+
 def wait_lab(page: Page, name: str) -> None:
     """Wait until a server that was started shows JupyterLab."""
     page.wait_for_url(f"**/user/{name}/lab**", timeout=WAIT_MS)
@@ -45,7 +56,16 @@ def wait_lab(page: Page, name: str) -> None:
 
 
 def stop_server(page: Page, url: str) -> None:
-    """Press Stop on the hub's home page, once its script is there: a click before that is lost."""
+    """Press Stop on the hub's home page, once its script has loaded: a click before that is lost."""
     page.goto(f"{url}/hub/home", wait_until="networkidle")
     page.get_by_role("button", name="Stop My Server").click()
     expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)
+
+
+def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
+    """Write a notebook into the user's home, as an upload would."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
+    (server,) = cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=server")
+    write = f"import os, sys; open(os.path.expanduser('~/{name}'), 'w').write(sys.argv[1])"
+    cluster.docker("exec", server, "python", "-c", write, nbformat.writes(notebook))

@@ -1,4 +1,4 @@
-"""Users of the lab's cluster who work in notebooks, and what their cells said."""
+"""Users of the lab's cluster who work in notebooks, and what their cells printed."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def said(outputs: list[NotebookNode]) -> str:
 
 
 def text(outputs: list[NotebookNode]) -> str:
-    """Return what a cell said that raised nothing."""
+    """Return the text of a cell that raised nothing."""
     found = said(outputs)
     assert not any(output.output_type == "error" for output in outputs), found
     return found
 
 
 def error(outputs: list[NotebookNode]) -> str:
-    """Return what a cell said that raised something."""
+    """Return the text of a cell that raised an error."""
     found = said(outputs)
     assert any(output.output_type == "error" for output in outputs), found
     return found

@@ -1,31 +1,102 @@
-"""What jobs leave on the nodes, by the kernels' and the engines' own tables, not by our records.
+"""What is left of jobs and servers, from the quickest look to the closest one.
 
-A `Census` is taken before a job and again after it: the difference is what the job left. What it holds
-in its containers' own namespaces (shared memory, sockets, temporary files) goes with their last process.
+`check_nothing_of_jobs_left`: what the engines have of tasks. `check_nothing_left`: the same, of servers
+too, against the job service's rows. `Census`: all that the kernel and the engines list, taken before a job
+and again after it; the difference is what the job left. What a job holds in its containers' own namespaces
+(shared memory, sockets, temporary files) goes with their last process.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from minicluster_hub.engines.swarm.names import CLUSTER_LABEL, ROLE_LABEL, label_filter
+from minicluster_hub.engines.swarm.names import (
+    CLUSTER_LABEL,
+    ROLE_LABEL,
+    gang_network,
+    label_filter,
+    server_name,
+    task_name,
+)
 
+from .behind import query
 from .cluster import LabCluster
 from .machines import Node
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _STAYS = "docker_gwbridge"
 """Docker makes it with the first overlay network of a node, and keeps it."""
+_OPEN_JOBS = "SELECT id, owner, state FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'stopped')"
+_TASKS = "SELECT id, gang_id FROM tasks WHERE state != 'ended'"
+_SERVERS = "SELECT owner, name FROM servers"
+_SETTLED_S = 60.0
+_GONE_WITHIN_S = 240.0
+
+
+def wait_none(left: Callable[[], Sequence[object]], what: str, within_s: float = _SETTLED_S) -> None:
+    """Wait until nothing is left."""
+    until = time.monotonic() + within_s
+    while found := left():
+        assert time.monotonic() < until, f"{what}, after {within_s:g} s: {found}"
+        time.sleep(0.3)
+
+
+def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
+    """Soon, no engine has anything of any job."""
+    wait_none(lambda: left_of_jobs(cluster), "the Swarm and its nodes have something left", _GONE_WITHIN_S)
+
+
+def left_of_jobs(cluster: LabCluster) -> list[str]:
+    """Return what the engines have of jobs: services, secrets, and on each node containers and networks."""
+    with ThreadPoolExecutor(len(cluster.lab.nodes)) as pool:
+        on_nodes = list(pool.map(on_node, cluster.lab.nodes))
+    return [*cluster.remains(), *(one for found in on_nodes for one in found)]
+
+
+def on_node(node: Node) -> list[str]:
+    """Return the tasks' containers, dead ones too, and the gangs' networks on a node."""
+    with node.docker() as client:
+        containers = client.containers(all=True, filters=label_filter("task"))
+        networks = client.networks(filters={"name": "minicluster-gang"})
+    found = [f"container {one['Id'][:12]}" for one in containers]
+    return [f"{one} on {node.name}" for one in [*found, *(f"network {one['Name']}" for one in networks)]]
+
+
+def check_nothing_left(cluster: LabCluster) -> None:
+    """Soon, all jobs are over, and what is in the Swarm is what the job service has rows of."""
+    wait_none(lambda: query(cluster, _OPEN_JOBS)[0], "jobs are not over")
+    wait_none(lambda: unmatched(cluster), "what is there and the rows differ")
+
+
+def unmatched(cluster: LabCluster) -> list[str]:
+    """Return what is in the Swarm without a row, and rows without anything in the Swarm."""
+    tasks, servers = query(cluster, _TASKS, _SERVERS)
+    names = {task_name(task) for task, _ in tasks}
+    pairs = {
+        "task services": (set(cluster.services("task")), names),
+        "task secrets": (_named(cluster, "secret", "task"), names),
+        "gang networks": (_named(cluster, "network", "gang"), {gang_network(gang) for _, gang in tasks}),
+        "servers": (set(cluster.services("server")), {server_name(*server) for server in servers}),
+    }
+    return [
+        f"{what}: {sorted(there)} are there, rows: {sorted(rows)}"
+        for what, (there, rows) in pairs.items()
+        if there != rows
+    ]
+
+
+def _named(cluster: LabCluster, kind: str, role: str) -> set[str]:
+    return set(cluster.docker(kind, "ls", "--filter", f"label={ROLE_LABEL}={role}", "--format", "{{.Name}}"))
 
 
 @dataclass(frozen=True)
 class Census:
-    """All that is there now, but what belongs to the platform's own containers."""
+    """All that is there now, except what belongs to the platform's own containers."""
 
     things: frozenset[str] = field(default_factory=frozenset)
 
@@ -37,21 +108,22 @@ class Census:
         """
         nodes = [node for node in cluster.lab.nodes if node is not without]
         with ThreadPoolExecutor(len(nodes) + 1) as pool:
-            of_swarm = pool.submit(_of_swarm, cluster.first)
+            of_swarm = pool.submit(cluster.remains)
             on_nodes = list(pool.map(_on, nodes))
         found = {
             f"{node.name}: {one}" for node, things in zip(nodes, on_nodes, strict=True) for one in things
         }
-        kept = {one for one in of_swarm.result() if without is not None and one.startswith("network ")}
+        in_swarm = set(of_swarm.result())
+        kept = {one for one in in_swarm if without is not None and one.startswith("network ")}
         listed = {f"{cluster.first.name}: {one}" for one in kept}
-        return cls(frozenset((found | of_swarm.result()) - kept - listed))
+        return cls(frozenset((found | in_swarm) - kept - listed))
 
     def left_since(self, before: Census) -> list[str]:
         return sorted(self.things - before.things)
 
 
 def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> float:
-    """The same where the platform's containers may have started again: with other mounts and links."""
+    """Like `wait_clean`, if the platform's containers may have started again, with other mounts and links."""
     since = time.monotonic()
 
     def left() -> list[str]:
@@ -67,7 +139,7 @@ def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> fl
 def wait_clean(
     cluster: LabCluster, before: Census, since: float, within_s: float, without: Node | None = None
 ) -> float:
-    """Wait until all is as before; return how long after `since` (monotonic) it was."""
+    """Wait until all is as before; return the seconds since `since` (monotonic)."""
     while left := Census.of(cluster, without=without).left_since(before):
         assert time.monotonic() < since + within_s, f"left {within_s:g} s later: {left}"
         time.sleep(0.1)
@@ -77,15 +149,8 @@ def wait_clean(
 
 
 def processes_of(cluster: LabCluster, node: Node, text: str) -> list[int]:
-    """Return the processes on a node, containers' ones included, whose command line holds a text."""
+    """Return the processes on a node, in containers too, whose command line contains a text."""
     return [pid for pid, _, _, command in _processes(node.machine.first()) if text in command]
-
-
-def _of_swarm(manager: Node) -> set[str]:
-    with manager.docker() as client:
-        found = {f"service {one['ID']}" for one in client.services(filters=label_filter("task"))}
-        found |= {f"secret {one['ID']}" for one in client.secrets(filters=label_filter("task"))}
-        return found | {f"network {one['Id']}" for one in client.networks(filters=label_filter("gang"))}
 
 
 def _on(node: Node) -> set[str]:

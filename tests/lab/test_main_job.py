@@ -1,4 +1,4 @@
-"""The main job as a user sees it, on three real hosts: log in, start, train, look."""
+"""The main job on three hosts, by browser: log in, start a server, train, look at the job."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from ..browser.lab import JOBS_PATH, cell, open_jobs, open_notebook, output_of, run_all, wait_ran
-from .behind import check_nothing_left
 from .cluster import LabCluster
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
+from .remains import check_nothing_left
 
 USER = "maria"
 NODES = ("node1", "node2", "node3")
@@ -67,7 +67,7 @@ def train(page: Page, shots: Path) -> None:
 
 
 def top(height: float) -> FloatRect:
-    """The part of a page that has something in it."""
+    """The upper part of a page."""
     return {"x": 0, "y": 0, "width": 1280, "height": height}
 
 

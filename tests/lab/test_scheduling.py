@@ -1,4 +1,4 @@
-"""An administrator changes the policy while jobs run on real machines, and jobs make room and go on."""
+"""An administrator changes the policy while jobs run; jobs make room for others, and go on later."""
 
 from __future__ import annotations
 
@@ -8,68 +8,35 @@ from collections.abc import Iterator
 import pytest
 
 from .cluster import LabCluster
-from .faults.jobs import (
-    WITHIN_S,
-    Jobs,
-    administrator,
-    check_nothing_of_jobs_left,
-    kill,
-    runs_again,
-    task_containers,
-    wait_idle,
-)
+from .faults.inject import kill_and_wait, task_containers
+from .jobs import WITHIN_S, Jobs
 from .machines.processes import wait_for
+from .training import EVERY, TRAINING
 
 WHOLE_NODES = {"slots_per_node": 2}
 ENDLESS = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.1)\n"
 SHORT = "import time\nprint('here', flush=True)\ntime.sleep(8)\n"
-EVERY = 10
-TRAINING = f"""
-import time, torch, minicluster as mc
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
-step = mc.resume(model, optimizer, loader)
-print(f"from {{step}} on {{mc.world_size()}}", flush=True)
-while True:
-    for x, y in loader:
-        loss = torch.nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        step += 1
-        mc.checkpoint(model, optimizer, loader, step=step, every={EVERY})
-        time.sleep(0.05)
-"""
 
 
-@pytest.fixture
-def jobs(standing: LabCluster) -> Iterator[Jobs]:
-    """An administrator's jobs, which may be moved soon; the policy is the built-in one again afterwards."""
+@pytest.fixture(scope="module")
+def ready(standing: LabCluster) -> LabCluster:
+    """The cluster with gangs that are not kept warm for long, and jobs that may be moved soon."""
     standing.set_options(
         "--service-option=--MiniclusterHub.keep_warm_s=0.2", "--service-option=--MiniclusterHub.min_run_s=1"
     )
-    with administrator(standing) as found:
-        found.stop_all()
-        wait_idle(found)
-        yield found
-        activate(found, "backfill")
-        found.stop_all()
-        wait_idle(found)
-        check_nothing_of_jobs_left(standing)
+    return standing
+
+
+@pytest.fixture
+def jobs(jobs: Jobs) -> Iterator[Jobs]:
+    """An administrator's jobs; the policy is the default one again afterwards."""
+    yield jobs
+    activate(jobs, "backfill")
 
 
 def activate(jobs: Jobs, policy: str) -> None:
     answer = jobs.http.put("api/policy", json={"policy": policy, "placement": "pack"})
-    assert answer.is_success and in_force(jobs) == policy, answer.text
-
-
-def in_force(jobs: Jobs) -> str:
-    return jobs.http.get("api/policy").json()["in_force"]["choice"]["policy"]
+    assert answer.is_success and jobs.active_policy() == policy, answer.text
 
 
 def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
@@ -78,7 +45,7 @@ def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
     def said() -> re.Match[str] | None:
         if jobs.job(job_id)["attempt"] < attempt:
             return None
-        return re.search(r"from (\d+) on (\d+)", jobs.log(job_id, attempt=attempt))
+        return re.search(r"resumed (\d+) on (\d+)", jobs.log(job_id, attempt=attempt))
 
     wait_for(lambda: bool(said()), f"attempt {attempt} of job {job_id}", WITHIN_S, 0.2)
     found = said()
@@ -99,7 +66,7 @@ def all_containers(cluster: LabCluster) -> list[list[str]]:
     return [task_containers(cluster, node) for node in cluster.lab.nodes]
 
 
-def test_no_policy_touches_a_running_job_when_it_is_put_in_force(jobs: Jobs, standing: LabCluster) -> None:
+def test_no_policy_touches_a_running_job_when_it_is_activated(jobs: Jobs, standing: LabCluster) -> None:
     running = jobs.submit(TRAINING, nodes=3, **WHOLE_NODES)
     wait_snapshot(jobs, running)
     waiting = jobs.submit(SHORT, nodes=1, **WHOLE_NODES)
@@ -110,7 +77,7 @@ def test_no_policy_touches_a_running_job_when_it_is_put_in_force(jobs: Jobs, sta
         wait_for(lambda: bool(jobs.job(waiting)["reason"]), "a reason", WITHIN_S, 0.2)
         reasons.add(jobs.job(waiting)["reason"])
     assert all_containers(standing) == before
-    assert (jobs.job(running)["attempt"], jobs.job(running)["state"]) == (1, "running"), jobs.story(running)
+    assert (jobs.job(running)["attempt"], jobs.job(running)["state"]) == (1, "running"), jobs.history(running)
     assert jobs.job(waiting)["state"] == "queued" and all(f"job {running}" in reason for reason in reasons)
 
 
@@ -127,10 +94,10 @@ def test_a_job_makes_room_for_an_urgent_one_and_goes_on_on_another_node(
     urgent = jobs.submit(ENDLESS, priority=60, **WHOLE_NODES)
     jobs.wait_log(urgent, "here")
     assert jobs.job(urgent)["nodes"] == [first_node]
-    assert f"makes room for job {urgent}" in jobs.story(moved)
+    assert f"makes room for job {urgent}" in jobs.history(moved)
     jobs.stop(others[0])
     step, _ = began(jobs, moved, attempt=2)
-    assert step >= EVERY and jobs.job(moved)["nodes"] != [first_node], jobs.story(moved)
+    assert step >= EVERY and jobs.job(moved)["nodes"] != [first_node], jobs.history(moved)
 
 
 def test_an_elastic_job_shrinks_for_another_and_grows_back(jobs: Jobs) -> None:
@@ -142,15 +109,14 @@ def test_an_elastic_job_shrinks_for_another_and_grows_back(jobs: Jobs) -> None:
     jobs.wait_log(other, "here")
     shrunk = began(jobs, job, attempt=2)
     jobs.stop(other)
-    assert jobs.wait(other)["state"] == "stopped", jobs.story(other)
+    assert jobs.wait(other)["state"] == "stopped", jobs.history(other)
     grown = began(jobs, job, attempt=3)
-    assert (shrunk[1], grown[1]) == (4, 6), jobs.story(job)
+    assert (shrunk[1], grown[1]) == (4, 6), jobs.history(job)
     assert EVERY <= shrunk[0] <= grown[0]
 
 
-def test_a_policy_stays_in_force_when_the_service_starts_again(jobs: Jobs, standing: LabCluster) -> None:
+def test_a_policy_stays_active_when_the_service_starts_again(jobs: Jobs, standing: LabCluster) -> None:
     activate(jobs, "las")
-    killed = kill(standing, "service")
-    wait_for(runs_again(standing, "service", killed), "the service", WITHIN_S, 0.5)
+    kill_and_wait(standing, "service")
     assert jobs.wait(jobs.submit(SHORT))["state"] == "succeeded"
-    assert in_force(jobs) == "las"
+    assert jobs.active_policy() == "las"

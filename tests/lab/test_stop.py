@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from .cluster import LabCluster
-from .faults.jobs import WITHIN_S, Jobs, jobs, other_image, ready
+from .faults.inject import frozen, hanging_registries
+from .faults.promises import held_slots
+from .jobs import WITHIN_S, Jobs
 from .machines import Node
 from .machines.processes import wait_for
 from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs
 
-__all__ = ["jobs", "other_image", "ready"]  # fixtures
-pytestmark = pytest.mark.alone("how soon the product reacts")
+pytestmark = pytest.mark.alone("how soon a stopped job is gone")
 CLEAN_WITHIN_S = 12.0
 """From the click on Stop on. Gangs of this cluster do not stay warm."""
 HERE = "print('here', flush=True)\n"
@@ -71,30 +71,29 @@ def before(jobs: Jobs, ready: LabCluster) -> Census:
     return Census.of(ready)
 
 
+def holders(jobs: Jobs, job: int) -> set[str]:
+    """Return the nodes on which a job holds slots."""
+    return {node for node, holder in held_slots(jobs) if holder == job}
+
+
 def stop_clean(
     jobs: Jobs, job: int, before: Census, say: Callable[[str], None], without: Node | None = None
 ) -> None:
     """Stop a job; within the time it says that it is, its slots are free, and nothing is left.
 
-    without: a node that does not answer, of which none of this can be asked.
+    without: a node that does not answer, which is left out of all this.
     """
     since = time.monotonic()
     jobs.stop(job)
     done = jobs.wait(job, within_s=since + CLEAN_WITHIN_S - time.monotonic())
-    assert done["state"] == "stopped", (done, jobs.story(job))
+    assert done["state"] == "stopped", (done, jobs.history(job))
     stopped_s = time.monotonic() - since
     away = without.name if without else ""
-    while held := [name for name in holders(jobs, job) if name != away]:
+    while held := holders(jobs, job) - {away}:
         assert time.monotonic() < since + CLEAN_WITHIN_S, f"slots of {held} are still the job's"
         time.sleep(0.1)
     clean_s = wait_clean(jobs.cluster, before, since, CLEAN_WITHIN_S, without)
     say(f"stopped after {stopped_s:.1f} s, nothing left after {clean_s:.1f} s")
-
-
-def holders(jobs: Jobs, job: int) -> list[str]:
-    return [
-        name for name, node in jobs.nodes().items() for slot in node["slots"] if slot.get("job_id") == job
-    ]
 
 
 def test_while_it_waits_for_slots(jobs: Jobs, ready: LabCluster, say: Callable[[str], None]) -> None:
@@ -108,29 +107,15 @@ def test_while_it_waits_for_slots(jobs: Jobs, ready: LabCluster, say: Callable[[
     assert jobs.job(blocker)["state"] == "running"
 
 
-@contextmanager
-def pulls_that_hang(cluster: LabCluster, image: str) -> Iterator[None]:
-    """Nodes that lack an image ask for it, and get no answer."""
-    for node in cluster.lab.nodes:
-        node.run(["docker", "rmi", "--force", image], check=False)
-    roles = [f"label=org.minicluster.role={role}" for role in ("registry", "cache")]
-    frozen = [one for role in roles for one in cluster.docker("ps", "--quiet", "--filter", role)]
-    cluster.docker("pause", *frozen)
-    try:
-        yield
-    finally:
-        cluster.docker("unpause", *frozen)
-
-
 def test_while_its_image_is_pulled(
     jobs: Jobs, ready: LabCluster, before: Census, other_image: str, say: Callable[[str], None]
 ) -> None:
-    with pulls_that_hang(ready, other_image):
+    with hanging_registries(ready, other_image):
         job = jobs.submit(WAITING, nodes=3, image=other_image)
         assert jobs.wait(job, "starting")["state"] == "starting"
         wait_for(lambda: str(ready.remains()).count("service ") == 3, "the tasks' services", WITHIN_S, 0.1)
         time.sleep(2)
-        assert jobs.job(job)["state"] == "starting", jobs.story(job)
+        assert jobs.job(job)["state"] == "starting", jobs.history(job)
         stop_clean(jobs, job, before, say)
 
 
@@ -176,18 +161,15 @@ def test_while_all_processes_of_a_rank_are_frozen(
 def test_while_a_node_is_frozen_the_others_are_clean_and_it_is_once_it_thaws(
     jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None]
 ) -> None:
-    """Nothing can be ended on it; its slots and the gang's network wait until the Swarm takes it for down."""
+    """Nothing on it can be ended; its slots and the gang's network stay until the Swarm counts it as down."""
     node = ready.lab.nodes[2]
     job = jobs.submit(IN_ALL_REDUCE, nodes=3)
     for rank in range(3):
         jobs.wait_log(job, "here", rank)
-    node.freeze()
-    try:
+    with frozen(ready, node):
         since = time.monotonic()
         stop_clean(jobs, job, before, say, without=node)
         wait_for(lambda: not holders(jobs, job), f"the slots of {node.name}", WITHIN_S, 0.1)
         say(f"the frozen node's own slots were free after {time.monotonic() - since:.1f} s")
-    finally:
-        node.thaw()
     clean_s = wait_rid_of_jobs(ready, before, WITHIN_S)
     say(f"nothing left on the thawed node after {clean_s:.1f} s")

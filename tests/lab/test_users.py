@@ -1,4 +1,4 @@
-"""Two users at once on three real hosts: each has a server, a home, jobs and secrets of their own."""
+"""Two users at once: each has a server, a home, jobs and secrets of their own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import NotebookKernel
 
 from .attacks.secrecy import environments, inspections, secrets
-from .behind import check_nothing_left, containers, wait_none
+from .behind import containers
 from .cluster import LabCluster, Person
 from .people import People, text
+from .remains import check_nothing_left, wait_none
 
 # Both GPUs of each node: there is room for one of them at a time.
 ALL_SLOTS = "--nodes 3 --gpus-per-node 2 --ranks-per-node 1"
@@ -44,7 +45,7 @@ async def jobs_of(person: Person) -> list[dict[str, Any]]:
 
 
 async def refusal(person: Person, method: str, path: str, under: str) -> str:
-    """Ask for what one must not have; return the answer."""
+    """Make a request that is refused; return the answer."""
     with pytest.raises(VisitFailed) as refused:
         await person.visitor.call(method, path, under)
     return str(refused.value)
@@ -67,7 +68,7 @@ async def test_two_users_train_at_once_and_see_nothing_of_each_other(
 
 
 async def train(kernel: NotebookKernel, name: str, slope: int) -> None:
-    """Fit a line on all three nodes; the right slope comes back."""
+    """Fit a line on all three nodes, and check its slope."""
     text(await kernel.run(TRAIN.format(options="--nodes 3", name=name, slope=slope)))
     assert abs(float(await kernel.ask("weight")) - slope) < 0.1
     assert await kernel.ask("ranks") == "3"
@@ -95,7 +96,7 @@ async def send(person: Person, kernel: NotebookKernel, name: str, last_s: float)
 
 
 async def ended(person: Person, job: int, mark: str = "ended_at") -> dict[str, Any]:
-    """Return a job as soon as it has that mark."""
+    """Wait until a job has that time; return the job."""
     while not (found := await person.ask(f"api/jobs/{job}"))[mark]:
         assert mark == "ended_at" or not found["ended_at"], found
         await asyncio.sleep(0.3)

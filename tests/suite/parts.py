@@ -1,4 +1,4 @@
-"""The parts: folders of tests, the linters and the documentation, and what runs beside what."""
+"""The parts of a run, and which of them run beside each other."""
 
 from __future__ import annotations
 

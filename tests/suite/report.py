@@ -1,4 +1,4 @@
-"""What the junit files of all parts say together: the slowest tests, and those that failed."""
+"""The slowest tests and the failed ones, from the junit files of all parts."""
 
 from __future__ import annotations
 

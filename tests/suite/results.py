@@ -1,4 +1,4 @@
-"""Where results are kept: a junit file for each part, and the words of what ran beside the others."""
+"""Where results are kept: for each part a junit file, and its output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 RESULTS = Path(os.environ.get("MINICLUSTER_TEST_RESULTS") or TREE / ".test-results")
 OTHERS_ENDED = RESULTS / "others-ended"
-"""Made when the parts in turn have ended; the lab's tests of times wait for it."""
+"""Made when all lanes but the lab's have ended; the lab's tests of times wait for it."""
 
 
 def clear_results() -> None:

@@ -1,4 +1,4 @@
-"""Starting the parts, beside each other where they do not disturb each other, and waiting for them."""
+"""Starts the parts, in lanes beside each other, and waits for them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NO_TESTS = 5
 
 
 @dataclass(frozen=True)
-class Step:
-    """A program of a lane. may_be_empty: that it finds no test is no failure."""
+class PartProgram:
+    """A program of a lane. may_be_empty: finding no test is not a failure."""
 
     name: str
     words: list[str]
@@ -33,8 +33,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """cpu_s: of its processes; what went on by itself, as machines of the lab do, is not counted."""
+class EndedPart:
+    """A part that has ended. cpu_s: of its own processes, without the lab's machines."""
 
     name: str
     wall_s: float
@@ -46,14 +46,14 @@ class Runs:
 
     def __init__(self, pytest_words: Sequence[str]) -> None:
         self.failed: list[str] = []
-        self._ended: list[Ended] = []
+        self._ended: list[EndedPart] = []
         self._pytest_words = list(pytest_words)
         self._running: dict[str, int] = {}
         self._lock = threading.Lock()
         self._goes_on = True
 
     def whole_part(self, part: str) -> None:
-        """Run all tests of a part; what it says is shown at once. Nothing runs beside it."""
+        """Run all tests of a part, with its output at once; nothing runs beside it."""
         OTHERS_ENDED.touch()
         self._run(self._pytest(part, [f"tests/{part}"]), shown_at_once=True)
 
@@ -61,18 +61,16 @@ class Runs:
         """Run the linters and the parts: the gate's tests only, or all of them."""
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
-        lanes[1][:0] = [Step(name, words) for name, words in LINTERS.items()]
-        labs = [self._part(LAB, chosen, "not apart")]
+        lanes[1][:0] = [PartProgram(name, words) for name, words in LINTERS.items()]
         if full:
-            labs.append(self._pytest(LAB_APART, [f"tests/{LAB}"], "apart"))
-        with ThreadPoolExecutor(len(lanes) + len(labs)) as pool:
+            lanes.append([self._pytest(LAB_APART, [f"tests/{LAB}"], "apart")])
+        with ThreadPoolExecutor(len(lanes) + 1) as pool:
             try:
-                in_labs = [pool.submit(self._lane, [lab]) for lab in labs]
+                lab = pool.submit(self._lane, [self._part(LAB, chosen, "not apart")])
                 for lane in [pool.submit(self._lane, lane) for lane in lanes]:
                     lane.result()
                 OTHERS_ENDED.touch()
-                for lab in in_labs:
-                    lab.result()
+                lab.result()
             except BaseException as error:
                 self._end_all(error)
                 raise
@@ -83,29 +81,31 @@ class Runs:
         rows = [f"{one.name:16} {one.wall_s:7.0f} s {one.cpu_s:9.0f} s" for one in self._ended]
         return "\n".join([f"{'part':16} {'time':>9} {'processor':>11}", *rows])
 
-    def _part(self, part: str, *chosen: str) -> Step:
+    def _part(self, part: str, *chosen: str) -> PartProgram:
         return self._pytest(part, [f"tests/{part}"], *chosen, may_be_empty=part in EMPTY_IN_THE_GATE)
 
-    def _alone(self, chosen: str) -> Iterable[Step]:
-        """Yield the tests that want to be alone, by part; those of the lab have been."""
+    def _alone(self, chosen: str) -> Iterable[PartProgram]:
+        """Yield the tests marked `alone` by part; the lab's have run already."""
         for part in (part for lane in LANES for part in lane):
             files = [str(path) for path in (TREE / "tests" / part).rglob("test_*.py") if _has_alone(path)]
             if files:
                 yield self._pytest(f"{part}-alone", sorted(files), chosen, "alone", may_be_empty=True)
 
-    def _pytest(self, name: str, paths: Sequence[str], *chosen: str, may_be_empty: bool = False) -> Step:
+    def _pytest(
+        self, name: str, paths: Sequence[str], *chosen: str, may_be_empty: bool = False
+    ) -> PartProgram:
         marked = " and ".join(filter(None, chosen))
         words = [sys.executable, "-m", "pytest", *paths, f"--junitxml={junit_file(name)}"]
         words += [*(["-m", marked] if marked else []), *self._pytest_words]
-        return Step(name, words, may_be_empty or bool(self._pytest_words))
+        return PartProgram(name, words, may_be_empty or bool(self._pytest_words))
 
-    def _lane(self, steps: Iterable[Step]) -> None:
+    def _lane(self, steps: Iterable[PartProgram]) -> None:
         for step in steps:
             if self._goes_on:
                 self._run(step)
 
-    def _run(self, step: Step, *, shown_at_once: bool = False) -> None:
-        """Run a program to its end; its words are shown then, since others speak meanwhile."""
+    def _run(self, step: PartProgram, *, shown_at_once: bool = False) -> None:
+        """Run a program to its end, and show its output then: others run meanwhile."""
         print(f"== {step.name}{'' if shown_at_once else ' begins'}", flush=True)
         began = time.monotonic()
         with log_file(step.name).open("wb") as log:
@@ -113,9 +113,7 @@ class Runs:
             process = subprocess.Popen(
                 step.words,
                 cwd=TREE,
-                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)}
-                if step.name in (LAB, LAB_APART)
-                else None,
+                env={**os.environ, WAIT_FOR_ENV: str(OTHERS_ENDED)} if step.name == LAB else None,
                 stdin=None if shown_at_once else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -132,17 +130,17 @@ class Runs:
             del self._running[step.name]
             self._note(step, process.returncode, time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
-    def _note(self, step: Step, code: int, wall_s: float, cpu_s: float) -> None:
+    def _note(self, step: PartProgram, code: int, wall_s: float, cpu_s: float) -> None:
         if code == _NO_TESTS and step.may_be_empty:
             return
-        self._ended.append(Ended(step.name, wall_s, cpu_s))
+        self._ended.append(EndedPart(step.name, wall_s, cpu_s))
         if code:
             self.failed.append(step.name)
         print(f"\n== {step.name}, {wall_s:.0f} s", flush=True)
         print(log_file(step.name).read_text(errors="replace"), flush=True)
 
     def _end_all(self, error: BaseException) -> None:
-        """Ask all that runs to end and to clear up; who started it waits for that."""
+        """Ask all programs to end and to clear up; their starters wait for that."""
         self._goes_on = False
         if isinstance(error, KeyboardInterrupt):
             return  # the terminal told all of them; told twice, they would not clear up

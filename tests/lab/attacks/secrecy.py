@@ -1,4 +1,4 @@
-"""What containers are told in secret, and what everybody with a Docker socket or a shell is shown."""
+"""The secrets that containers get, and what a Docker socket or a shell shows to everybody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job service's ports as a stranger on the machines' network finds them, and as other machines do."""
+"""The job service's ports, tried by a stranger on the machines' network and by the cluster's machines."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def environment(cluster: LabCluster, role: str) -> dict[str, str]:
 
 
 def tokens(cluster: LabCluster) -> dict[str, str]:
-    """Return what each machine's keeper speaks by."""
-    data_set_tracker = (one for one in containers(cluster.lab) if one.role == "keeper")
+    """Return the token of each machine's data set agent."""
+    agents = (one for one in containers(cluster.lab) if one.role == "keeper")
     nodes = {node.name: node for node in cluster.lab.nodes}
     return {
         one.node: cluster.docker("exec", one.id, "head", "-n1", TOKEN, node=nodes[one.node])[0]
-        for one in data_set_tracker
+        for one in agents
     }
 
 
@@ -53,7 +53,7 @@ def test_a_stranger_finds_nothing_of_users(cluster: LabCluster) -> None:
 
 
 def test_nothing_of_the_job_service_is_plain_http(cluster: LabCluster) -> None:
-    """Also not by the addresses that its container has on its machine, for whoever is there."""
+    """Nor at the addresses that its container has on its own machine."""
     for port in (AGENTS, FORMER):
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://{cluster.first.address}:{port}{PREFIX}health", timeout=20)
@@ -89,7 +89,7 @@ def test_each_machine_speaks_for_itself(cluster: LabCluster) -> None:
 
 
 def secrets_of(cluster: LabCluster, service: str) -> set[str]:
-    """Return the ids of a service's secrets; none where it went a moment ago."""
+    """Return the ids of a service's secrets; none if the service is gone by now."""
     form = "{{range .Spec.TaskTemplate.ContainerSpec.Secrets}}{{.SecretID}} {{end}}"
     words = ["docker", "service", "inspect", service, "--format", form]
     return set(cluster.first.run(words, check=False).stdout.split())

@@ -1,4 +1,7 @@
-"""A job and a notebook server that fill their node's disk: they are ended and told why, all others go on."""
+"""A job and a notebook server that fill their node's disk are ended and told why; all others go on.
+
+The last test has a disk that is full for another reason.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import pytest
 from minicluster_hub.launch.errors import VisitFailed
 
 from ..cluster import Images, LabCluster, Person
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, counting
-from ..faults.test_disk import is_ready
+from ..jobs import Jobs, administrator, counted, counting
 from ..machines import Lab, Node
 from ..machines.processes import wait_for
 from ..people import People, text
+from ..remains import check_nothing_of_jobs_left
 from .test_hogs import works_beside
 
 pytestmark = pytest.mark.apart("it makes machines of its own")
@@ -72,7 +75,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def small_disk(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """A cluster whose last machine has a small disk with little room."""
+    """A cluster whose last machine has a small disk that is nearly full."""
     say("three machines, one with a small disk, and a cluster on them")
     with Lab.fresh(gpus=2, disk_mb=(None, None, DISK_MB), images=images) as lab:
         cluster = LabCluster(lab, Images(*(lab.load(image) for image in images)))
@@ -92,12 +95,19 @@ def jobs(small_disk: LabCluster) -> Iterator[Jobs]:
         check_nothing_of_jobs_left(small_disk)
 
 
+def is_ready(jobs: Jobs) -> bool:
+    """Whether a job over all three nodes succeeded: only then each of them has the image."""
+    if not jobs.is_idle():
+        return False
+    return jobs.wait(jobs.submit(counting(1), nodes=3), "succeeded", "failed")["state"] == "succeeded"
+
+
 def node(cluster: LabCluster) -> Node:
     return cluster.lab.nodes[2]
 
 
 def ended(cluster: LabCluster) -> list[str]:
-    """Return whom the guards of all nodes ended. On a busy machine some have to be killed after that."""
+    """Return a line for each container that the nodes' eviction guards ended, in the guards' words."""
     said = cluster.first.run(["docker", "service", "logs", "--raw", "minicluster_eviction"])
     lines = (said.stdout + said.stderr).splitlines()
     return [line for line in lines if line.startswith("ending ")]
@@ -123,7 +133,7 @@ def test_a_job_that_fills_the_disk_is_ended_for_it_and_others_are_not(
 def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_left(
     jobs: Jobs, small_disk: LabCluster
 ) -> None:
-    """By `fallocate` beyond the end of a file: neither its size nor what was written tells of it."""
+    """By `fallocate` beyond the end of a file: neither the file's size nor the bytes written show it."""
     before, full = ended(small_disk), node(small_disk)
     failed = jobs.wait(jobs.submit(UNSEEN, nodes=3), "failed")
     assert (failed["error"]["kind"], failed["error"]["node"]) == ("disk", full.name), failed
@@ -136,7 +146,7 @@ def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_lef
 def test_a_job_that_makes_files_until_the_disk_takes_no_more_is_ended_for_it(
     jobs: Jobs, small_disk: LabCluster
 ) -> None:
-    """They are empty: there are no bytes to be seen. Here the kernel does not tell who made them, either."""
+    """The files are empty, so no bytes show. Nor does this kernel count the inodes of each container."""
     before, full = ended(small_disk), node(small_disk)
     before_inodes = full.disk.free_inodes
     job, left = jobs.submit(MANY_FILES, nodes=3), [before_inodes]
@@ -178,6 +188,24 @@ async def test_a_server_that_fills_its_home_is_ended_its_owner_is_told_and_other
     # What fills the disk is no doing of those who write little.
     await asyncio.to_thread(works_beside, small_disk, jobs)
     assert len(ended(small_disk)) == len(before) + 1
+
+
+def test_a_full_disk_is_named_and_forgotten_once_there_is_room(jobs: Jobs, small_disk: LabCluster) -> None:
+    """No job filled it, so none can be ended for it: the reserve is used up, too."""
+    full = node(small_disk)
+    check_nothing_of_jobs_left(small_disk)  # A warm gang needs no room, and its end gives some back.
+    full.fill_disk()
+    failed = jobs.wait(jobs.submit(counting(3), nodes=3), "failed")
+    assert failed["state"] == "failed", jobs.history(failed["id"])
+    assert failed["error"]["node"] == full.name
+    shown = " ".join(failed["error"][part] for part in ("message", "traceback", "hint"))
+    assert "disk is full" in shown and "doctor" in shown
+
+    full.free_disk()
+    check_nothing_of_jobs_left(small_disk)
+    done = jobs.submit(counting(3), nodes=3)
+    assert jobs.wait(done, "succeeded")["state"] == "succeeded"
+    assert counted(jobs.log(done, rank=2)) == [0, 1, 2]
 
 
 async def spawn_page(person: Person) -> str:

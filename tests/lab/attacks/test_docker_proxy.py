@@ -1,4 +1,4 @@
-"""Who took over the hub or the job service of a real cluster calls a real engine, from where they are."""
+"""Docker calls from inside the hub and the job service, as somebody who took them over would make them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from docker.errors import NotFound
 
 from minicluster_hub.engines.swarm.names import labels
 
-from ..behind import check_nothing_left, containers
+from ..behind import containers
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
 from ..people import People, text
+from ..remains import check_nothing_left
 
 CALL = """import base64, json, sys
 from minicluster_hub.engines.swarm.docker import Docker, translated
@@ -29,7 +30,7 @@ Call = tuple[str, list[Any], dict[str, Any]]
 
 
 def call(cluster: LabCluster, role: str, *calls: Call) -> list[tuple[str, str]]:
-    """Have the container of a role call Docker as its own program does; return what became of each call."""
+    """Call Docker from a role's container, as its own program does; return the outcome of each call."""
     (container,) = [one for one in containers(cluster.lab) if one.role == role]
     words = base64.b64encode(json.dumps(calls).encode()).decode()
     told = cluster.docker("exec", container.id, "python", "-P", "-c", CALL, words)
@@ -37,7 +38,7 @@ def call(cluster: LabCluster, role: str, *calls: Call) -> list[tuple[str, str]]:
 
 
 def task(cluster: LabCluster, secret_id: str = "", **changes: Any) -> dict[str, Any]:
-    """Return what a task's service is made of: nothing in it is refused but the changes."""
+    """Return the request for a task's service: it is allowed, except for the changes."""
     marks = labels("task", name="minicluster-task-999999", task=999999, gang=999999)
     file = {"Name": "x", "UID": "1000", "GID": "1000", "Mode": 0o400}
     secret = {"SecretID": secret_id, "SecretName": "minicluster-task-999999", "File": file}

@@ -1,4 +1,4 @@
-"""A user's containers against the machines: what they reach of the network that the nodes share."""
+"""Which ports of the machines users' containers reach on the network that the nodes share."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ asyncio.run(serve(sys.argv[1]))
 
 
 @dataclass(frozen=True)
-class Storage:
+class FileServer:
     """A file server on the last machine, at that one's address in a second network of all machines.
 
     name_server: what the machines' containers ask for names; here it is that machine, too. "": they ask a
@@ -96,11 +96,11 @@ class Storage:
 
 
 @pytest.fixture
-def storage(cluster: LabCluster) -> Iterator[Storage]:
+def storage(cluster: LabCluster) -> Iterator[FileServer]:
     *others, last = nodes = cluster.lab.nodes
     told = (line.split() for line in last.run("cat /etc/resolv.conf").stdout.splitlines())
     servers = [words[1] for words in told if words[:1] == ["nameserver"] and "." in words[1]]
-    made = Storage(last, f"10.66.0.{last.number}", next((a for a in servers if not _loops(a)), ""))
+    made = FileServer(last, f"10.66.0.{last.number}", next((a for a in servers if not _loops(a)), ""))
     with ExitStack() as stack:
         for node in nodes:
             stack.enter_context(ip(node, "address", f"10.66.0.{node.number}/24", "dev", "eth0"))
@@ -136,13 +136,13 @@ def denies(node: Node, address: str) -> bool:
 
 
 def doors_of_nodes(cluster: LabCluster) -> list[tuple[str, int]]:
-    """Return what listens on the machines and is nothing for users."""
+    """Return the addresses and ports of the machines that users must not reach."""
     manager = [(cluster.first.address, port) for port in (_SWARM, REGISTRY_PORT, CACHE_PORT)]
     return manager + [(node.address, _GOSSIP) for node in cluster.lab.nodes]
 
 
 def opens_from_outside(cluster: LabCluster, doors: Iterable[tuple[str, int]]) -> bool:
-    """Whether these doors are open to the machines themselves: else nothing is shown by their being shut."""
+    """Whether the machines themselves reach these ports: otherwise a closed one proves nothing."""
     probe = (
         "import socket, sys\nfor one in sys.argv[1:]: socket.create_connection(one.split(':'), 5).close()\n"
     )
@@ -166,7 +166,7 @@ async def test_neither_a_notebook_nor_a_job_reaches_the_machines_own_ports(
 
 
 async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_are_asked_for(
-    cluster: LabCluster, people: People, storage: Storage
+    cluster: LabCluster, people: People, storage: FileServer
 ) -> None:
     doors = [(storage.address, _FILES), (storage.address, _DNS), (storage.node.address, _DNS)]
     assert opens_from_outside(cluster, doors)

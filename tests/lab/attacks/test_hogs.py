@@ -1,13 +1,11 @@
-"""Jobs and servers that take all that they can get: others' work, hub and service go on beside them."""
+"""Jobs and servers that take all they can get: the hub, the job service and others' work go on."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 from ..cluster import LabCluster
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, counting, wait_idle
+from ..jobs import Jobs, administrator, counting
 from ..people import People, text
 
 MEMORY_PER_SLOT = 1_500_000_000
@@ -42,7 +40,7 @@ WAIT = "while True: time.sleep(0.5)\n"
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster) -> LabCluster:
-    """The cluster with little for each slot: the lab's machines are one, and share its memory."""
+    """The cluster with little memory per slot: the lab's machines share that of one machine."""
     standing.set_options(
         "--service-option=--SwarmEngine.pids=512",
         f"--service-option=--SwarmEngine.memory_per_slot_bytes={MEMORY_PER_SLOT}",
@@ -51,18 +49,8 @@ def ready(standing: LabCluster) -> LabCluster:
     return standing
 
 
-@pytest.fixture
-def jobs(ready: LabCluster) -> Iterator[Jobs]:
-    with administrator(ready) as found:
-        wait_idle(found)
-        yield found
-        found.stop_all()
-        wait_idle(found)
-        check_nothing_of_jobs_left(ready)
-
-
 def works_beside(cluster: LabCluster, jobs: Jobs) -> None:
-    """A job over the same nodes comes through, and somebody can log in."""
+    """A job on the same nodes succeeds, and an administrator can log in."""
     beside = jobs.submit(counting(10), nodes=3)
     done = jobs.wait(beside, "succeeded")
     assert done["state"] == "succeeded", done

@@ -1,4 +1,4 @@
-"""The container of a lab's own policies on real machines: it orders jobs, and has nothing else."""
+"""The container that runs a lab's own policies: it orders jobs, and can do nothing else."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 
 from ..behind import query
 from ..cluster import UP_WITHIN_S, LabCluster
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, wait_idle
+from ..jobs import Jobs
 from ..machines.processes import wait_for
 
 WITHIN_S = 120
+SANDBOX = "policy.sandbox_child"
+"""The process that runs a policy, as a list of processes shows it."""
 WHOLE_NODES = {"slots_per_node": 2}
 OURS = '''"""The last one first, {edition}."""
 
@@ -64,7 +66,7 @@ print(json.dumps(found))
 """
 
 
-class Policies:
+class PolicyFolder:
     """The folder of policies on the first machine."""
 
     def __init__(self, cluster: LabCluster, folder: Path) -> None:
@@ -85,9 +87,9 @@ class Policies:
 
 
 @pytest.fixture(scope="module")
-def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policies]:
-    """A policy of the lab's own; afterwards there is none again, and no container of it."""
-    made = Policies(standing, tmp_path_factory.mktemp("policies"))
+def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyFolder]:
+    """A policy of the lab's own; afterwards it and its container are gone."""
+    made = PolicyFolder(standing, tmp_path_factory.mktemp("policies"))
     made.put("first edition")
     yield made
     made.path.unlink()
@@ -96,19 +98,15 @@ def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def ready(standing: LabCluster, policies: Policies) -> LabCluster:
+def ready(standing: LabCluster, policies: PolicyFolder) -> LabCluster:
     return standing
 
 
 @pytest.fixture
-def jobs(ready: LabCluster) -> Iterator[Jobs]:
-    with administrator(ready) as found:
-        wait_idle(found)
-        yield found
-        found.http.put("api/policy", json={"policy": "backfill"}).raise_for_status()
-        found.stop_all()
-        wait_idle(found)
-        check_nothing_of_jobs_left(ready)
+def jobs(jobs: Jobs) -> Iterator[Jobs]:
+    """An administrator's jobs; the policy is the default one again afterwards."""
+    yield jobs
+    jobs.http.put("api/policy", json={"policy": "backfill"}).raise_for_status()
 
 
 def container(cluster: LabCluster) -> str:
@@ -122,17 +120,13 @@ def container(cluster: LabCluster) -> str:
     return found[0]
 
 
-def in_force(jobs: Jobs) -> str:
-    return jobs.http.get("api/policy").json()["in_force"]["choice"]["policy"]
-
-
 def choose(jobs: Jobs) -> None:
     answer = jobs.http.put("api/policy", json={"policy": "ours"})
     assert answer.is_success, answer.text
-    check_in_force(jobs)
+    check_active(jobs)
 
 
-def check_in_force(jobs: Jobs) -> None:
+def check_active(jobs: Jobs) -> None:
     told = jobs.http.get("api/policy").json()
     assert told["in_force"]["choice"]["policy"] == "ours", told["trouble"]
 
@@ -171,13 +165,13 @@ def test_the_policy_orders_jobs_and_the_job_service_runs_none_of_it(ready: LabCl
     earlier, later = (jobs.submit("print('done')", nodes=3, **WHOLE_NODES) for _ in range(2))
     jobs.stop(first)
     assert jobs.wait(earlier, "succeeded") and jobs.wait(later, "succeeded")
-    check_in_force(jobs)
+    check_active(jobs)
     began = "SELECT job_id FROM events WHERE kind = 'admitted' ORDER BY id"
     admitted = [row[0] for row in query(ready, began)[0]]
-    assert admitted.index(later) < admitted.index(earlier), jobs.story(earlier)
+    assert admitted.index(later) < admitted.index(earlier), jobs.history(earlier)
     (service,) = ready.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=service")
-    assert not [line for line in ready.docker("top", service) if "rules.child" in line]
-    assert [line for line in ready.docker("top", container(ready)) if "rules.child" in line]
+    assert not [line for line in ready.docker("top", service) if SANDBOX in line]
+    assert [line for line in ready.docker("top", container(ready)) if SANDBOX in line]
 
 
 def test_jobs_start_while_the_container_is_away_and_then_by_the_policy_again(
@@ -192,12 +186,12 @@ def test_jobs_start_while_the_container_is_away_and_then_by_the_policy_again(
         told = jobs.http.get("api/policy").json()
         return told["in_force"]["choice"]["policy"] == "ours" and not told["trouble"]
 
-    wait_for(again, "the lab's policy in force again", WITHIN_S, 0.5)
+    wait_for(again, "the lab's policy to be active again", WITHIN_S, 0.5)
     jobs.wait(jobs.submit("print('done')", nodes=1), "succeeded")
-    wait_for(again, "the lab's policy still in force", WITHIN_S, 0.5)
+    wait_for(again, "the lab's policy to stay active", WITHIN_S, 0.5)
 
 
-def test_a_changed_file_is_there_after_the_next_up(policies: Policies, jobs: Jobs) -> None:
+def test_a_changed_file_is_there_after_the_next_up(policies: PolicyFolder, jobs: Jobs) -> None:
     choose(jobs)
     policies.put("second edition")
 
@@ -210,4 +204,4 @@ def test_a_changed_file_is_there_after_the_next_up(policies: Policies, jobs: Job
 
     wait_for(told, "the policy's second edition", WITHIN_S, 0.5)
     jobs.wait(jobs.submit("print('done')", nodes=1), "succeeded")
-    wait_for(lambda: in_force(jobs) == "ours", "the lab's policy in force", WITHIN_S, 0.5)
+    wait_for(lambda: jobs.active_policy() == "ours", "the lab's policy to be active", WITHIN_S, 0.5)

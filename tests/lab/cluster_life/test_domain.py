@@ -1,4 +1,4 @@
-"""`up --domain` on real machines: the hub has a name, each user's server one below it, and cells train."""
+"""`up --domain`: the hub has a name, each user's server has one below it, and cells train."""
 
 from __future__ import annotations
 
@@ -15,15 +15,23 @@ from playwright.sync_api import Browser, Page, expect
 from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
 
 from ...browser import chromium
-from ...browser.lab import JOBS_PATH, cell, open_jobs, open_notebook, output_of, run_all, wait_ran
-from ..behind import check_nothing_left
+from ...browser.lab import JOBS_PATH, open_jobs, open_notebook, output_of, run_cell, wait_ran
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
-from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from ..pages import WAIT_MS, put_notebook, start_server, stop_server
+from ..remains import check_nothing_left
 
 DOMAIN, USER = "hub.lab.test", "delia"
 HUB, SERVICE, SERVER = (f"https://{name}{DOMAIN}" for name in ("", "minicluster--service.", f"{USER}."))
 READY_WITHIN_S = 120
+CELL = """%%distribute --nodes 3 --gather total
+import torch
+import torch.distributed as dist
+dist.init_process_group()
+ones = torch.ones(1)
+dist.all_reduce(ones)
+total = ones.item()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +116,13 @@ def test_the_job_service_is_at_the_hubs_name_too_for_notebooks_outside(ready: La
 
 
 def test_a_user_trains_from_a_server_with_a_name_of_its_own(ready: LabCluster, page: Page) -> None:
-    log_in(page, HUB, USER, ready.add_user(USER))
-    page.get_by_role("button", name="Start").click()
-    wait_lab(page, USER)
+    start_server(page, ready, USER, node=ready.first.name, url=HUB)
     assert page.url.startswith(f"{SERVER}/user/{USER}/lab")
-    open_notebook(page, SERVER, USER, "quickstart.ipynb")
-    run_all(page)
-    wait_ran(cell(page, 4), WAIT_MS)
-    expect(cell(page, 2).locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
-    expect(output_of(cell(page, 3))).to_contain_text("trained on 3 ranks")
+    put_notebook(ready, "sum.ipynb", CELL, "total")
+    open_notebook(page, SERVER, USER, "sum.ipynb")
+    wait_ran(sums := run_cell(page, 0), WAIT_MS)
+    expect(sums.locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    expect(output_of(run_cell(page, 1))).to_contain_text("[3.0, 3.0, 3.0]")
     open_jobs(page, HUB)
     assert page.url == f"{SERVICE}{JOBS_PATH}", "where no page of a user's server is"
     expect(page.get_by_role("row").filter(has_text="succeeded")).to_have_count(1)

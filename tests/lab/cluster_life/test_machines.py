@@ -1,4 +1,4 @@
-"""The lab itself: what it promises to the tests that stand on it."""
+"""The lab itself: what the other tests rely on."""
 
 from __future__ import annotations
 

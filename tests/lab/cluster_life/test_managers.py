@@ -1,4 +1,4 @@
-"""Three managers with a folder and a PostgreSQL in common: the cluster goes on without any one of them."""
+"""Three managers that share a folder and a PostgreSQL: the cluster goes on without any one of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import pytest
 from minicluster_hub.launch.errors import VisitFailed
 
 from ...service.conftest import a_postgres
-from ..behind import wait_none
 from ..cluster import Images, LabCluster
-from ..faults.jobs import Jobs, administrator, counted, counting
+from ..jobs import Jobs, administrator, counted, counting
 from ..machines import Lab, LabError, Node
 from ..machines.processes import wait_for
+from ..remains import wait_none
 
-pytestmark = pytest.mark.alone("how soon the product reacts")
+pytestmark = pytest.mark.apart("it makes machines of its own")
 
 STEPS = 150
 WITHIN_S = 300
@@ -34,7 +34,7 @@ ROLES = ("proxy", "hub", "registry")
 
 
 class Managers(LabCluster):
-    """A cluster whose first machine may be dead: what is asked of it, is asked of one that lives."""
+    """A cluster whose first machine may be off: commands go to one that is on."""
 
     def __init__(self, lab: Lab, images: Images, database: Any) -> None:
         super().__init__(lab, images)
@@ -71,20 +71,20 @@ class Managers(LabCluster):
             node.run(["docker", "swarm", "join", f"--token={token}", f"{first.address}:2377"])
 
     def node_of(self, role: str) -> Node | None:
-        """Return the living machine that a platform service runs on; None while the Swarm knows none."""
+        """Return the machine that a platform service runs on; None while the Swarm knows none that is on."""
         form = "{{.Node}} {{.CurrentState}}"
         listing = ("service", "ps", f"minicluster_{role}", "--filter=desired-state=running", "--format", form)
         found = [line.split()[0] for line in self.docker(*listing) if "Running" in line]
         return next((node for node in self.living if node.name in found), None)
 
     def job_leader(self) -> Node | None:
-        """Return the machine of the job service that leads, as the database has it."""
+        """Return the machine of the leading job service, by the database."""
         with self._database.connect() as connection:
             holder = connection.execute("SELECT holder FROM leadership").fetchone()[0]
         return next((node for node in self.living if f"//{node.address}:" in holder), None)
 
     def places(self) -> dict[str, str]:
-        """Return which machine each part of the control plane stands on."""
+        """Return the machine of each part of the control plane."""
         found = {role: self.node_of(role) for role in ROLES} | {"job service": self.job_leader()}
         named = {role: node.name for role, node in found.items() if node is not None}
         leader = [name for name, status in self.managers().items() if status == "Leader"]
@@ -138,7 +138,7 @@ def a_cluster(lab: Lab, images: tuple[str, ...], database: Any, folder: Path) ->
 
 @contextmanager
 def entered(cluster: Managers) -> Iterator[Jobs]:
-    """Jobs of an administrator who logs in wherever the proxy is by now."""
+    """An administrator's jobs, after a login at the machine that the proxy runs on by now."""
     until = time.monotonic() + WITHIN_S
     with ExitStack() as stack:
         while True:
@@ -180,7 +180,7 @@ def stands_on(places: dict[str, str], node: Node) -> set[str]:
 
 
 def lose(three: Managers, lost: Node, say: Callable[[str], None]) -> None:
-    """Kill a manager under two jobs; what was there before goes on, what comes after is taken."""
+    """Kill a manager while two jobs run: they go on, and another one is accepted."""
     with entered(three) as jobs:
         wait_for(jobs.is_idle, "three idle nodes", WITHIN_S, 0.5)
         pair = jobs.submit(counting(STEPS), nodes={"min": 1, "max": 2})
@@ -211,8 +211,8 @@ def check_goes_on(
         after = jobs.submit(counting(3))
         for job, nodes in were_on.items():
             done = jobs.wait(job)
-            assert done["state"] == "succeeded", (done, jobs.story(job))
-            assert done["attempt"] == (2 if lost.name in nodes else 1), jobs.story(job)
+            assert done["state"] == "succeeded", (done, jobs.history(job))
+            assert done["attempt"] == (2 if lost.name in nodes else 1), jobs.history(job)
             assert counted(jobs.log(job, 0)) == list(range(STEPS))
         assert jobs.wait(after)["state"] == "succeeded"
         tell("all jobs are done")
@@ -224,7 +224,7 @@ PUBLISHED = "minicluster/tiny:1"
 
 
 def publish(three: Managers, folder: Path) -> None:
-    """Publish an image at a manager that has not the registry, as the guide says."""
+    """Publish an image from a manager without the registry, as the guide says."""
     at = next(node for node in three.lab.nodes if node != three.node_of("registry"))
     said = at.run(three.docker_run("publisher")).stdout
     password = re.search(r"password +(\S+)", said)
@@ -236,7 +236,7 @@ def publish(three: Managers, folder: Path) -> None:
 
 
 def pulls(three: Managers) -> bool:
-    """Whether each living machine gets what was published, from wherever the registry is."""
+    """Whether each machine that is on can pull the published image, wherever the registry runs."""
     for node in three.living:
         node.run(["docker", "rmi", f"127.0.0.1:5100/{PUBLISHED}"], check=False)
     pull = ["docker", "pull", f"127.0.0.1:5100/{PUBLISHED}"]

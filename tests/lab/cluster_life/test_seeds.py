@@ -1,4 +1,4 @@
-"""Nodes that share an image's files by links: none of them can hurt another one, or what comes later."""
+"""Nodes share an image's files by links: none can change another one's, or those of a later lab."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST = NAMES[0]
 
 @pytest.fixture
 def seeds(builder: None) -> Iterator[None]:
-    """Without seeds of these names, before and after."""
+    """No seeds of these names exist before and after."""
     forget_all()
     yield
     forget_all()

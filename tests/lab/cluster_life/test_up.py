@@ -1,4 +1,4 @@
-"""What an administrator does, on fresh engines: up, again, interrupted, changed, down."""
+"""`up` on fresh engines: once, again, interrupted, with other options; `upgrade` and `down`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def machines(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[La
 
 @pytest.fixture
 def fresh(machines: Lab, images: tuple[str, ...]) -> Iterator[LabCluster]:
-    """The engines without a Swarm and without anything that the test before has made."""
+    """The engines without a Swarm and without anything from the test before."""
     yield LabCluster(machines, Images(*(push(image, machines.registry) for image in images)))
     machines.reset()
 
@@ -169,7 +169,7 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
 
 @APART
 async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh: LabCluster) -> None:
-    """Each attempt lives until its next step has been said, so that every step is cut off once."""
+    """Each `up` is killed when it prints its next step, so that every step is cut off once."""
     for step in ("swarm", "secrets", "registry", "relay", "service", "hub", "proxy"):
         cut_off(fresh, step)
     fresh.up()

@@ -1,4 +1,4 @@
-"""What a cluster offers, asked as users and administrators ask; and a tag outside of it that is moved."""
+"""The images that a cluster offers, by the REST API; and a tag in the outside registry that is moved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ..cluster import LabCluster, Person
-from ..faults.jobs import administrator
+from ..jobs import administrator
 from ..machines import Lab
 from ..machines.builder import build_engine
 from ..machines.images import NOTEBOOK_IMAGE, build
@@ -21,7 +21,7 @@ _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
 
 def move(lab: Lab, mark: str) -> str:
-    """Have the tag mean the notebook image with a file /mark of this text; return the digest."""
+    """Move the tag to the notebook image with a file /mark of this text; return the digest."""
     engine, reference = build_engine(), f"{lab.registry.host}/{MOVING}"
     with tempfile.TemporaryDirectory() as folder:
         dockerfile = Path(folder, "Dockerfile")

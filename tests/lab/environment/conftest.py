@@ -22,13 +22,13 @@ def index(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]
 
 @pytest.fixture(scope="session")
 def moving(images: tuple[str, ...], lab: Lab) -> str:
-    """The digest of what a tag of the outside registry meant when the cluster was first told to offer it."""
+    """The digest that a tag of the outside registry had when the cluster first offered it."""
     return move(lab, "first")
 
 
 @pytest.fixture(scope="module")
 def offering(standing: LabCluster, index: Index, moving: str) -> LabCluster:
-    """The cluster with a mirror of its own for pip, and with a second image; admins are asked what runs."""
+    """The cluster with a package index of its own and a second image; administrators allow images."""
     standing.set_options(
         f"--service-option=--MiniclusterHub.pip_index_url={index.url}",
         f"--service-option=--SwarmEngine.images=127.0.0.1:5101/{MOVING}",

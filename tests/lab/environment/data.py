@@ -1,6 +1,6 @@
-"""Data sets of an administrator in a lab: pushed, read by ranks, and looked at on the nodes' disks.
+"""An administrator's data sets: pushed, read by ranks, and looked up on the nodes' disks.
 
-The caches are small, so that a few data sets fill one: `PIECES` pieces fit, and not one more.
+The caches are small, so that a few data sets fill one: `PIECES` pieces fit into it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minicluster.datasets.push import Push, PushState
 from minicluster_hub.engines.swarm.names import DATA_VOLUME
 
 from ..cluster import LabCluster
-from ..faults.jobs import Jobs
+from ..jobs import Jobs
 from ..machines import Node
 
 PIECE_BYTES = 8 << 20
@@ -49,7 +49,7 @@ def ready(standing: LabCluster) -> LabCluster:
 
 @dataclass(frozen=True)
 class Sample:
-    """A data set whose every file is a piece. digest: what a rank says that read it."""
+    """A data set each of whose files is one piece. digest: what a rank prints that read it."""
 
     name: str
     folder: Path
@@ -72,7 +72,7 @@ class DataSets:
     root: Path
 
     def push(self, name: str, pieces: int) -> Sample:
-        """Make a data set of so many random pieces, and bring it to the cluster."""
+        """Make a data set of random pieces, and push it."""
         folder = self.root / name
         folder.mkdir()
         for file in islice(_ends_of_packs(name), pieces):
@@ -87,11 +87,11 @@ class DataSets:
         return push.so_far
 
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """What a push asks."""
+        """Send a request, as a push does."""
         return self.jobs.http.request(method, path, **more).raise_for_status()
 
     def submit(self, sample: Sample, *, stay: bool = False, **spec: Any) -> int:
-        """Have a rank on each of three nodes read all of it, and stay there if told so."""
+        """Submit a job of three nodes whose ranks read all of it; with `stay` they run on."""
         source = _READ.format(name=sample.name) + (_STAY if stay else "")
         spec = {"nodes": 3, **spec}
         return self.jobs.submit(source, data=[{"name": sample.name}], **spec)
@@ -99,7 +99,7 @@ class DataSets:
     def check_read(self, sample: Sample, job: int, ranks: int = 3) -> None:
         """The job succeeded, and each of its ranks read what was pushed."""
         done = self.jobs.wait(job)
-        assert done["state"] == "succeeded", (done, self.jobs.story(job))
+        assert done["state"] == "succeeded", (done, self.jobs.history(job))
         for rank in range(ranks):
             assert sample.read in self.jobs.log(job, rank)
 
@@ -141,7 +141,7 @@ def damage(node: Node, sample: Sample) -> str:
     return path.name
 
 
-def data_set_tracker(cluster: LabCluster, node: Node) -> list[str]:
+def data_set_agent(cluster: LabCluster, node: Node) -> list[str]:
     return cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=keeper", node=node)
 
 

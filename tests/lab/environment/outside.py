@@ -1,4 +1,4 @@
-"""A Jupyter that no hub started: in a container of somebody's own machine, typed into as in a browser."""
+"""A Jupyter outside of the cluster: in a container on a user's own machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STARTED_WITHIN_S = 120
 
 @contextmanager
 def only_the_proxy(guest: Node, cluster: LabCluster) -> Iterator[None]:
-    """Keep the guest's containers from all that is not the cluster's proxy."""
+    """Let the guest's containers reach the cluster's proxy, and nothing else."""
     rules = [
         f"-i docker0 -p tcp --syn ! -d {cluster.first.address} -j REJECT",
         "-i docker0 -p tcp --syn ! --dport 443 -j REJECT",
@@ -70,7 +70,7 @@ async def jupyter(guest: Node, *docker_run: str) -> AsyncIterator[Room]:
 
 
 class Typist(NotebookKernel):
-    """A kernel whose user types the same answer whenever a cell asks."""
+    """A kernel whose user gives the same answer to each `input()`."""
 
     def __init__(self, kernel: NotebookKernel, answer: str) -> None:
         super().__init__(kernel._connection)

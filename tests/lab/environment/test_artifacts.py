@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from ..cluster import LabCluster
-from ..faults.jobs import Jobs, jobs
-from ..machines import Node
+from ..faults.inject import power_lost
+from ..jobs import Jobs
 from ..machines.processes import wait_for
 from .data import ready
 
-__all__ = ["jobs", "ready"]  # fixtures
+__all__ = ["ready"]  # a fixture
 WRITE = """
 import time, minicluster as mc
 (mc.output() / "logs").mkdir(exist_ok=True)
@@ -66,21 +63,17 @@ def test_files_of_a_failed_and_of_a_stopped_job_are_there(jobs: Jobs) -> None:
             assert one["sha256"] == hashlib.sha256(data).hexdigest()
 
 
-@pytest.fixture
-def victim(ready: LabCluster) -> Iterator[Node]:
-    """A node without the platform, which is on again afterwards."""
-    node = ready.lab.nodes[2]
-    yield node
-    node.power_on()
-
-
-def test_files_of_the_others_are_there_when_a_node_died(jobs: Jobs, victim: Node) -> None:
+def test_files_of_the_others_are_there_when_a_node_died(jobs: Jobs, ready: LabCluster) -> None:
     job = jobs.submit(TWICE, nodes={"min": 2, "max": 3})
     waiting = jobs.submit(STAY, nodes=3)
     wait_written(jobs, job)
     wait_written(jobs, waiting)
-    victim.kill()
-    assert jobs.wait(job)["state"] == "succeeded", jobs.story(job)
+    with power_lost(ready, ready.lab.nodes[2]):
+        check_files_of_two_nodes(jobs, job, waiting)
+
+
+def check_files_of_two_nodes(jobs: Jobs, job: int, waiting: int) -> None:
+    assert jobs.wait(job)["state"] == "succeeded", jobs.history(job)
     assert sorted(listed(jobs, job)) == [(part, path) for part in (0, 1) for path in ("first", "second")]
     assert content(jobs, job, 1, "first") == b"before the loss"
 

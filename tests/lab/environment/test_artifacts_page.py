@@ -5,10 +5,9 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from ...browser.lab import open_jobs, open_notebook, output_of, run_cell, wait_ran
-from ..behind import check_nothing_left
 from ..cluster import LabCluster
-from ..faults.test_watched_loss import put_notebook
-from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from ..pages import WAIT_MS, put_notebook, start_server, stop_server
+from ..remains import check_nothing_left
 from .data import ready
 
 __all__ = ["ready"]  # a fixture
@@ -36,9 +35,7 @@ ROWS = [f"rank {rank}.txt" for rank in range(3)]
 
 
 def test_what_a_failed_job_left(ready: LabCluster, page: Page) -> None:
-    log_in(page, ready.url, USER, ready.add_user(USER))
-    page.get_by_role("button", name="Start").click()
-    wait_lab(page, USER)
+    start_server(page, ready, USER)
     put_notebook(ready, "spoiled.ipynb", CELL, LOOK, BRING)
     open_notebook(page, ready.url, USER, "spoiled.ipynb")
     wait_ran(run_cell(page, 0), WAIT_MS)

@@ -12,10 +12,10 @@ import nbformat
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ...hub.laptop import token_of
-from ..behind import check_nothing_left
 from ..cluster import LabCluster, Person
 from ..machines.images import NOTEBOOK_IMAGE
 from ..people import People
+from ..remains import check_nothing_left
 from .outside import CERTIFICATE, FINGERPRINT, Typist, jupyter, only_the_proxy, typing
 
 HOME = ("-v", "minicluster-home:/home/mini")

@@ -1,4 +1,4 @@
-"""The nodes' caches of data sets: damage, two jobs at once, no room, a keeper that is killed."""
+"""The nodes' caches of data sets: damage, two jobs at once, no room, an agent that is killed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import re
 
 from ..cluster import LabCluster
-from ..faults.jobs import WITHIN_S, Jobs, jobs
+from ..jobs import WITHIN_S, Jobs
 from ..machines import Node
 from ..machines.processes import wait_for
-from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_tracker, files_on, ready, sets
+from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_agent, files_on, ready, sets
 
-__all__ = ["jobs", "ready", "sets"]  # fixtures
+__all__ = ["ready", "sets"]  # fixtures
 NODES = ["node1", "node2", "node3"]
 SLOW_MBIT = 30
-"""So slow that a fetch is seen under way, however late one looks: four pieces take 9 s."""
+"""So slow that a test sees a fetch under way: four pieces take 9 s."""
 
 
 def wait_reason(jobs: Jobs, job: int, pattern: str) -> None:
@@ -105,7 +105,7 @@ def megabytes(sample: Sample) -> str:
     return f"{sample.size_bytes / 1e6:.0f} MB"
 
 
-def test_a_keeper_that_is_killed_in_the_middle_goes_on_where_it_was(
+def test_a_data_set_agent_that_is_killed_goes_on_where_it_was(
     jobs: Jobs, sets: DataSets, ready: LabCluster
 ) -> None:
     node = ready.lab.nodes[2]
@@ -115,7 +115,7 @@ def test_a_keeper_that_is_killed_in_the_middle_goes_on_where_it_was(
         job = sets.submit(fish)
         wait_reason(jobs, job, r"fetching fish: .*node3 ([4-9]\d) %")
         there = whole_files(node, fish)
-        ready.docker("kill", *data_set_tracker(ready, node), node=node)
+        ready.docker("kill", *data_set_agent(ready, node), node=node)
         assert 0 < len(there) < PIECES
     finally:
         node.unlimit()
@@ -139,4 +139,4 @@ def test_a_rank_that_joins_a_fault_tolerant_job_finds_the_data_too(jobs: Jobs, s
     jobs.stop(busy)
     jobs.wait_log(job, plants.read, rank=2)
     assert sets.nodes_with(plants) == NODES
-    assert jobs.job(job)["attempt"] == 1, jobs.story(job)
+    assert jobs.job(job)["attempt"] == 1, jobs.history(job)

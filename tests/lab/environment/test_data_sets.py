@@ -9,11 +9,12 @@ from typing import Any
 
 from minicluster_hub.launch.kernel import NotebookKernel
 
-from ..behind import check_nothing_left, query
+from ..behind import query
 from ..cluster import LabCluster, Person
 from ..machines.processes import wait_for
 from ..people import People, text
-from .data import data_set_tracker, ready
+from ..remains import check_nothing_left
+from .data import data_set_agent, ready
 
 __all__ = ["ready"]  # a fixture
 LOOK = """
@@ -135,9 +136,9 @@ async def ranks_read(kernel: NotebookKernel, name: str, files: Any) -> None:
 
 
 def modes_are_right(cluster: LabCluster) -> None:
-    """The keeper's own user has the volume on each node; others may pass through, and list nothing."""
+    """The data set agent's own user owns the volume on each node; others cannot list it."""
     for node in cluster.lab.nodes:
-        (data_agent,) = data_set_tracker(cluster, node)
+        (data_agent,) = data_set_agent(cluster, node)
         asked = ("exec", data_agent, "stat", "-c", "%u:%g %a", "/cluster-data", "/cluster-data/sets")
         assert cluster.docker(*asked, node=node) == ["1000:1000 711", "1000:1000 311"]
 

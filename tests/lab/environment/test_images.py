@@ -11,12 +11,12 @@ import pytest
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 
-from ..behind import check_nothing_left
 from ..cluster import LabCluster, Person
-from ..faults.jobs import administrator, kill, runs_again
+from ..faults.inject import kill_and_wait
+from ..jobs import administrator
 from ..machines import Lab
-from ..machines.processes import wait_for
 from ..people import People, error
+from ..remains import check_nothing_left
 from .catalogue import MOVING, listed, move
 
 NODES = ["node1", "node2", "node3"]
@@ -81,12 +81,12 @@ def test_a_tag_that_is_moved_stays_the_image_that_it_was(offering: LabCluster, l
     with offering.first.docker() as client:
         now = client.inspect_distribution(f"127.0.0.1:5101/{MOVING}")["Descriptor"]["digest"]
     assert now == moved != moving, "what an engine would pull by the tag"
-    wait_for(runs_again(offering, "service", kill(offering, "service")), "another job service", 120, 0.3)
+    kill_and_wait(offering, "service")
     repository = MOVING.partition(":")[0]
     with administrator(offering) as jobs:
         for name in ("notebook:1", f"127.0.0.1:5101/{MOVING}"):
             done = jobs.wait(jobs.submit(_LOOK, image=name))
-            assert done["state"] == "succeeded", jobs.story(done["id"])
+            assert done["state"] == "succeeded", jobs.history(done["id"])
             assert jobs.log(done["id"]) == "first\n"
         (image,) = [
             one for one in jobs.http.get("api/images").json()["images"] if one["name"] == "notebook:1"

@@ -14,9 +14,9 @@ from minicluster_hub.cluster.plan.certificates import make_ca_and_cert
 from minicluster_hub.launch.demo import SERVICE_PATH
 
 from ...hub.laptop import Laptop, laptop_in, token_of
-from ..behind import check_nothing_left
 from ..cluster import LabCluster, Person
 from ..people import People
+from ..remains import check_nothing_left
 from .other_python import CLUSTERS_MINOR, LACKING, environment_of, other_python
 from .outside import CERTIFICATE
 

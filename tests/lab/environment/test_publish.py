@@ -10,10 +10,10 @@ import pytest
 from minicluster_hub.launch.kernel import NotebookKernel
 
 from ...service.publishing.index import Index
-from ..behind import check_nothing_left
 from ..cluster import LabCluster
-from ..faults.jobs import Jobs, administrator, counting
+from ..jobs import Jobs, administrator, counting
 from ..people import People, error, text
+from ..remains import check_nothing_left
 from .catalogue import judge, listed, retire_published
 from .test_images import NODES
 

@@ -17,12 +17,11 @@ from minicluster_hub.cluster.registry.config import DATA_DIR
 from minicluster_hub.launch.kernel import NotebookKernel
 
 from ...service.publishing.index import Index
-from ..behind import check_nothing_left
 from ..cluster import LabCluster
-from ..faults.jobs import container_of, kill, runs_again
+from ..faults.inject import container_of, kill, wait_replaced
 from ..machines.cgroups import ControlGroup
-from ..machines.processes import wait_for
 from ..people import People, error, text
+from ..remains import check_nothing_left
 from .catalogue import listed, retire_published
 
 LAYER_BYTES = 24 << 20
@@ -47,7 +46,7 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
     async with people.at_work("petra") as petra, petra.kernel() as kernel:
         text(await kernel.run("%pip install heavyfirst"))
         async with stopped_push(kernel, "first", offering) as (_, publishing):
-            await asyncio.to_thread(another, offering, "service", kill(offering, "service"))
+            await asyncio.to_thread(wait_replaced, offering, "service", kill(offering, "service"))
         assert "first is published, with heavyfirst 1.0" in text(await publishing)
 
         text(await kernel.run("%pip install heavysecond"))
@@ -58,7 +57,7 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
         assert "second was not published: the registry at https://registry:5000 does not answer" in told
         assert "second" not in await listed(petra)
         assert not list(repositories(offering).glob("published/petra/second/_manifests/tags/*"))
-        await asyncio.to_thread(another, offering, "registry", killed)
+        await asyncio.to_thread(wait_replaced, offering, "registry", killed)
         again = text(await kernel.run("made = %distribute publish second\nmade"))
         assert "second is published, with heavyfirst 1.0, heavysecond 1.0" in again
         assert {"first", "second"} <= set(await listed(petra))
@@ -75,10 +74,6 @@ async def stopped_push(
         yield registry, publishing
     finally:
         registry.thaw()
-
-
-def another(cluster: LabCluster, role: str, killed: str) -> None:
-    wait_for(runs_again(cluster, role, killed), f"another {role}", 120, 0.3)
 
 
 def repositories(cluster: LabCluster) -> Path:

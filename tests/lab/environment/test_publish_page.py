@@ -10,10 +10,9 @@ from minicluster_hub.login.accounts_file import FIRST_USER
 
 from ...browser.lab import JOBS_PATH, open_notebook, output_of, run_cell, wait_ran
 from ...service.publishing.index import Index
-from ..behind import check_nothing_left
 from ..cluster import LabCluster
-from ..faults.test_watched_loss import put_notebook
-from ..pages import WAIT_MS, log_in, stop_server, wait_lab
+from ..pages import WAIT_MS, log_in, put_notebook, start_server, stop_server
+from ..remains import check_nothing_left
 from ..test_main_job import NODES, top
 
 USER = "iris"
@@ -29,9 +28,7 @@ def test_a_user_publishes_and_an_administrator_allows(
     offering: LabCluster, index: Index, browser: Browser, page: Page, shots: Path
 ) -> None:
     index.add("tinypaint", "1.4", {"tinypaint.py": "BLUE = '0000ff'\n"})
-    log_in(page, offering.url, USER, offering.add_user(USER))
-    page.get_by_role("button", name="Start").click()
-    wait_lab(page, USER)
+    start_server(page, offering, USER)
     put_notebook(offering, "drawing.ipynb", *CELLS)
     open_notebook(page, offering.url, USER, "drawing.ipynb")
     page.keyboard.press("Control+b")

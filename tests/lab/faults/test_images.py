@@ -1,20 +1,14 @@
-"""Images that are not there, registries that are gone, and a disk that is full."""
+"""Images that are not there, and registries that are gone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
 from docker.errors import APIError
 
 from ..cluster import LabCluster
+from ..jobs import NO_IMAGE, Jobs, counting
 from ..machines import Node
 from ..machines.processes import wait_for
-from .jobs import NO_IMAGE, Jobs, counting, jobs, other_image, ready
-
-__all__ = ["jobs", "other_image", "ready"]  # fixtures
-pytestmark = pytest.mark.alone("how soon the product reacts")
+from .inject import without_registries
 
 
 def words(job: dict) -> str:
@@ -25,31 +19,6 @@ def test_an_image_that_does_not_exist_fails_the_job_by_name(jobs: Jobs) -> None:
     done = jobs.wait(jobs.submit(counting(1), nodes=2, image=NO_IMAGE))
     assert done["state"] == "failed"
     assert NO_IMAGE in words(done) and "doctor" in words(done), done
-
-
-@contextmanager
-def without_registries(cluster: LabCluster) -> Iterator[None]:
-    """Take away the cluster's registry and cache, and the outside that the cache fetches from."""
-    names = ("minicluster_registry", "minicluster_cache")
-    for name in names:
-        cluster.docker("service", "scale", "--detach", f"{name}=0")
-    cluster.lab.registry.stop()
-    try:
-        wait_for(lambda: not _running(cluster), "registry and cache to end", 60, 0.5)
-        yield
-    finally:
-        cluster.lab.registry.start()
-        for name in names:
-            cluster.docker("service", "scale", "--detach", f"{name}=1")
-        wait_for(lambda: len(_running(cluster)) == len(names), "registry and cache to be back", 60, 0.5)
-
-
-def _running(cluster: LabCluster) -> list[str]:
-    found = [
-        cluster.docker("ps", "--quiet", "--filter", f"label=org.minicluster.role={role}")
-        for role in ("registry", "cache")
-    ]
-    return [line for lines in found for line in lines]
 
 
 def test_without_a_registry_a_node_says_which_image_it_lacks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -13,8 +12,9 @@ from minicluster_hub.engines.swarm.names import CLUSTER_FILTER, TASK_LABEL, task
 
 from ...service.engines.conformance import EngineConformance, EngineHarness
 from ..machines import Lab, Node
+from ..machines.images import NOTEBOOK_IMAGE
 
-pytestmark = pytest.mark.apart("it makes machines of its own")
+pytestmark = pytest.mark.apart("it wants machines without a cluster")
 
 _READ_ALL = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'"
 
@@ -83,9 +83,5 @@ class SwarmHarness(EngineHarness):
 
 class TestSwarm(EngineConformance):
     @pytest.fixture(scope="class")
-    def harness(self, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[SwarmHarness]:
-        say("three machines in a Swarm, for the engine alone")
-        notebook = images[1]
-        with Lab.fresh(gpus=1, images=[notebook]) as lab:
-            lab.form_swarm()
-            yield SwarmHarness(lab, lab.load(notebook))
+    def harness(self, swarm: Lab) -> SwarmHarness:
+        return SwarmHarness(swarm, f"{swarm.registry.host}/{NOTEBOOK_IMAGE}")

@@ -6,19 +6,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 from playwright.sync_api import Page, expect
 
 from ...browser.lab import open_notebook, run_cell, stop_open_jobs
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
-from ..pages import WAIT_MS, log_in, stop_server, wait_lab
-from .jobs import other_image, ready
-from .recovering import EVERY, TRAINING
-
-__all__ = ["other_image", "ready"]  # fixtures
-pytestmark = pytest.mark.alone("how soon the product reacts")
+from ..pages import WAIT_MS, put_notebook, start_server, stop_server
+from ..training import EVERY, TRAINING
+from .inject import cable_out
 
 USER = "wanda"
 BUSY = "%%distribute --nodes 1 --gpus-per-node 2 --detach --name busy\nimport time\nwhile True: time.sleep(1)"
@@ -31,7 +27,7 @@ CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
 @pytest.fixture
 def wanda(ready: LabCluster, page: Page) -> Iterator[Page]:
     """Logged in, with a server on the first machine, whose cable stays where it is; nothing of hers stays."""
-    start_server(page, ready)
+    start_server(page, ready, USER, node=ready.first.name)
     yield page
     stop_open_jobs(page, ready.url)
     wait_for(lambda: not ready.remains(), "the jobs' tasks to go", 240, 0.5)
@@ -53,34 +49,14 @@ def test_the_panel_tells_a_lost_node_and_goes_on(ready: LabCluster, wanda: Page,
     first = re.search(r"node\d", panel.locator(".mc-where").inner_text())
     victim = next(node for node in cluster.lab.nodes if first and node.name == first[0])
     assert victim is not cluster.first
-    victim.cut()
-    try:
+    with cable_out(cluster, victim):
         expect(panel).to_contain_text("Running on 1 rank", timeout=WAIT_MS)
         expect(output).to_contain_text("--- attempt 2 ---", timeout=WAIT_MS)
         expect(output).to_contain_text(re.compile(r"attempt 2 ---(.|\n)*resumed [1-9]"), timeout=WAIT_MS)
         expect(panel.locator(".mc-where")).not_to_contain_text(victim.name)
         panel.scroll_into_view_if_needed()
         page.screenshot(path=shots / "lost-node.png")
-    finally:
-        victim.plug()
     before = output.inner_text()
     expect(output, "it goes on").not_to_have_text(before, use_inner_text=True, timeout=WAIT_MS)
     panel.get_by_role("button", name="Stop").click()
     expect(page.locator(".mc-picture")).to_contain_text("Stopped", timeout=WAIT_MS)
-
-
-def start_server(page: Page, cluster: LabCluster) -> None:
-    password = cluster.add_user(USER)
-    log_in(page, cluster.url, USER, password)
-    page.get_by_label("Node").select_option(cluster.first.name)
-    page.get_by_role("button", name="Start").click()
-    wait_lab(page, USER)
-
-
-def put_notebook(cluster: LabCluster, name: str, *cells: str) -> None:
-    """Write a notebook into the user's home, as an upload would."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3 (ipykernel)"}
-    (server,) = cluster.docker("ps", "--quiet", "--filter", "label=org.minicluster.role=server")
-    write = f"import os, sys; open(os.path.expanduser('~/{name}'), 'w').write(sys.argv[1])"
-    cluster.docker("exec", server, "python", "-c", write, nbformat.writes(notebook))

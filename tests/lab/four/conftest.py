@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from ..cluster import Images, LabCluster
-from ..faults.jobs import Jobs, administrator, check_nothing_of_jobs_left, wait_idle
+from ..jobs import Jobs, administrator, wait_idle
 from ..machines import Lab
+from ..remains import check_nothing_of_jobs_left
 
 KEEP_WARM_S = 5
 

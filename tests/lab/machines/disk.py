@@ -39,7 +39,8 @@ class Disk:
         if not self._image.exists():
             with self._image.open("wb") as image:
                 image.truncate(self._size_mb << 20)
-            run("mkfs.ext4", "-q", "-m", "0", self._image)
+            # Half of the usual number of inodes: a test uses them up.
+            run("mkfs.ext4", "-q", "-m", "0", "-i", "32768", self._image)
         # Mounted twice, a file system breaks; the former mount ends a moment after the machine did.
         wait_for(lambda: not run("losetup", "-j", self._image), f"{self._image} to be free", 20)
         run(*self._machine.inside("mount", "-o", "loop", self._image, self.folder))

@@ -35,7 +35,7 @@ class LabBusy(LabError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class LabPlan:
     """What a lab is made of; it lies in the lab's folder, so that other processes find their way."""
 
     name: str
@@ -70,7 +70,7 @@ class Lab:
             )
         counts = (gpus,) * 3 if isinstance(gpus, int) else tuple(gpus)
         sizes = (disk_mb,) * len(counts) if disk_mb is None or isinstance(disk_mb, int) else tuple(disk_mb)
-        self.plan = Plan(name, subnet, counts, sizes, insecure_registry)
+        self.plan = LabPlan(name, subnet, counts, sizes, insecure_registry)
         self.folder = run_folder() / name
         self.data = cache_folder() / "labs" / name
         self.switch = Switch(name, subnet, self.folder)

@@ -1,4 +1,4 @@
-"""One Docker host of the lab, and what can befall it."""
+"""One Docker host of the lab, and its faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .switch import Switch
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, its engine, its disk and its cable. All it knows is in files: any process may hold one."""
+    """A machine, its engine, its disk and its cable. Its state is in files, so any process may have one."""
 
     number: int
     machine: Machine
@@ -89,11 +89,11 @@ class Node:
         self.switch.set_cable(self.number, True)
 
     def freeze(self) -> None:
-        """Stop all processes, engine and containers, in the middle of what they do."""
+        """Freeze all processes, the engine's and the containers'."""
         self.machine.group.freeze()
 
     def thaw(self) -> None:
-        """Let them go on as if nothing had been."""
+        """Let all processes go on."""
         self.machine.group.thaw()
 
     def limit_rate(self, mbit: float) -> None:
@@ -112,7 +112,7 @@ class Node:
         return self.switch.counted(self.machine.first())[1]
 
     def fill_disk(self, leave_bytes: int = 0) -> None:
-        """Leave no byte free, or so many, where the engine keeps its data; for labs made with `disk_mb`."""
+        """Fill the engine's disk but for `leave_bytes`; for labs made with `disk_mb`."""
         self.disk.fill(leave_bytes)
 
     def free_disk(self) -> None:

@@ -1,4 +1,4 @@
-"""The registry outside of the cluster: what docker.io is to others."""
+"""The registry outside of the cluster, in the place of docker.io."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OutsideRegistry:
         wait_for(self._listens, f"the outside registry at {self.host}, see {self._log}", 20)
 
     def stop(self) -> None:
-        """Let the outside be gone; what was pushed stays."""
+        """Stop it; what was pushed stays."""
         end(self._record)
 
     def _settings(self) -> dict[str, object]:

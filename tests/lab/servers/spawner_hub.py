@@ -34,7 +34,7 @@ NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
 
 
 class SpawnerHub:
-    """The images are in the outside registry. mount_tree: they are of an older tree."""
+    """Its images are in the outside registry. mount_tree: they are old, so mount this tree's packages."""
 
     def __init__(self, lab: Lab, *, mount_tree: bool, internal_ssl: bool = False) -> None:
         self.lab = lab
@@ -142,7 +142,7 @@ class SpawnerHub:
         return found
 
     def refused(self, user: str, **options: Any) -> str:
-        """Start a server that does not; return what the user is told."""
+        """Start a server that is refused or fails; return the message to the user."""
         answer = self.start_server(user, **options)
         if answer.status_code == httpx.codes.ACCEPTED:
             return self.progress(user)[-1]["message"]
@@ -167,7 +167,7 @@ class SpawnerHub:
         """Ask the notebook server itself, through the proxy."""
         return self._http.request(method, f"/user/{user}/{path}", **more)
 
-    # --- behind the curtain ---------------------------------------------------------------------
+    # --- what only administrators see -----------------------------------------------------------
 
     def docker(self, *words: str, node: Node | None = None) -> str:
         return (node or self.first).run(["docker", *words]).stdout.strip()
@@ -187,7 +187,7 @@ class SpawnerHub:
         return self.docker(kind, "ls", f"{_ROLE}={role}", "--format={{.Name}}").split()
 
     def play_data_agent(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
-        """Say what a node's keeper would: a machine here has no GPU to measure."""
+        """Report idle GPUs, as a node's data set agent does: these machines have no GPU to measure."""
         path = f"{_DATA_DIR}/service/service/keeper_token"
         secret = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
         token = NodeTokens("".join(secret.split())).issue([node])
@@ -212,12 +212,9 @@ class SpawnerHub:
 
 @contextmanager
 def running_hub(request: pytest.FixtureRequest, *, internal_ssl: bool = False) -> Iterator[SpawnerHub]:
-    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's lab."""
+    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's own Swarm."""
     standing = os.environ.get(STANDING)
-    lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("lab")
-    state = lab.nodes[0].run(["docker", "info", "--format={{.Swarm.LocalNodeState}}"]).stdout.strip()
-    if state != "active":
-        lab.form_swarm()
+    lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("swarm")
     hub = SpawnerHub(lab, mount_tree=bool(standing), internal_ssl=internal_ssl)
     hub.remove()
     try:

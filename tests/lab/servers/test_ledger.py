@@ -1,4 +1,4 @@
-"""GPUs are counted once: fifty requests at the same time, notebook servers and jobs, one ledger."""
+"""Twenty requests for GPUs at once, by notebook servers and jobs: no GPU is given twice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
 from ...hub.jobs import submit
-from ..behind import Container, check_nothing_left, containers, query, wait_none
+from ..behind import Container, containers, query
 from ..cluster import LabCluster
 from ..conftest import GPUS_PER_NODE
+from ..remains import check_nothing_left, wait_none
 
-OWNERS = [f"owner{number}" for number in range(12)]
-JOBS = 38
+OWNERS = [f"owner{number}" for number in range(6)]
+JOBS = 14
 NODES = (1, 2, 3, 1)
 """Of the jobs, in turn; each of four owners has jobs of one size, so that some find their gang warm."""
 JOB = "import os, time\nassert os.environ['DOCKER_RESOURCE_GPU']\ntime.sleep(0.5)\n"
@@ -38,7 +39,7 @@ USE_S = 3.0
 
 @pytest.fixture
 def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
-    """Servers may have a GPU and gangs do not stay warm, as a second `up` says; a third takes it back."""
+    """The cluster with GPUs for servers, and with gangs that stay warm for 2 s; afterwards without."""
     said = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
     assert re.search(r"service .*\(changed\)", said) and re.search(r"registry .*\(unchanged\)", said), said
     yield cluster
@@ -47,7 +48,7 @@ def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
 
 @dataclass
 class Watch:
-    """Looks again and again at what the engines gave out, and at what the ledger says."""
+    """Compares, again and again, the GPUs of containers and the slots in the database."""
 
     cluster: LabCluster
     most_at_once: int = 0
@@ -77,7 +78,7 @@ def describe(holders: list[Container]) -> str:
 
 @dataclass(frozen=True)
 class Owner:
-    """A user of the cluster who asks by REST, with a token of the hub's token page."""
+    """A user who works by the REST API, with a token of the hub's."""
 
     name: str
     http: httpx.AsyncClient
@@ -127,7 +128,7 @@ class Owner:
         return (await submit(self.http, JOB, nodes)).status_code
 
 
-async def test_no_gpu_is_given_twice_under_fifty_requests_at_once(with_gpus: LabCluster) -> None:
+async def test_no_gpu_is_given_twice_under_twenty_requests_at_once(with_gpus: LabCluster) -> None:
     cluster, watch = with_gpus, Watch(with_gpus)
     owners = await asyncio.gather(*(Owner.new(cluster, name) for name in OWNERS))
     watching = asyncio.create_task(watch.run())

@@ -1,4 +1,4 @@
-"""The Swarm spawner on three real Docker hosts: each defect of dockerspawner's, tried."""
+"""The Swarm spawner on three Docker hosts: the known defects of dockerspawner are not there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ import pytest
 from ..machines.images import NOTEBOOK_IMAGE
 from .spawner_hub import SpawnerHub, running_hub, wait
 
-pytestmark = [
-    pytest.mark.alone("how soon the product reacts"),
-    pytest.mark.apart("it wants machines without a cluster"),
-]
+pytestmark = pytest.mark.apart("it wants machines without a cluster")
 
 EMPTY = {"services": [], "secrets": [], "places": []}
 
@@ -104,7 +101,7 @@ def _timed(do: Callable[[], object]) -> float:
     return time.monotonic() - begun_s
 
 
-def test_a_lost_home_is_told_and_never_replaced_in_silence(hub: SpawnerHub, user: str) -> None:
+def test_a_lost_home_is_reported_and_never_replaced_in_silence(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user, node="node2")
     hub.stop_server(user)
     volume = f"minicluster-home-{user}"

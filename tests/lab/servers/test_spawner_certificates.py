@@ -8,10 +8,7 @@ import pytest
 
 from .spawner_hub import SpawnerHub, running_hub, wait
 
-pytestmark = [
-    pytest.mark.alone("how soon the product reacts"),
-    pytest.mark.apart("it wants machines without a cluster"),
-]
+pytestmark = pytest.mark.apart("it wants machines without a cluster")
 
 
 @pytest.fixture(scope="module")

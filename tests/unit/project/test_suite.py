@@ -68,6 +68,13 @@ def test_a_mark_without_its_reason_is_refused(tree: Path, tmp_path: Path) -> Non
     assert "test_it: @pytest.mark.full wants" in done.stdout + done.stderr
 
 
+def test_no_test_is_both_alone_and_apart(tree: Path, tmp_path: Path) -> None:
+    marks = "@pytest.mark.alone('it measures')\n@pytest.mark.apart('its own machines')\n"
+    done = run_pytest(tree, tmp_path, f"import pytest\n{marks}def test_it(): pass\n")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "test_it: what runs apart runs beside others" in done.stdout + done.stderr
+
+
 def test_the_report_names_the_slowest_and_the_failed(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,8 +103,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: dict[str, str]) -
     monkeypatch.setattr(runs, "OTHERS_ENDED", folder / "others-ended")
     monkeypatch.setattr(runs, "log_file", lambda name: folder / f"{name}.log")
 
-    def step(_self: Runs, name: str, *_: object, **_more: object) -> runs.Step:
-        return runs.Step(name, [sys.executable, "-c", parts.get(name, "")])
+    def step(_self: Runs, name: str, *_: object, **_more: object) -> runs.PartProgram:
+        return runs.PartProgram(name, [sys.executable, "-c", parts.get(name, "")])
 
     monkeypatch.setattr(Runs, "_pytest", step)
     return Runs([])
@@ -139,10 +146,10 @@ def test_lanes_run_beside_each_other_and_the_lab_is_told_when_they_have_ended(
 def test_ended_from_outside_the_parts_are_ended_too(tmp_path: Path, tree: Path) -> None:
     code = (
         "import sys, signal\n"
-        "from tests.suite.runs import Runs, Step\n"
+        "from tests.suite.runs import PartProgram, Runs\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
         f"sleep = {ENDED_CLEANLY!r}.format({str(tmp_path)!r})\n"
-        "Runs([])._run(Step('it', [sys.executable, '-c', sleep]), shown_at_once=True)\n"
+        "Runs([])._run(PartProgram('it', [sys.executable, '-c', sleep]), shown_at_once=True)\n"
     )
     environment = {**os.environ, "MINICLUSTER_TEST_RESULTS": str(tmp_path)}
     with subprocess.Popen([sys.executable, "-c", code], cwd=tree, env=environment) as process:

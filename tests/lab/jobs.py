@@ -1,4 +1,4 @@
-"""Jobs by REST that bear with what a test breaks, and what the engines know of them."""
+"""Jobs by REST. What cannot be asked, because a test broke it, is asked again until it answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +15,15 @@ from typing import Any
 import httpx
 import pytest
 
-from minicluster_hub.engines.swarm.names import ROLE_LABEL, label_filter
 from minicluster_hub.launch.demo import SERVICE_PATH
 
-from ...hub.jobs import payload
-from ..behind import wait_none
-from ..cluster import LabCluster
-from ..machines import LabError, Node
-from ..machines.processes import wait_for
+from ..hub.jobs import payload
+from .cluster import LabCluster
+from .machines import LabError
+from .machines.builder import build_engine
+from .machines.images import NOTEBOOK_IMAGE
+from .machines.processes import wait_for
+from .remains import check_nothing_of_jobs_left
 
 WITHIN_S = 240
 TERMINAL = ("succeeded", "failed", "stopped")
@@ -42,12 +41,13 @@ def counting(steps: int, pause_s: float = 0.1) -> str:
 
 
 def counted(log: str) -> list[int]:
+    """Return the numbers that a rank of such a cell wrote."""
     return [int(line.split()[1]) for line in log.splitlines() if line.startswith("step ")]
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """A user's jobs. What cannot be asked just now is asked again."""
+    """A user's jobs."""
 
     cluster: LabCluster
     http: httpx.Client
@@ -69,7 +69,7 @@ class Jobs:
         """Wait for one of the states, or for the job's end; return the job."""
         until = time.monotonic() + within_s
         while (job := self.job(job_id))["state"] not in (*states, *TERMINAL):
-            assert time.monotonic() < until, f"job {job_id} is {job['state']}: {job}\n{self.story(job_id)}"
+            assert time.monotonic() < until, f"job {job_id} is {job['state']}: {job}\n{self.history(job_id)}"
             time.sleep(0.2)
         return job
 
@@ -85,17 +85,20 @@ class Jobs:
             self.stop(job["id"])
 
     def log(self, job_id: int, rank: int = 0, attempt: int | None = None) -> str:
-        """Return what a rank wrote, in the newest attempt if none is told."""
+        """Return what a rank wrote, in the newest attempt if none is given."""
         asked = {"rank": rank} if attempt is None else {"rank": rank, "attempt": attempt}
         return self._ask("GET", f"api/jobs/{job_id}/log", params=asked).text
 
-    def story(self, job_id: int) -> str:
+    def history(self, job_id: int) -> str:
         lines = self._ask("GET", f"api/jobs/{job_id}/history").json()["lines"]
         return "\n".join(f"{line['kind']} {line['text']}" for line in lines)
 
     def why(self, job_id: int) -> str:
         """Return what a job waits for, with its ranks' stacks."""
         return self._ask("GET", f"api/jobs/{job_id}/why").text
+
+    def active_policy(self) -> str:
+        return self._ask("GET", "api/policy").json()["in_force"]["choice"]["policy"]
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["name"]: node for node in self._ask("GET", "api/nodes").json()["nodes"]}
@@ -134,9 +137,6 @@ async def _token(cluster: LabCluster) -> str:
 @pytest.fixture(scope="module")
 def other_image(standing: LabCluster) -> str:
     """The notebook image under a name that no node has: its layers are there, its manifest is not."""
-    from ..machines.builder import build_engine
-    from ..machines.images import NOTEBOOK_IMAGE
-
     engine, name = build_engine(), f"{standing.lab.registry.host}/{OTHER_IMAGE}"
     engine.docker("tag", NOTEBOOK_IMAGE, name)
     engine.docker("push", "--quiet", name)
@@ -189,75 +189,3 @@ def wait_idle(jobs: Jobs) -> None:
         wait_for(jobs.is_idle, "all nodes to be up and idle", WITHIN_S, 0.5)
     except LabError as error:
         raise AssertionError(f"{error}: {jobs.nodes()}") from error
-
-
-def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
-    wait_none(lambda: left_of_jobs(cluster), "the Swarm and its nodes have something left", WITHIN_S)
-
-
-def left_of_jobs(cluster: LabCluster) -> list[str]:
-    """Return the tasks' services and secrets, and on all nodes their containers and the gangs' networks."""
-    with ThreadPoolExecutor(len(cluster.lab.nodes)) as pool:
-        on_nodes = list(pool.map(on_node, cluster.lab.nodes))
-    return [*cluster.remains(), *(one for found in on_nodes for one in found)]
-
-
-def on_node(node: Node) -> list[str]:
-    """Return the tasks' containers, dead ones too, and the gangs' networks on a node."""
-    with node.docker() as client:
-        containers = client.containers(all=True, filters=label_filter("task"))
-        networks = client.networks(filters={"name": "minicluster-gang"})
-    found = [f"container {one['Id'][:12]}" for one in containers]
-    return [f"{one} on {node.name}" for one in [*found, *(f"network {one['Name']}" for one in networks)]]
-
-
-def task_containers(cluster: LabCluster, node: Node) -> list[str]:
-    """Return the ids of the tasks' running containers on a node."""
-    return cluster.docker("ps", "--quiet", "--filter", f"label={ROLE_LABEL}=task", node=node)
-
-
-def container_of(cluster: LabCluster, role: str) -> str:
-    """Return the id of a platform service's container on the first node."""
-    (found,) = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
-    return found
-
-
-def kill(cluster: LabCluster, role: str) -> str:
-    """Kill a platform service's container, as the kernel does when memory is short; return its id."""
-    found = container_of(cluster, role)
-    cluster.docker("kill", found)
-    return found
-
-
-def runs_again(cluster: LabCluster, role: str, killed: str) -> Callable[[], bool]:
-    """Return whether another container serves in the killed one's place."""
-
-    def look() -> bool:
-        found = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
-        return bool(found) and killed not in found
-
-    return look
-
-
-@dataclass(frozen=True)
-class Events:
-    """Which services of tasks the Swarm was told to make since a moment."""
-
-    cluster: LabCluster
-    since: float
-
-    @classmethod
-    def from_now(cls, cluster: LabCluster) -> Events:
-        return cls(cluster, time.time())
-
-    def tasks_made(self) -> Counter[str]:
-        """Return how often each task's service was made."""
-        told = self.cluster.docker(
-            "events",
-            f"--since={self.since:.3f}",
-            f"--until={time.time():.3f}",
-            "--filter=type=service",
-            "--filter=event=create",
-            "--format={{.Actor.Attributes.name}}",
-        )
-        return Counter(name for name in told if name.startswith("minicluster-task-"))
