@@ -46,7 +46,7 @@ async def run(context: Context, election: LeaderElection) -> None:
 def _forget_known(context: Context) -> None:
     """Read again what another service may have written until now."""
     context.store.owners.forget_known()
-    context.store.claims.forget_known()
+    context.store.reservations.forget_known()
     context.accounting.entitlements.forget_known()
     context.storage.forget_known()
 
