@@ -27,7 +27,8 @@ async def run(context: Context, election: LeaderElection) -> None:
     store, blobs, clock, log = context.store, context.blobs, context.clock, context.log
     files = ArtifactRetention(store, blobs, context.limits.artifacts_keep_days, clock, log)
     old_jobs = JobRetention(store, blobs, context.logs, context.limits.jobs_keep_days, clock, log)
-    idle_watch = IdleWatch(store, context.reconciler, context.idle_limits, clock, log)
+    slots_changed = context.reconciler.slots_changed
+    idle_watch = IdleWatch(store, context.status_cache, slots_changed, context.idle_limits, clock, log)
     await _while_all_run(
         election.kept(),
         _then_wait(_begin(context, election)),

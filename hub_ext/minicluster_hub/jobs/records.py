@@ -6,7 +6,7 @@ Times are seconds since the epoch on the service's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from minicluster.wire import BlobInfo, ImageState, JobError, JobSpec, JobState, RankState, Recipe
@@ -289,9 +289,6 @@ class UseRecord:
     gpus: int
     began_at: float
     ended_at: float | None
-
-    def with_id(self, number: int) -> UseRecord:
-        return replace(self, id=number)
 
     @property
     def holder(self) -> tuple[int | None, int | None, int | None]:
