@@ -27,7 +27,8 @@ async def run(context: Context, election: LeaderElection) -> None:
     store, blobs, clock, log = context.store, context.blobs, context.clock, context.log
     files = ArtifactRetention(store, blobs, context.limits.artifacts_keep_days, clock, log)
     old_jobs = JobRetention(store, blobs, context.logs, context.limits.jobs_keep_days, clock, log)
-    idle_watch = IdleWatch(store, context.reconciler, context.idle_limits, clock, log)
+    slots_changed = context.reconciler.slots_changed
+    idle_watch = IdleWatch(store, context.status_cache, slots_changed, context.idle_limits, clock, log)
     await _while_all_run(
         election.kept(),
         _then_wait(_begin(context, election)),
@@ -46,7 +47,7 @@ async def run(context: Context, election: LeaderElection) -> None:
 def _forget_known(context: Context) -> None:
     """Read again what another service may have written until now."""
     context.store.owners.forget_known()
-    context.store.claims.forget_known()
+    context.store.reservations.forget_known()
     context.accounting.entitlements.forget_known()
     context.storage.forget_known()
 

@@ -213,7 +213,7 @@ def _context(
         policy_manager=reconciler.policy_manager,
         quarantine=reconciler.quarantine,
         data_set_tracker=reconciler.status_cache.data_set_tracker,
-        server_places=ServerPlaces(store, reconciler, limits, clock, log),
+        server_places=make_server_places(store, reconciler, limits, clock, log),
         logs=logs,
         blobs=BlobFiles(app.service_dir / "blobs"),
         hub_auth=hub_auth,
@@ -232,6 +232,28 @@ def _context(
             max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
         ),
         idle_limits=app.idle_limits,
+    )
+
+
+def make_server_places(
+    store: Store,
+    reconciler: Reconciler,
+    limits: ServerLimits,
+    clock: Callable[[], float],
+    log: logging.Logger,
+) -> ServerPlaces:
+    return ServerPlaces(
+        store,
+        reconciler.status_cache.engine,
+        reservations=reconciler.reservations,
+        accounting=reconciler.accounting,
+        kept_from=reconciler.kept_from,
+        changes=reconciler.status_cache.changes,
+        slots_changed=reconciler.slots_changed,
+        wake=reconciler.wake,
+        limits=limits,
+        clock=clock,
+        log=log,
     )
 
 

@@ -6,7 +6,7 @@ Times are seconds since the epoch on the service's clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from minicluster.wire import BlobInfo, ImageState, JobError, JobSpec, JobState, RankState, Recipe
@@ -237,9 +237,9 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
-    """Slots that are not for everybody; see scheduling.claims.Claim.
+    """Slots that are not for everybody: a reservation, a maintenance window or a drained node.
 
-    used_at: when a holder was first there. over_at: when it was taken back, had lapsed or ended.
+    used_at: when a holder first used it. closed_at: when it was taken back, lapsed or ended.
     """
 
     id: int
@@ -253,8 +253,8 @@ class ReservationRecord:
     made_by: str
     made_at: float
     used_at: float | None = None
-    over_at: float | None = None
-    over_why: str = ""
+    closed_at: float | None = None
+    closed_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +289,6 @@ class UseRecord:
     gpus: int
     began_at: float
     ended_at: float | None
-
-    def with_id(self, number: int) -> UseRecord:
-        return replace(self, id=number)
 
     @property
     def holder(self) -> tuple[int | None, int | None, int | None]:

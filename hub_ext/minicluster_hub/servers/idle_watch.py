@@ -1,7 +1,7 @@
-"""Tells whose notebook server leaves its GPUs idle, and gives them to others when that lasts.
+"""Warns the owners of notebook servers whose GPUs are idle, and reclaims these GPUs when that lasts.
 
-It looks when a keeper has spoken; what it decides is stored before it is done. A service that ends between
-the two goes on with it at its next start.
+It looks whenever a data set agent reported GPU use. It stores a decision before it acts on it, so a service
+that ends between the two goes on with it at its next start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 
 from minicluster.wire import JobState, NoticeEvent
-from minicluster_hub.control.reconciler import Reconciler
+from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.datasets.node_tracker import GPUS
 from minicluster_hub.engines.base import EngineError
 from minicluster_hub.engines.capabilities import GpuHolds
@@ -33,19 +33,20 @@ _GB = 1e9
 
 
 class IdleWatch:
-    """Runs in the service that leads; keeps nothing of its own."""
+    """Runs in the service that leads; has no state of its own. slots_changed: called when slots are freed."""
 
     def __init__(
         self,
         store: Store,
-        reconciler: Reconciler,
+        status_cache: StatusCache,
+        slots_changed: Callable[[], None],
         limits: IdleLimits,
         clock: Callable[[], float],
         log: logging.Logger,
     ) -> None:
         self._store = store
-        self._reconciler = reconciler
-        self._status_cache = reconciler.status_cache
+        self._status_cache = status_cache
+        self._slots_changed = slots_changed
         self._limits = limits
         self._clock = clock
         self._log = log
@@ -97,7 +98,7 @@ class IdleWatch:
                 self._tell(server, NoticeEvent.GPU_WARNED, warning(server, use, self._limits, due, now), now)
             case Step.CALM:
                 self._store.idle.warned(server.id, None)
-                self._reconciler.slots_changed()
+                self._slots_changed()
             case Step.RECLAIM:
                 self._store.idle.reclaim(server.id, now)
                 self._tell(server, NoticeEvent.GPU_RECLAIMED, farewell(server, use, now), now)
@@ -110,12 +111,12 @@ class IdleWatch:
         if holds := self._holds:
             await holds.release(server.owner, server.name)
         self._store.idle.freed(server.id)
-        self._reconciler.slots_changed()
+        self._slots_changed()
 
     def _tell(self, server: ServerRecord, event: NoticeEvent, words: str, now: float) -> None:
         self._log.info("the GPUs of the server %r of %s: %s", server.name, server.owner, words)
         self._status_cache.send_notices(server.owner, event, now, server=server.name, reason=words)
-        self._reconciler.slots_changed()
+        self._slots_changed()
 
     def _use(self, server: ServerRecord, now: float) -> GpuUse | None:
         gpus = self._holds.all().get((server.owner, server.name), ()) if self._holds else ()
@@ -133,7 +134,7 @@ class IdleWatch:
 
 
 def warning(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | None, now: float) -> str:
-    """Return for the owner what will happen, and what to do about it."""
+    """Tell the owner what will happen, and what to do about it."""
     since = f"nothing was computed on them since {clock_time(idle_since(server, use), now)}"
     if due is None:
         return f"{since}; stop the server if you do not need them, so that others can have them"
@@ -147,7 +148,7 @@ def warning(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | 
 
 
 def farewell(server: ServerRecord, use: GpuUse, now: float) -> str:
-    """Return for the owner what has happened, and what is so from now on."""
+    """Tell the owner what has happened, and what follows from it."""
     return (
         f"nothing was computed on them since {clock_time(idle_since(server, use), now)}; the server and its "
         "kernels go on, but must not use them any more: compute with %%distribute, or stop the server and "

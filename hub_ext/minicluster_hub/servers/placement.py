@@ -12,8 +12,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from minicluster.wire import PlaceServer, ServerPlace
-from minicluster_hub.control.reconciler import Reconciler
-from minicluster_hub.engines.base import GpusRefused
+from minicluster_hub.engines.base import Engine, GpusRefused
 from minicluster_hub.jobs.records import ServerRecord, World
 from minicluster_hub.jobs.views import server_message
 from minicluster_hub.scheduling.limits import Quota
@@ -28,7 +27,9 @@ from minicluster_hub.scheduling.servers import (
     place_server,
 )
 from minicluster_hub.store import HomeMoved, SlotTaken, Store
-from minicluster_hub.support.notifier import NODES
+from minicluster_hub.support.notifier import NODES, Notifier
+from minicluster_hub.usage.accounting import UsageAccounting
+from minicluster_hub.usage.reservations import ReservationBook
 
 AGAIN_S = 0.05
 """After a slot was taken by another service on the same database."""
@@ -36,22 +37,38 @@ _ANEW = "Compute with %%distribute, or stop the server on the hub's page and sta
 
 
 class ServerPlaces:
-    """Keeps nothing of its own: the store has all. `patience_s`: how long to wait for warm slots.
+    """Has no state of its own: the store has all of it.
 
-    turns: one at a time per server, by its owner and name: engines hold GPUs under these, not under a place.
+    kept_from: returns the slots that reservations keep from an owner until a time, and why.
+    changes: notifies NODES when slots become free. slots_changed: called when a server took or freed slots.
+    wake: called when warm gangs are to end. patience_s: how long to wait for warm slots.
+    turns: one lock for each server, by its owner and name: engines hold GPUs under these, not under a place.
     """
 
     def __init__(
         self,
         store: Store,
-        reconciler: Reconciler,
+        engine: Engine,
+        *,
+        reservations: ReservationBook,
+        accounting: UsageAccounting,
+        kept_from: Callable[[str, float], tuple[frozenset[tuple[str, int]], str]],
+        changes: Notifier,
+        slots_changed: Callable[[], None],
+        wake: Callable[[], None],
         limits: ServerLimits,
         clock: Callable[[], float],
         log: logging.Logger,
         patience_s: float = 10.0,
     ) -> None:
         self._store = store
-        self._reconciler = reconciler
+        self._engine = engine
+        self._reservations = reservations
+        self._accounting = accounting
+        self._kept_from = kept_from
+        self._changes = changes
+        self._slots_changed = slots_changed
+        self._wake = wake
         self._limits = limits
         self._clock = clock
         self._log = log
@@ -91,7 +108,7 @@ class ServerPlaces:
             self._store.idle.reclaim(record.id, self._clock())
             await self._release_gpus(record)
             self._store.idle.freed(record.id)
-            self._reconciler.slots_changed()
+            self._slots_changed()
             raise ServerRefused("other_gpus", str(refused), _ANEW) from refused
         self._log.info("the server %r of %s has its GPUs again", name, owner)
         return self._message(record).model_copy(update={"gpus": gpus})
@@ -100,7 +117,7 @@ class ServerPlaces:
         """Try until there is a record, for as long as warm gangs may take to end. Raises ServerRefused."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
-        async with self._reconciler.status_cache.changes.listen(NODES) as subscription:
+        async with self._changes.listen(NODES) as subscription:
             while True:
                 try:
                     record, again_s = attempt(), self._patience_s
@@ -124,15 +141,15 @@ class ServerPlaces:
         await self._release_gpus(record)
         if self._store.end_server(record.id):
             self._log.info("the server %r of %s gave back its place", record.name, record.owner)
-            self._reconciler.slots_changed()
+            self._slots_changed()
 
     async def _hold_gpus(self, record: ServerRecord) -> tuple[str, ...]:
         """Return the ids of a server's GPUs; none where its engine gives it GPUs in another way."""
-        holds = self._reconciler.status_cache.engine.gpu_holds
+        holds = self._engine.gpu_holds
         return await holds.hold(record) if holds else ()
 
     async def _release_gpus(self, record: ServerRecord) -> None:
-        if holds := self._reconciler.status_cache.engine.gpu_holds:
+        if holds := self._engine.gpu_holds:
             await holds.release(record.owner, record.name)
 
     def all(self) -> tuple[ServerPlace, ...]:
@@ -162,7 +179,7 @@ class ServerPlaces:
         )
         what = f"slots {', '.join(map(str, place.slots)) or 'none'}, image {ask.image or 'not told'}"
         self._log.info("the server %r of %s is placed on %s: %s", name, owner, place.node, what)
-        self._reconciler.slots_changed()
+        self._slots_changed()
         return record
 
     def _try_again(self, owner: str, name: str) -> ServerRecord | None:
@@ -180,32 +197,32 @@ class ServerPlaces:
             return None
         place, _ = chosen
         record = self._store.idle.again(known, place.slots, place.until, now)
-        self._reconciler.slots_changed()
+        self._slots_changed()
         return record
 
     def _choose(self, owner: str, ask: PlaceServer, now: float) -> tuple[Placed, str | None] | None:
         """Return a place and the home that is given up for it; None while warm gangs are ended for it."""
         world = self._store.world()
-        nodes = self._reconciler.reservations.open_nodes(self._reconciler.status_cache.node_views(), now)
+        nodes = self._reservations.open_nodes(self._engine.nodes(), now)
         self._check_quota(owner, ask, world)
         may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
-        kept = self._reconciler.kept_from(owner, may_last_until)
+        kept = self._kept_from(owner, may_last_until)
         ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner), *kept)
         place = place_server(owner, ask, ledger, self._limits, now)
         if isinstance(place, MakeRoom):
             for gang_id in {task.gang_id for task in world.tasks if task.id in place.task_ids}:
                 self._log.info("ending warm gang %s for a notebook server of %s", gang_id, owner)
                 self._store.end_gang(gang_id)
-            self._reconciler.wake()
+            self._wake()
             return None
         return place, ledger.home if ask.new_home else None
 
     def _check_quota(self, owner: str, ask: PlaceServer, world: World) -> None:
-        accounting = self._reconciler.accounting
+        quotas = self._accounting.quotas
         held = sum(lease.owner == owner and not lease.warm for lease in world.leases)
-        check_quota(ask, accounting.quotas.of(owner), held, accounting.gpu_hours(owner, self._clock()))
-        groups_of = accounting.quotas.groups_of
-        for group, slots in accounting.quotas.together().items():
+        check_quota(ask, quotas.of(owner), held, self._accounting.gpu_hours(owner, self._clock()))
+        groups_of = quotas.groups_of
+        for group, slots in quotas.together().items():
             if group in groups_of(owner):
                 theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in world.leases)
                 check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")

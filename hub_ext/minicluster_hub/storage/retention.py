@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from minicluster.wire import StorageKind
 from minicluster_hub.jobs.records import JobRecord
@@ -17,6 +17,7 @@ from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store, StoreError
+from minicluster_hub.store.rows import AT_ONCE, portions
 
 DAY_S = 86_400.0
 _EACH_S = 3600.0
@@ -27,9 +28,7 @@ service."""
 _UNNAMED_S = DAY_S
 """How long a blob stays that no job names, from when it came or was last asked for."""
 _JOBS_AT_ONCE = 20
-_BLOBS_AT_ONCE = 500
 _FILES_AT_ONCE = 50
-_T = TypeVar("_T")
 
 
 async def _repeat(remove: Callable[[], Awaitable[int]], what: str, log: logging.Logger) -> NoReturn:
@@ -137,17 +136,17 @@ class JobRetention:
     async def remove_left(self) -> None:
         """Remove the files of jobs whose rows went before the service was killed."""
         there = {*await asyncio.to_thread(self.logs.jobs), *await asyncio.to_thread(self.blobs.jobs)}
-        for some in _portions(sorted(there)):
+        for some in portions(sorted(there)):
             await self._remove(self.store.old_jobs.forgotten(some))
 
     async def remove_unnamed(self) -> None:
         """Remove the blobs that no job names: their rows, then all files without a row."""
-        named = _BLOBS_AT_ONCE
-        while named == _BLOBS_AT_ONCE:
-            named = self.store.old_jobs.name_blobs(_BLOBS_AT_ONCE)
+        named = AT_ONCE
+        while named == AT_ONCE:
+            named = self.store.old_jobs.name_blobs(AT_ONCE)
             await asyncio.sleep(0)
         self.store.blobs.drop_loose(self.clock() - _UNNAMED_S)
-        for some in _portions(await asyncio.to_thread(self.blobs.older_than, _UNNAMED_S)):
+        for some in portions(await asyncio.to_thread(self.blobs.older_than, _UNNAMED_S)):
             unknown = self.store.blobs.unknown(some)
             await asyncio.to_thread(self.blobs.remove_old, unknown, _UNNAMED_S)
 
@@ -169,7 +168,7 @@ class JobRemoval:
     async def remove(self, job: JobRecord, by: str, now: float) -> None:
         """Remove its cell, result, snapshots, files and output. Its row and its events stay."""
         # Once: jobs of an earlier release name their blobs only in their specs.
-        while await asyncio.to_thread(self.store.old_jobs.name_blobs, _BLOBS_AT_ONCE) == _BLOBS_AT_ONCE:
+        while await asyncio.to_thread(self.store.old_jobs.name_blobs, AT_ONCE) == AT_ONCE:
             pass
         gone = self.store.storage.remove_job(job.id, by, now)
         self.storage.forget(job.owner)
@@ -181,8 +180,3 @@ class JobRemoval:
                 await asyncio.sleep(0)
         for remove in (self.logs.remove, self.blobs.remove_own, self.blobs.remove_output):
             await asyncio.to_thread(remove, job.id)
-
-
-def _portions(values: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Yield the values in portions that one statement takes."""
-    return (values[start : start + _BLOBS_AT_ONCE] for start in range(0, len(values), _BLOBS_AT_ONCE))

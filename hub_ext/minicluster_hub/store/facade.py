@@ -25,7 +25,7 @@ from minicluster_hub.store.storage.storage import StorageRows
 from minicluster_hub.store.users.notices import Notices
 from minicluster_hub.store.users.owners import AllowanceRows, Owners, UsageRows
 from minicluster_hub.store.users.policies import Policies
-from minicluster_hub.store.users.reservations import Claims
+from minicluster_hub.store.users.reservations import ReservationQueries
 from minicluster_hub.store.users.servers import IdleServers, ServerQueries
 
 
@@ -50,7 +50,7 @@ class Store(Competing, JobQueries, GangQueries, ReportQueries, WorldQueries, Ser
         self.policies = Policies(database)
         self.owners = Owners(database)
         self.allowances = AllowanceRows(database)
-        self.claims = Claims(database)
+        self.reservations = ReservationQueries(database)
         self.usage = UsageRows(database)
         self.idle = IdleServers(database)
         self.notices = Notices(database)

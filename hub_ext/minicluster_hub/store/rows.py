@@ -1,9 +1,10 @@
-"""From the tables' rows to records and back: the only place that knows both forms."""
+"""From the tables' rows to records and back. A record's fields have the names of its table's columns."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, Row, Table, insert
@@ -14,16 +15,18 @@ from minicluster_hub.jobs.records import (
     GangRecord,
     GangTarget,
     JobRecord,
-    Lease,
     RankRecord,
     ServerRecord,
     TaskRecord,
     TaskState,
 )
 
+_T = TypeVar("_T")
 AnyRow = Row[Any]
+AT_ONCE = 500
+"""Values that one statement takes."""
 _NO_SPEC = JobSpec(payload_sha256="0" * 64)
-"""Stands in for one that cannot be read."""
+"""Takes the place of a spec that cannot be read."""
 
 
 def clean(text: str) -> str:
@@ -38,6 +41,12 @@ def add_row(connection: Connection, table: Table, values: dict[str, Any]) -> int
     return key[0]
 
 
+def portions(values: Collection[_T]) -> Iterator[list[_T]]:
+    """Yield the values in lists, none longer than what one statement takes."""
+    every = list(values)
+    return (every[start : start + AT_ONCE] for start in range(0, len(every), AT_ONCE))
+
+
 def to_json(message: BaseModel | None) -> str | None:
     return None if message is None else message.model_dump_json()
 
@@ -49,108 +58,40 @@ def slots_to_json(slots: tuple[int, ...]) -> str:
 def to_job(row: AnyRow) -> JobRecord:
     """Return a job. One row that cannot be read, of another release or damaged, must not hide all others."""
     spec, unreadable = _spec(row.spec)
-    return JobRecord(
-        id=row.id,
-        owner=row.owner,
-        spec=spec,
-        unreadable=unreadable,
-        state=JobState(row.state),
-        reason=row.reason,
-        created_at=row.created_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        state_since=row.state_since,
-        attempts=row.attempts,
-        attempt_id=row.attempt_id,
-        gang_id=row.gang_id,
-        world_size=row.world_size,
-        error=_error(row.error),
-        result=_blob(row.result_sha256, row.result_size_bytes),
-        losses=row.losses,
-        data_attempt_id=row.data_attempt_id,
-        removed_at=row.removed_at,
-    )
+    read = {"spec": spec, "state": JobState(row.state), "error": _error(row.error)}
+    values = {**row._mapping, **read}
+    del values["idempotency_key"]
+    result = _blob(values.pop("result_sha256"), values.pop("result_size_bytes"))
+    return JobRecord(**values, result=result, unreadable=unreadable)
 
 
 def to_gang(row: AnyRow) -> GangRecord:
-    return GangRecord(
-        id=row.id,
-        owner=row.owner,
-        target=GangTarget(row.target),
-        job_id=row.job_id,
-        slots_per_node=row.slots_per_node,
-        created_at=row.created_at,
-        idle_since=row.idle_since,
-        image=row.image,
-        shm_bytes=row.shm_bytes,
-    )
+    return GangRecord(**{**row._mapping, "target": GangTarget(row.target)})
 
 
 def to_task(row: AnyRow) -> TaskRecord:
     """Return a row's task. One whose slots cannot be read has failed, which ends its gang and frees them."""
-    mapping = row._mapping  # `index` is a method of rows, so that column has no attribute
     slots, unreadable = _slots(row.slots)
-    return TaskRecord(
-        id=row.id,
-        gang_id=row.gang_id,
-        index=mapping["index"],
-        node=row.node,
-        slots=slots,
-        state=TaskState(row.state),
-        token_hash=row.token_hash,
-        address=row.address,
-        store_port=row.store_port,
-        cleared=row.cleared,
-        failure=_error(row.failure) or unreadable,
-        state_since=row.state_since,
-    )
+    failure = _error(row.failure) or unreadable
+    read = {"slots": slots, "state": TaskState(row.state), "failure": failure}
+    return TaskRecord(**{**row._mapping, **read})
 
 
 def to_rank(row: AnyRow) -> RankRecord:
-    return RankRecord(
-        attempt_id=row.attempt_id,
-        rank=row.rank,
-        task_id=row.task_id,
-        state=RankState(row.state),
-        exit_code=row.exit_code,
-        error=_error(row.error),
-        joined=row.joined,
-    )
-
-
-def to_lease(row: AnyRow) -> Lease:
-    return Lease(
-        node=row.node,
-        slot=row.slot,
-        task_id=row.task_id,
-        job_id=row.job_id,
-        owner=row.owner,
-        warm=row.warm,
-        server_id=row.server_id,
-    )
+    return RankRecord(**{**row._mapping, "state": RankState(row.state), "error": _error(row.error)})
 
 
 def to_server(row: AnyRow) -> ServerRecord:
-    return ServerRecord(
-        id=row.id,
-        owner=row.owner,
-        name=row.name,
-        node=row.node,
-        slots=_slots(row.slots)[0],
-        until=row.until,
-        created_at=row.created_at,
-        gpus=_list(row.gpus) or (),
-        warned_at=row.warned_at,
-        reclaimed_at=row.reclaimed_at,
-    )
+    read = {"slots": _slots(row.slots)[0], "gpus": _list(row.gpus) or ()}
+    return ServerRecord(**{**row._mapping, **read})
 
 
 def to_event(row: AnyRow) -> EventRecord:
-    return EventRecord(id=row.id, job_id=row.job_id, at=row.at, kind=row.kind, text=row.text)
+    return EventRecord(**row._mapping)
 
 
 def _spec(text: str) -> tuple[JobSpec, str]:
-    """Return a job's spec; one that cannot be read: what stands in for it, and why."""
+    """Return a job's spec and ""; or, if it cannot be read, a spec in its place and the reason."""
     try:
         return JobSpec.model_validate_json(text), ""
     except ValidationError as error:
@@ -167,7 +108,7 @@ def _slots(text: str) -> tuple[tuple[int, ...], JobError | None]:
 
 
 def _list(text: str) -> tuple[Any, ...] | None:
-    """Return a list out of JSON, None if it is none."""
+    """Return the list that a JSON text holds, None if it holds none."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -37,7 +37,7 @@ class ReservationBook:
 
     def claims(self) -> tuple[Claim, ...]:
         """Return the reservations that are not over, for the scheduler."""
-        return tuple(_claim(record) for record in self._store.claims.open())
+        return tuple(_claim(record) for record in self._store.reservations.open())
 
     def attend(self, snapshot: Snapshot) -> None:
         """Note which reservations are used; end those whose time is over, or that nobody used in time."""
@@ -47,7 +47,7 @@ class ReservationBook:
             if claim.over(now):
                 self._end(claim, "its time was over", now)
             elif lapses_at is not None and claim.due(now) and attended(claim, snapshot, self.groups_of):
-                self._store.claims.used(claim.reservation_id, now)
+                self._store.reservations.used(claim.reservation_id, now)
             elif lapses_at is not None and lapses_at <= now:
                 minutes = LAPSE_S / 60
                 why = f"lapsed: nobody of {named(claim.holder)} used it within {minutes:g} minutes"
@@ -88,8 +88,8 @@ class ReservationBook:
 
     def shown(self, now: float) -> ReservationList:
         """Return the list that users see."""
-        coming = sorted(self._store.claims.open(), key=lambda one: (one.begins_at, one.id))
-        over = self._store.claims.over_since(now - SHOWN_S)
+        coming = sorted(self._store.reservations.open(), key=lambda one: (one.begins_at, one.id))
+        over = self._store.reservations.closed_since(now - SHOWN_S)
         return ReservationList(claims=tuple(_message(record, now) for record in (*coming, *over)))
 
     def closed(self, now: float) -> dict[str, str]:
@@ -104,17 +104,17 @@ class ReservationBook:
         return tuple(replace(node, up=False, closed=why) if why else node for node, why in found)
 
     def _drains(self, node: str) -> Iterator[ReservationRecord]:
-        drains = (one for one in self._store.claims.open() if one.kind == ReservationKind.DRAIN)
+        drains = (one for one in self._store.reservations.open() if one.kind == ReservationKind.DRAIN)
         return (one for one in drains if one.nodes == (node,))
 
     def _make(self, record: ReservationRecord) -> Reservation:
-        made = self._store.claims.make(record)
+        made = self._store.reservations.make(record)
         told = _message(made, record.made_at)
         self._log.info("reservation %s: %s, by %s", made.id, told.told, made.made_by)
         return told
 
     def _end(self, claim: Claim, why: str, now: float) -> None:
-        self._store.claims.end(claim.reservation_id, why, now)
+        self._store.reservations.close(claim.reservation_id, why, now)
         self._log.info("reservation %s: %s", claim.reservation_id, why)
 
 
@@ -175,6 +175,6 @@ def _message(record: ReservationRecord, now: float) -> Reservation:
         ends_at=record.ends_at,
         note=record.note,
         by=record.made_by,
-        over=record.over_why,
+        over=record.closed_reason,
         told=_claim(record).told(now),
     )

@@ -27,7 +27,6 @@ from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
-from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
@@ -36,6 +35,7 @@ from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
+from minicluster_hub.wiring import make_server_places
 
 from ...patience import WITHIN_S
 from ..machines import control_loop
@@ -176,7 +176,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         policy_manager=reconciler.policy_manager,
         quarantine=reconciler.quarantine,
         data_set_tracker=reconciler.status_cache.data_set_tracker,
-        server_places=ServerPlaces(store, reconciler, servers, time.time, log),
+        server_places=make_server_places(store, reconciler, servers, time.time, log),
         logs=JobLogs(folder / "logs"),
         blobs=BlobFiles(folder / "blobs"),
         hub_auth=hub_auth,

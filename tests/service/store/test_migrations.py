@@ -1,6 +1,7 @@
 """From the tables of each earlier release, with rows in them, to those of today."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from alembic import command
@@ -127,6 +128,49 @@ def test_rows_of_earlier_jobs_count_to_their_owners_unless_they_were_removed(old
     assert uses.pop("output") == 5_000
     assert 20_000 < uses.pop("cells") < 21_000 and not uses
     assert store.storage.used("bob") == {}
+    store.close()
+
+
+CLAIM = {
+    "id": 4,
+    "kind": "reservation",
+    "holder": "ada",
+    "nodes": '["node-1"]',
+    "slots": 1,
+    "begins_at": 3.0,
+    "ends_at": 9.0,
+    "note": "thesis",
+    "made_by": "root",
+    "made_at": 2.0,
+    "used_at": 3.5,
+    "over_at": None,
+    "over_why": "",
+}
+
+
+def test_claims_are_read_as_reservations_and_go_on_counting_and_back(old, database_url):
+    migrate(old, "0013")
+    lapsed = CLAIM | {"id": 2, "used_at": None, "over_at": 5.0, "over_why": "lapsed"}
+    with old.write() as connection:
+        for row in (lapsed, CLAIM):
+            values = ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO claims ({', '.join(row)}) VALUES ({values})"), row)
+    store = Store.open(database_url)
+    (record,) = store.reservations.open()
+    back = asdict(record) | {"nodes": json.dumps(record.nodes)}
+    renamed = {"over_at": back.pop("closed_at"), "over_why": back.pop("closed_reason")}
+    assert back | renamed == CLAIM
+    (over,) = store.reservations.closed_since(0.0)
+    assert (over.id, over.closed_at, over.closed_reason) == (2, 5.0, "lapsed")
+    assert store.reservations.make(record).id == 5, "no id is used again"
+    assert [gang.id for gang in store.world().gangs] == [3], "the job under way goes on"
+    store.close()
+    migrate(old, "0013", command.downgrade)
+    with old.read() as connection:
+        rows = connection.execute(text("SELECT * FROM claims ORDER BY id")).mappings().all()
+        assert [dict(row) for row in rows] == [lapsed, CLAIM, CLAIM | {"id": 5}]
+    store = Store.open(database_url)
+    assert [one.id for one in store.reservations.open()] == [4, 5]
     store.close()
 
 

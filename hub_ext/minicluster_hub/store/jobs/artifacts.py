@@ -119,10 +119,4 @@ def _count_names(connection: Connection, job_id: int) -> None:
 
 
 def _artifact(row: AnyRow) -> Artifact:
-    return Artifact(
-        path=row.path,
-        part=row.part,
-        size_bytes=row.size_bytes,
-        sha256=row.sha256,
-        created_at=row.created_at,
-    )
+    return Artifact.model_validate(row, from_attributes=True)

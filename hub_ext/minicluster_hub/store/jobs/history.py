@@ -8,10 +8,8 @@ from sqlalchemy import func, select
 
 from minicluster_hub.jobs.records import EventRecord
 from minicluster_hub.store.database import DatabasePart
-from minicluster_hub.store.rows import to_event
+from minicluster_hub.store.rows import portions, to_event
 from minicluster_hub.store.tables.main import EVENTS, RANKS, TASKS
-
-_IDS_AT_ONCE = 500
 
 
 class JobHistory(DatabasePart):
@@ -45,8 +43,8 @@ class JobHistory(DatabasePart):
         query = select(RANKS.c.attempt_id, TASKS.c.node).join(TASKS, RANKS.c.task_id == TASKS.c.id)
         ordered = query.order_by(RANKS.c.attempt_id, RANKS.c.rank)
         with self._database.read() as connection:
-            for start in range(0, len(attempt_ids), _IDS_AT_ONCE):
-                some = RANKS.c.attempt_id.in_(attempt_ids[start : start + _IDS_AT_ONCE])
-                for attempt_id, node in connection.execute(ordered.where(some)):
+            for some in portions(attempt_ids):
+                rows = connection.execute(ordered.where(RANKS.c.attempt_id.in_(some)))
+                for attempt_id, node in rows:
                     found.setdefault(attempt_id, {})[node] = None
         return {attempt_id: tuple(nodes) for attempt_id, nodes in found.items()}

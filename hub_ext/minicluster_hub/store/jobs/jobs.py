@@ -14,13 +14,12 @@ from minicluster_hub.jobs.states import JobEvent, TransitionImpossible, next_sta
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import JobUnknown
 from minicluster_hub.store.jobs import job_rows
-from minicluster_hub.store.rows import add_row, clean, to_event, to_job, to_json
+from minicluster_hub.store.rows import add_row, clean, portions, to_event, to_job, to_json
 from minicluster_hub.store.storage import blobs
 from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
 from minicluster_hub.store.users import notices
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
-_IDS_AT_ONCE = 500
 _LINES_TOLD = 1000
 
 
@@ -148,10 +147,9 @@ def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> Jo
 def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobRecord]:
     """Return those of these jobs that there are, with few queries for many."""
     found: list[JobRecord] = []
-    ordered = sorted(job_ids)
-    for start in range(0, len(ordered), _IDS_AT_ONCE):
-        some = JOBS.c.id.in_(ordered[start : start + _IDS_AT_ONCE])
-        found += map(to_job, connection.execute(select(JOBS).where(some).order_by(JOBS.c.id)))
+    for some in portions(sorted(job_ids)):
+        query = select(JOBS).where(JOBS.c.id.in_(some)).order_by(JOBS.c.id)
+        found += map(to_job, connection.execute(query))
     return found
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import TypeVar
 
 from sqlalchemy import Connection, func, or_, select
 
-from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, World
+from minicluster_hub.jobs.records import JobRecord, Lease, RankRecord, TaskRecord, World
 from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.jobs import snapshots
 from minicluster_hub.store.jobs.gangs import LIVE_STATES
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, list_by_id
-from minicluster_hub.store.rows import AnyRow, to_gang, to_lease, to_rank, to_server, to_task
+from minicluster_hub.store.rows import AnyRow, to_gang, to_rank, to_server, to_task
 from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
 
@@ -32,7 +33,7 @@ _RANKS = (
     .where(JOBS.c.state.in_(OPEN_STATES))
     .order_by(RANKS.c.attempt_id, RANKS.c.rank)
 )
-_LEASES = select(LEASES).order_by(LEASES.c.node, LEASES.c.slot)
+_LEASES = select(*(LEASES.c[field.name] for field in fields(Lease))).order_by(LEASES.c.node, LEASES.c.slot)
 _SERVERS = select(SERVERS).order_by(SERVERS.c.id)
 
 
@@ -63,7 +64,7 @@ class WorldQueries(DatabasePart):
                 gangs=tuple(map(to_gang, connection.execute(_GANGS))),
                 tasks=tuple(tasks.values()),
                 ranks=tuple(ranks.values()),
-                leases=tuple(map(to_lease, connection.execute(_LEASES))),
+                leases=tuple(Lease(*row) for row in connection.execute(_LEASES)),
                 servers=tuple(map(to_server, connection.execute(_SERVERS))),
                 snapshots=snapshots.of_open_jobs(connection),
                 refused_images=images.refused(connection),

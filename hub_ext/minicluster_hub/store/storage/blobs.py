@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 
 from sqlalchemy import Connection, Select, delete, exists, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster_hub.store.database import DatabasePart
+from minicluster_hub.store.rows import portions
 from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.tables.main import ATTEMPTS, JOBS
 
-_AT_ONCE = 500
 _RESULTS = (
     select(ATTEMPTS.c.result_sha256)
     .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
@@ -41,13 +41,13 @@ class OwnedBlobs(DatabasePart):
     def lacks(self, owner: str, blobs: Collection[str]) -> frozenset[str]:
         """Return those of these blobs that are not the owner's."""
         with self._database.read() as connection:
-            found = (connection.execute(_of(owner, some)).scalars() for some in _portions(blobs))
+            found = (connection.execute(_of(owner, some)).scalars() for some in portions(blobs))
             return frozenset(blobs).difference(*found)
 
     def renew_all(self, owner: str, blobs: Collection[str], now: float) -> frozenset[str]:
         """Have the owner's own of these blobs stay for some time from now on; return those that are not."""
         with self._database.write() as connection:
-            for some in _portions(blobs):
+            for some in portions(blobs):
                 mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some))
                 connection.execute(mine.values(asked_at=now))
         return self.lacks(owner, blobs)
@@ -75,12 +75,6 @@ class OwnedBlobs(DatabasePart):
 
 def _of(owner: str, blobs: Collection[str]) -> Select[tuple[str]]:
     return select(BLOBS.c.sha256).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(blobs))
-
-
-def _portions(blobs: Collection[str]) -> Iterator[list[str]]:
-    """Yield as many at once as a statement takes."""
-    every = list(blobs)
-    return (every[start : start + _AT_ONCE] for start in range(0, len(every), _AT_ONCE))
 
 
 def name(connection: Connection, job_id: int, blobs: frozenset[str]) -> None:

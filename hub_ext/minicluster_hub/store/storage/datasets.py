@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, Delete, Select, delete, exists, func, insert, or_, select, update
@@ -11,10 +11,8 @@ from minicluster.wire import BlobInfo
 from minicluster_hub.jobs.records import DataSetRecord
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs.jobs import OPEN_STATES
-from minicluster_hub.store.rows import AnyRow, to_job
+from minicluster_hub.store.rows import AT_ONCE, AnyRow, portions, to_job
 from minicluster_hub.store.tables.main import DATASET_PIECES, DATASETS, JOBS, PIECES
-
-_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class DataSets(DatabasePart):
     def lacking(self, owner: str, pieces: Sequence[BlobInfo], now: float) -> list[BlobInfo]:
         """Return those that the owner never brought; the others stay for some time from now on."""
         known: set[str] = set()
-        for some in _portions([piece.sha256 for piece in pieces]):
+        for some in portions([piece.sha256 for piece in pieces]):
             mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(some))
             # One by one: there may be very many, and others write, too.
             with self._database.write() as connection:
@@ -92,7 +90,7 @@ class DataSets(DatabasePart):
             connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
             connection.execute(insert(PIECES).values(values))
 
-    def sweep(self, asked_before: float, limit: int = _AT_ONCE) -> Swept:
+    def sweep(self, asked_before: float, limit: int = AT_ONCE) -> Swept:
         """Forget pieces that no version has and no push asked for since, at most so many.
 
         A version stays while it is the newest, or a job that is not over named it.
@@ -144,7 +142,7 @@ def _sweep_versions(connection: Connection) -> None:
 def _known(connection: Connection, pieces: Collection[str]) -> set[str]:
     """Return those of these pieces that somebody has."""
     found: set[str] = set()
-    for some in _portions(sorted(pieces)):
+    for some in portions(pieces):
         found |= set(connection.execute(select(PIECES.c.sha256).where(PIECES.c.sha256.in_(some))).scalars())
     return found
 
@@ -167,8 +165,3 @@ def _find(connection: Connection, owner: str, name: str) -> DataSetRecord | None
 
 def _record(row: AnyRow) -> DataSetRecord:
     return DataSetRecord(**row._mapping)
-
-
-def _portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield the values by portions that a statement takes."""
-    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))

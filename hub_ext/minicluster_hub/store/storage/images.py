@@ -260,19 +260,7 @@ def _record(row: AnyRow) -> ImageRecord:
 
 def _values(image: ImageRecord) -> dict[str, Any]:
     recipe = image.recipe.model_dump_json() if image.recipe else None
-    return {
-        "digest": image.digest,
-        "name": image.name,
-        "reference": image.reference,
-        "owner": image.owner,
-        "description": clean(image.description),
-        "device": image.device,
-        "size_bytes": image.size_bytes,
-        "base_digest": image.base_digest,
-        "recipe": recipe,
-        "state": image.state,
-        "created_at": image.created_at,
-        "changed_at": image.changed_at,
-        # What counts to its owner: the layer in the registry, and the recipe here.
-        "layer_bytes": image.recipe.layer_bytes + len(recipe.encode()) if image.recipe and recipe else 0,
-    }
+    # What counts to its owner: the layer in the registry, and the recipe here.
+    layer_bytes = image.recipe.layer_bytes + len(recipe.encode()) if image.recipe and recipe else 0
+    values: dict[str, Any] = {field.name: getattr(image, field.name) for field in fields(image)}
+    return values | {"description": clean(image.description), "recipe": recipe, "layer_bytes": layer_bytes}

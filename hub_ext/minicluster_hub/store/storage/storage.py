@@ -24,13 +24,13 @@ from sqlalchemy import (
 
 from minicluster.wire import FILE_BYTES, BlobInfo, ImageState, StorageKind, StorageUse, StoredThing
 from minicluster_hub.store.database import DatabasePart
+from minicluster_hub.store.rows import portions
 from minicluster_hub.store.storage import stored_things
 from minicluster_hub.store.tables.blobs import BLOBS
 from minicluster_hub.store.tables.main import DATASETS, IMAGES, JOBS, PIECES
 from minicluster_hub.store.tables.storage import JOB_FILES, cost
 
 Uses = dict[StorageKind, StorageUse]
-_AT_ONCE = 500
 _NOTHING = ""
 
 
@@ -101,9 +101,9 @@ class StorageRows(DatabasePart):
         counted = exists().where(JOB_FILES.c.job_id == JOBS.c.id, JOB_FILES.c.kind == StorageKind.OUTPUT)
         query = select(JOBS.c.id, JOBS.c.owner).where(JOBS.c.removed_at.is_(None), ~counted)
         with self._database.read() as connection:
-            for start in range(0, len(job_ids), _AT_ONCE):
-                some = JOBS.c.id.in_(job_ids[start : start + _AT_ONCE])
-                found |= {row.id: row.owner for row in connection.execute(query.where(some))}
+            for some in portions(job_ids):
+                rows = connection.execute(query.where(JOBS.c.id.in_(some)))
+                found |= {row.id: row.owner for row in rows}
         return found
 
 
@@ -162,8 +162,6 @@ def _sum(
 
 def forget_files(connection: Connection, job_id: int, kind: StorageKind, files: Collection[str]) -> None:
     """Count these files of a job no more."""
-    every: Sequence[str] = list(files)
     same = (JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == kind)
-    for start in range(0, len(every), _AT_ONCE):
-        some = every[start : start + _AT_ONCE]
+    for some in portions(files):
         connection.execute(delete(JOB_FILES).where(*same, JOB_FILES.c.sha256.in_(some)))

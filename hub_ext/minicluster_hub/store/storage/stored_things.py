@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import (
@@ -21,12 +21,11 @@ from sqlalchemy import (
 from minicluster.wire import FILE_BYTES, JobSpec, StorageKind, StorageUse, StoredThing
 from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, add_event
-from minicluster_hub.store.rows import clean
+from minicluster_hub.store.rows import clean, portions
 from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, DATASETS, JOBS, SNAPSHOTS
 from minicluster_hub.store.tables.storage import JOB_FILES, cost
 
-_AT_ONCE = 500
 _KEPT = (JOB_BLOBS, SNAPSHOTS, ARTIFACTS, JOB_FILES)
 
 
@@ -45,7 +44,7 @@ def remove_job(connection: Connection, job_id: int, by: str, now: float) -> list
     gone = sorted(_blobs_of(connection, job_id) - _blobs_of_others(connection, job_id, owner))
     for table in _KEPT:
         connection.execute(delete(table).where(table.c.job_id == job_id))
-    for some in _portions(gone):
+    for some in portions(gone):
         connection.execute(delete(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some)))
     connection.execute(update(JOBS).where(JOBS.c.id == job_id).values(removed_at=now))
     job_rows.shrink(connection, (job_id,))
@@ -131,8 +130,3 @@ def _blobs_of_others(connection: Connection, job_id: int, owner: str) -> set[str
     named = select(JOB_BLOBS.c.sha256).join(JOBS, JOBS.c.id == JOB_BLOBS.c.job_id).where(*theirs)
     results = select(ATTEMPTS.c.result_sha256).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id).where(*theirs)
     return {*connection.execute(named).scalars(), *connection.execute(results).scalars()}
-
-
-def _portions(values: list[str]) -> Iterator[Collection[str]]:
-    """Yield the values by portions that a statement takes."""
-    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))

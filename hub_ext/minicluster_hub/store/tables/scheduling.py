@@ -58,10 +58,10 @@ ALLOWANCES = Table(
 )
 
 # Reservations, maintenance windows and drained nodes. `holder`: for whom, "" for nobody. `nodes`: JSON,
-# none: any. `slots`: how many, NULL: all of the nodes. `used_at`: when the holder last had some of them.
-# `over_at`: when it was taken back, or had lapsed, and `over_why`.
-CLAIMS = Table(
-    "claims",
+# empty: any. `slots`: how many, NULL: all of the nodes. `used_at`: when the holder first used some of them.
+# `closed_at`: when it was taken back, lapsed or ended, and `closed_reason` says which.
+RESERVATIONS = Table(
+    "reservations",
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("kind", Text, nullable=False),
@@ -74,8 +74,8 @@ CLAIMS = Table(
     Column("made_by", Text, nullable=False),
     Column("made_at", Float, nullable=False),
     Column("used_at", Float),
-    Column("over_at", Float),
-    Column("over_why", Text, nullable=False),
-    Index(None, "over_at"),
+    Column("closed_at", Float),
+    Column("closed_reason", Text, nullable=False),
+    Index(None, "closed_at"),
     sqlite_autoincrement=True,
 )

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import Connection, insert, or_, select, update
 
 from minicluster.wire import Allowances, AllowancesInForce
 from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.store.database import Database, DatabasePart
-from minicluster_hub.store.rows import AnyRow, clean
+from minicluster_hub.store.rows import add_row, clean
 from minicluster_hub.store.tables.scheduling import ALLOWANCES, OWNER_GROUPS, USAGE
 
 Groups = tuple[str, ...]
@@ -95,21 +97,15 @@ class UsageRows(DatabasePart):
         if owner is not None:
             query = query.where(USAGE.c.owner == owner)
         with self._database.read() as connection:
-            return [_record(row) for row in connection.execute(query.order_by(USAGE.c.id))]
+            return [UseRecord(**row._mapping) for row in connection.execute(query.order_by(USAGE.c.id))]
 
     def change(self, ended: Iterable[int], began: Sequence[UseRecord], now: float) -> list[UseRecord]:
         """Close rows and write new ones; return the new ones with their ids."""
         with self._database.write() as connection:
             over = update(USAGE).where(USAGE.c.id.in_(list(ended)), USAGE.c.ended_at.is_(None))
             connection.execute(over.values(ended_at=now))
-            rows = [connection.execute(insert(USAGE).values(_values(use))) for use in began]
-            ids = [row.inserted_primary_key[0] for row in rows if row.inserted_primary_key]
-        return [use.with_id(number) for use, number in zip(began, ids, strict=True)]
+            return [replace(use, id=add_row(connection, USAGE, _values(use))) for use in began]
 
 
-def _record(row: AnyRow) -> UseRecord:
-    return UseRecord(**row._mapping)
-
-
-def _values(use: UseRecord) -> dict[str, object]:
+def _values(use: UseRecord) -> dict[str, Any]:
     return {name: getattr(use, name) for name in UseRecord.__slots__ if name != "id"}

@@ -63,7 +63,8 @@ async def lab(start_api):
 @asynccontextmanager
 async def watching(lab, limits=LIMITS):
     context = lab.context
-    watch = IdleWatch(context.store, context.reconciler, limits, lab.clock, context.log)
+    slots_changed = context.reconciler.slots_changed
+    watch = IdleWatch(context.store, context.status_cache, slots_changed, limits, lab.clock, context.log)
     running = asyncio.create_task(watch.run())
     try:
         yield

@@ -119,8 +119,8 @@ async def test_it_lapses_when_nobody_comes_and_the_job_behind_it_starts(api):
     await waits_for(api, job, "reserved for bob")
     began = made.json()["begins_at"] - LAPSE_S
     with api.context.store._database.write() as connection:
-        connection.exec_driver_sql("UPDATE claims SET begins_at = ?", (began,))
-    api.context.store.claims.forget_known()
+        connection.exec_driver_sql("UPDATE reservations SET begins_at = ?", (began,))
+    api.context.store.reservations.forget_known()
     api.context.reconciler.wake()
     assert await api.agents(job.id)
     over = (await claims(api))[0]["over"]
@@ -132,7 +132,7 @@ async def test_one_that_was_used_stays_to_its_end(api):
     job = await api.submit("bob")
     await api.agents(job.id)
     async with asyncio.timeout(10):
-        while api.context.store.claims.open()[0].used_at is None:
+        while api.context.store.reservations.open()[0].used_at is None:
             await asyncio.sleep(0.01)
 
 
