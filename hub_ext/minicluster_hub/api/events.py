@@ -192,7 +192,7 @@ class OverviewEventsHandler(EventStream):
         query=(OWNER,),
     )
     async def get(self) -> None:
-        owner = self.owner_asked()
+        owner = self.requested_owner()
         self.open()
         async with (
             self.counted(),
@@ -202,7 +202,7 @@ class OverviewEventsHandler(EventStream):
             await self._follow(owner)
 
     def check_right(self) -> None:
-        self.owner_asked()
+        self.requested_owner()
 
     async def _follow(self, owner: str | None) -> None:
         nodes_at, nodes_wait = float("-inf"), False

@@ -81,7 +81,7 @@ class JobsHandler(UserHandler):
     )
     async def get(self) -> None:
         limit = self.query_int("limit")
-        open_only, owner = self.get_query_argument("state", "") == "open", self.owner_asked()
+        open_only, owner = self.get_query_argument("state", "") == "open", self.requested_owner()
         jobs: list[Job] = []
         before: int | None = None
         while left := limit - len(jobs):

@@ -24,7 +24,7 @@ from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import StoreUnavailable
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.support.rates import Rate
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.long_polling import HeldHandler
@@ -35,7 +35,7 @@ _WAITS = "The job service could not write the job's output: it waits on the node
 _WAITS_FOR_ROOM = "The job service's disk is full: the job's output waits on the nodes until there is room."
 
 
-class TaskHandler(JobServiceHandler):
+class TaskHandler(ServiceHandler):
     """Base: who has the token of a living task is that task."""
 
     who = Who.TASK

@@ -37,7 +37,7 @@ class Page(UserHandler):
 
     def refuse_unknown(self) -> None:
         # The hub sends the browser back to this very path; nothing of it comes from a parameter.
-        if not self.led_home():
+        if not self.redirected():
             self.redirect(self.get_login_url())
 
     def show(self, template: str, **values: Any) -> None:

@@ -14,23 +14,24 @@ class IdleOptions(Configurable):
     gpu_idle_warn_s = Float(
         900.0,
         min=0.0,
-        help="Seconds without use of a notebook server's GPUs after which its owner is told; 0: never.",
+        help="Seconds without use of a notebook server's GPUs after which its owner is warned; 0: never.",
     ).tag(config=True)
     gpu_idle_reclaim_s = Float(
         3600.0,
         min=0.0,
-        help="The same, after which the GPUs go to others while the server and its kernels go on; 0: never. "
-        "Less leaves more to jobs, and more often somebody without the GPU that was to be used in a moment.",
+        help="Seconds without use after which the GPUs go to others, while the server and its kernels keep "
+        "running; 0: never. Less leaves more GPUs to jobs, and takes more GPUs from users who only paused.",
     ).tag(config=True)
     gpu_idle_held_bytes = Integer(
         2**30,
         min=0,
-        help="GPUs of which kernels hold more memory than this are not taken back: the next job would not "
-        "have it. A kernel that only imported CUDA holds some hundred MB.",
+        help="GPUs are not taken back while kernels hold more bytes of their memory than this: the next job "
+        "would lack it. A kernel that only initialized CUDA holds some hundred MB.",
     ).tag(config=True)
     gpu_idle_reclaim_when_needed = Bool(
         False,
-        help="Take idle GPUs back soon after the warning if a job waits, not only after the time above.",
+        help="If a job waits, take idle GPUs back soon after the warning and not only after "
+        "gpu_idle_reclaim_s.",
     ).tag(config=True)
 
     @property

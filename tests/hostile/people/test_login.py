@@ -182,7 +182,7 @@ async def test_a_long_password_is_refused_before_anything_is_computed(tmp_path):
             looked.append(name)
             return accounts.verify(name, password)
 
-    gate = LoginGate(Watched(accounts.path), throttle=LoginThrottle(lines_kept=50))
+    gate = LoginGate(Watched(accounts.path), throttle=LoginThrottle(most_keys=50))
     assert await gate.check("ada", "x" * 1_000_000, Origin("10.0.0.1")) is None
     assert looked == []
     for name in (f"../{number}" for number in range(4)):

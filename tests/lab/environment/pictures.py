@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 from ... import experiment
 from ..cluster import Person
@@ -14,7 +14,7 @@ from ..people import text
 
 
 @asynccontextmanager
-async def with_pictures(person: Person) -> AsyncIterator[NotebookKernel]:
+async def with_pictures(person: Person) -> AsyncIterator[KernelConnection]:
     """A kernel of the experiment's notebook, where the data set cinic10 has been pushed."""
     async with person.kernel(experiment.NAME) as kernel:
         source = inspect.getsource(experiment.draw)

@@ -13,7 +13,7 @@ from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobWriter
 from minicluster_hub.storage.quotas import OverQuota, UploadReservation
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, api_error, too_large
 from minicluster_hub.web.files import FileReply
@@ -22,7 +22,7 @@ from minicluster_hub.web.route import BYTES, Route, Scope, route
 _SMALL_RESULT_BYTES = 1 << 20
 
 
-class Upload(JobServiceHandler):
+class Upload(ServiceHandler):
     """Mixin: the body of a PUT goes to disk as it comes, if its owner may keep so much.
 
     Room is kept for it from before it comes until it has its row, or is lost.

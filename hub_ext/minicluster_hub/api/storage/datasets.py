@@ -21,7 +21,7 @@ from minicluster_hub.datasets.node_tracker import DATA
 from minicluster_hub.jobs.records import DataSetRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
@@ -59,7 +59,7 @@ class DataSetsHandler(_DataHandler):
         query=(OWNER,),
     )
     def get(self) -> None:
-        records = self.context.store.datasets.visible(self.owner_asked())
+        records = self.context.store.datasets.visible(self.requested_owner())
         self.reply(DataSetList(sets=tuple(self.message(record) for record in records)))
 
 
@@ -155,7 +155,7 @@ class PieceHandler(UserUpload):
         return "the piece"
 
 
-class DataAgentHandler(JobServiceHandler):
+class DataAgentHandler(ServiceHandler):
     """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
 
     who = Who.DATA_AGENT

@@ -25,7 +25,7 @@ class StorageHandler(UserHandler):
         query=(OWNER,),
     )
     async def get(self) -> None:
-        owner, store, storage = self.owner_asked(), self.context.store, self.context.storage
+        owner, store, storage = self.requested_owner(), self.context.store, self.context.storage
         if owner is None:
             used = await asyncio.to_thread(store.storage.used_by_all)
         else:
