@@ -134,7 +134,7 @@ class MiniclusterHub(
         ("ask", "allow", "off"),
         "ask",
         help="Images that users make by %distribute publish. ask: an admin must allow each one. allow: "
-        "everybody may run them at once. off: users cannot publish. Whoever runs an image trusts its publisher.",
+        "everybody may run them at once. off: users cannot publish. An image runs code of its publisher.",
     ).tag(config=True)
     image_limit_bytes = Integer(
         32 * 1024**3, min=1, help="Most bytes, unpacked, that a published image may add to its base."

@@ -56,7 +56,7 @@ class ReservationHandler(ReservationBase):
     )
     def delete(self, reservation_id: str) -> None:
         context = self.context
-        if not context.reservations.take_back(int(reservation_id), self.user.name, context.clock()):
+        if not context.reservations.cancel(int(reservation_id), self.user.name, context.clock()):
             message = f"there is no reservation {reservation_id}"
             raise ApiError(404, "unknown_claim", message, "GET api/reservations lists them")
         self.changed()

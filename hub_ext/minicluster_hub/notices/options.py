@@ -19,28 +19,27 @@ if TYPE_CHECKING:
 class NoticeOptions(Configurable):
     """Set them as options of MiniclusterHub. Nothing is sent unless a mail server or hosts are named."""
 
-    smtp_host = Unicode(help="Mail server that takes users' notices; empty: there are no e-mails.").tag(
-        config=True
-    )
+    smtp_host = Unicode(help="Mail server that sends users' notices; empty: no e-mails.").tag(config=True)
     smtp_port = Integer(25, min=1, max=65535, help="Its port.").tag(config=True)
     smtp_from = Unicode("minicluster@localhost", help="Address that e-mails come from.").tag(config=True)
     smtp_starttls = Bool(
         True,
-        help="Encrypt the connection to the mail server. Without it, anybody on the way can read e-mails.",
+        help="Encrypt the connection to the mail server. Without it, others on the network can read e-mails.",
     ).tag(config=True)
     emails_per_hour = Integer(
-        60, min=1, help="E-mails with notices that one user gets in an hour; more of them wait."
+        60, min=1, help="E-mails with notices to one user per hour; further ones wait."
     ).tag(config=True)
-    emails_per_hour_of_all = Integer(600, min=1, help="E-mails that the whole cluster sends in an hour.").tag(
+    emails_per_hour_of_all = Integer(600, min=1, help="E-mails of the whole cluster per hour.").tag(
         config=True
     )
     notice_hosts = List(
         Unicode(),
         help="Hosts that users' webhooks may call from inside the cluster: hooks.slack.com, "
-        "chat.lab.org:8065; with * (*.example.org), only hosts with public addresses. None: no webhooks.",
+        "chat.lab.org:8065. A pattern with * (*.example.org) allows only hosts with public addresses. "
+        "Empty: no webhooks.",
     ).tag(config=True)
     public_url = Unicode(
-        help="The job service's URL in browsers, for links in notices; by default what the hub says."
+        help="The job service's URL in browsers, for links in notices; by default the hub's setting."
     ).tag(config=True)
 
     @default("public_url")

@@ -24,22 +24,22 @@ class UsageOptions(Configurable):
     shares = Dict(
         value_trait=Float(min=0.001),
         key_trait=Unicode(),
-        help="Weights in fair shares of users and groups (group:NAME); 1 for those who are not in it.",
+        help="Weights of users and groups (group:NAME) in fair shares; all others have 1.",
     ).tag(config=True)
     max_priority = Integer(
         NORMAL_PRIORITY,
         min=NORMAL_PRIORITY,
         max=HIGHEST_PRIORITY,
-        help=f"Highest --priority of users' jobs; admins' go up to {HIGHEST_PRIORITY}, and jobs have "
-        f"{NORMAL_PRIORITY} unless they ask.",
+        help=f"Highest --priority of users' jobs; of admins' jobs it is {HIGHEST_PRIORITY}. Without "
+        f"--priority a job has {NORMAL_PRIORITY}.",
     ).tag(config=True)
     quotas = Dict(
         value_trait=Dict(key_trait=Unicode()),
         key_trait=Unicode(),
-        help="What users may have: by name, group:NAME, or '*' for all others, a dictionary of slots (at "
-        "once), jobs (that run at once), open_jobs (that wait or run), cpus and memory_gb (at once), "
-        "gpu_hours (in 30 days), run_s (seconds that a job may run) and, for a group, slots_together; what "
-        "is not in it has no limit. Less leaves more to others, or idle when they have no jobs.",
+        help="Limits of users: by name, group:NAME, or '*' for all others, a dictionary of slots (at once), "
+        "jobs (that run at once), open_jobs (that wait or run), cpus and memory_gb (at once), gpu_hours (in "
+        "30 days), run_s (seconds that a job may run) and, for a group, slots_together. What is missing has "
+        "no limit. Less leaves more to others, and idle slots when others have no jobs.",
     ).tag(config=True)
 
     def accounting(self, store: Store) -> UsageAccounting:

@@ -188,8 +188,8 @@ async def test_jobs_and_lists_read_no_recipes(lab, read_recipes, monkeypatch):
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        (invented(2_001), "2,001 packages are more than the 2,000 of an image"),
-        (invented(1_000, "https://" + "x" * 600), f"more than the {RECIPE_BYTES:,} of an image's packages"),
+        (invented(2_001), "2,001 packages; the limit is 2,000"),
+        (invented(1_000, "https://" + "x" * 600), f"bytes; the limit is {RECIPE_BYTES:,}"),
     ],
 )
 async def test_a_recipe_that_is_too_long_is_refused(lab, recipe, said):

@@ -214,7 +214,7 @@ def test_an_e_mail_goes_to_the_address_that_was_given(local):
     ],
 )
 def test_an_address_that_could_be_another_is_refused(address):
-    with pytest.raises(AddressRefused, match="is no e-mail address"):
+    with pytest.raises(AddressRefused, match="is not an e-mail address"):
         Emails("mail.lab").check(address)
 
 
