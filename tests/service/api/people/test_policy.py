@@ -298,8 +298,10 @@ async def test_hours_are_counted_and_each_sees_their_own(api):
 
 async def test_the_command_says_what_is_wrong_on_its_way(api, tmp_path):
     code, told = await command(api, "latin.py")
-    assert code == 2 and "latin.py: no file is sent. Put it into the cluster's folder of policies" in told
+    assert (
+        code == 2 and "latin.py: files cannot be sent. Put it into the cluster's folder of policies" in told
+    )
     code, told = await command(api, "--ca", str(tmp_path / "none.pem"))
     assert code == 1 and "none.pem: No such file or directory" in told and "Traceback" not in told
     code, told = await command(api, "fifo", url="lab.example.org")
-    assert code == 2 and "it begins with https://" in told
+    assert code == 2 and "it must begin with https://" in told
