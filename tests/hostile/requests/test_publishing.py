@@ -224,7 +224,7 @@ async def test_all_recipes_of_an_owner_have_an_end(lab):
     files = {LAYER_FILE: tiny()[0], RECIPE_FILE: recipe.model_dump_json().encode()}
     refused = await ask(api, await job_that_left(api, files))
     assert code(refused) == (409, "too_many_images")
-    assert "more than 8 MB together" in refused.json()["error"]["message"]
+    assert "together would exceed 8 MB" in refused.json()["error"]["message"]
     assert (await ask(api, await job_that_left(api, layer_and_recipe()))).status_code == 202
     bobs = await job_that_left(api, files, "bob")
     assert (await ask(api, bobs, owner="bob")).status_code == 202

@@ -1,4 +1,4 @@
-"""Whether containers on different nodes reach each other: the only true test of the Swarm's UDP ports."""
+"""Tests whether containers on different nodes reach each other: only this tests the Swarm's UDP ports."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What runs for a few seconds on every node: it looks at its node, prints one line, and serves its peers.
+"""The probe: runs for a few seconds on every node, measures, prints one line, and serves its peers.
 
 It needs no Docker socket and no rights: only the host's network (links, clocks, ports), and the host's
-/usr/bin to read, so that it can ask nvidia-ctk for its version.
+/usr/bin read-only, for the version of nvidia-ctk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DISCARD_PORT = 9
 
 
 async def examine_node(task: ProbeTask, node_id: str, meter: LinkMeter) -> NodeReport:
-    """Look at everything at once; the transfers wait for each other by themselves."""
+    """Measure everything at once; transfers wait for each other."""
     measured = partners([peer.id for peer in task.peers], node_id)
     others = [peer for peer in task.peers if peer.id != node_id]
     own = next((peer.address for peer in task.peers if peer.id == node_id), "")
@@ -63,7 +63,7 @@ async def run(environ: Mapping[str, str]) -> None:
         try:
             await meter.open()
         except OSError as error:
-            print(f"port {task.port} cannot be listened on: {error.strerror}", file=sys.stderr)  # noqa: T201
+            print(f"port {task.port} cannot be opened: {error.strerror}", file=sys.stderr)  # noqa: T201
         report = await examine_node(task, node_id, meter)
     print(REPORT_PREFIX + report.model_dump_json(), flush=True)  # noqa: T201
     await asyncio.sleep(_LIFE_S)
@@ -97,9 +97,9 @@ async def _try(target: Target) -> TargetAnswer:
 
 
 async def _ask(target: str) -> tuple[str, bytes]:
-    """Connect, and ask a URL for a good answer; return what is wrong, in words, and the start of the body.
+    """Connect, and request a URL. Return what is wrong ("" if nothing), and the start of the body.
 
-    The certificate is not verified: nothing secret is sent, and what comes back is a status.
+    The certificate is not verified: nothing secret is sent, and the answer is only a status.
     """
     scheme, _, rest = target.partition("://")
     host_and_port, _, path = rest.partition("/")
@@ -120,14 +120,14 @@ async def _ask(target: str) -> tuple[str, bytes]:
 
 
 def _set_aside(body: bytes) -> int:
-    """Return how much work the job service's health says it gave up; 0 for others."""
+    """Return the number of given up steps in the job service's health; 0 for others."""
     try:
         return int(json.loads(body[body.index(b"{") :])["set_aside"])
     except (ValueError, KeyError, TypeError):
         return 0
 
 
-# --- which interface leads to a peer, asked of the kernel -----------------------------------------
+# --- the interface that leads to a peer, from the kernel ------------------------------------------
 
 
 def route_to(peer: Peer) -> PeerLink:
