@@ -1,4 +1,4 @@
-"""The options of policies: which one a new cluster has, and where custom policies are and run."""
+"""The options of policies: the policy of a new cluster, and the folder and sandbox of custom policies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PolicyOptions(Configurable):
     policy = Unicode("backfill", help="The order of waiting jobs.").tag(config=True)
     placement = Unicode("pack", help="Which nodes a job gets.").tag(config=True)
     policies_dir = Unicode(
-        help="Folder of the lab's own policies, NAME.py each; DATA/policies by default. Who may write there "
-        "may have code run."
+        help="Folder of the lab's own policies, NAME.py each; DATA/policies by default. The service runs "
+        "code in it, so only admins may have write access."
     ).tag(config=True)
     policy_sandbox = Unicode(
         "process",
