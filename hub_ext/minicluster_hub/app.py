@@ -19,12 +19,9 @@ from minicluster_hub.engines.entry_points import EngineNotFound, engine_class
 from minicluster_hub.hub.quick_import import import_quickly
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
-from minicluster_hub.notices.options import NoticeOptions
-from minicluster_hub.policy.options import PolicyOptions
-from minicluster_hub.servers.idle_options import IdleOptions
+from minicluster_hub.options import IdleOptions, NoticeOptions, PolicyOptions, UsageOptions
 from minicluster_hub.storage.options import StorageOptions
 from minicluster_hub.support.rates import RequestOptions
-from minicluster_hub.usage.options import UsageOptions
 
 LED_NO_MORE = 75
 """Exit status when another service took over the lead. Start this one again: it then stands by."""

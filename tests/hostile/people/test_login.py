@@ -17,8 +17,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import PasswordFile
 from minicluster_hub.login.origin import Origin
-from minicluster_hub.login.password_check import LoginGate
-from minicluster_hub.login.throttle import LoginThrottle
+from minicluster_hub.login.password_check import LoginGate, LoginThrottle
 
 from ...hub.clusters import RunningCluster, run
 from ...patience import WITHIN_S, eventually

@@ -11,8 +11,7 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from minicluster_hub.login.origin import OriginFinder, block_of, client_address
-from minicluster_hub.login.password_check import FairWorkers, WorkersBusy
-from minicluster_hub.login.throttle import LoginThrottle, TooManyAttempts
+from minicluster_hub.login.password_check import FairWorkers, LoginThrottle, TooManyAttempts, WorkersBusy
 
 
 def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[float]:

@@ -122,7 +122,7 @@ async def test_a_file_that_is_gone_gives_way_and_says_so(start_api, ours, tmp_pa
         told = await report(api)
         assert told.in_force.choice == BUILT_IN
         assert told.trouble.startswith("ours was taken back: there is no policy 'ours'")
-        assert "no ours.py in the folder of policies" in told.trouble
+        assert "the folder of policies has no ours.py" in told.trouble
 
 
 @pytest.mark.parametrize(
