@@ -14,7 +14,7 @@ from typing import Any
 from minicluster_hub.launch import ports
 from minicluster_hub.launch.demo import NOTEBOOK, SERVICE_PATH
 from minicluster_hub.launch.hubprocess import HubProcess
-from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
+from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.options import parse
 from minicluster_hub.launch.serve import prepared
 from minicluster_hub.launch.signals import Signals
@@ -45,7 +45,7 @@ class Timing:
 class Notebook:
     """A kernel of a notebook server, and the job service as the same user's browser sees it."""
 
-    kernel: NotebookKernel
+    kernel: KernelConnection
     visitor: Visitor
 
     async def ask_service(self, path: str) -> Any:

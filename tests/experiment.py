@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 NAME = "cinic10.ipynb"
 
@@ -33,7 +33,7 @@ def draw(root: Path) -> None:
                 image.save(folder / f"cifar10-{split}-{10 * number + label}.png")
 
 
-async def run_all(kernel: NotebookKernel, tree: Path, data: str, options: str = "") -> list[NotebookNode]:
+async def run_all(kernel: KernelConnection, tree: Path, data: str, options: str = "") -> list[NotebookNode]:
     """Run the notebook's cells in their order on a small folder of pictures; return them with outputs.
 
     options: more of them for its two jobs.
@@ -51,7 +51,7 @@ async def run_all(kernel: NotebookKernel, tree: Path, data: str, options: str = 
     return cells
 
 
-async def results(kernel: NotebookKernel) -> tuple[dict[str, Any], dict[str, Any]]:
+async def results(kernel: KernelConnection) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what came of the run on one node and of that on three."""
     one, three = [ast.literal_eval(await kernel.ask(name)) for name in ("one", "three")]
     return one, three

@@ -1,4 +1,4 @@
-"""The job service as a program: its options, its parts put together, its start and its end."""
+"""The job service as a program: its options, its start and its end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from minicluster_hub.engines.entry_points import EngineNotFound, engine_class
 from minicluster_hub.hub.quick_import import import_quickly
 from minicluster_hub.jobs.gang_state import Limits
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
-from minicluster_hub.notices.options import NoticeOptions
-from minicluster_hub.policy.options import PolicyOptions
-from minicluster_hub.servers.idle_options import IdleOptions
+from minicluster_hub.options import IdleOptions, NoticeOptions, PolicyOptions, UsageOptions
 from minicluster_hub.storage.options import StorageOptions
 from minicluster_hub.support.rates import RequestOptions
-from minicluster_hub.usage.options import UsageOptions
 
 LED_NO_MORE = 75
-"""The exit status of a service that another one took over from: start it again."""
+"""Exit status when another service took over the lead. Start this one again: it then stands by."""
 
 
 class MiniclusterHub(
@@ -44,7 +41,7 @@ class MiniclusterHub(
 
     name = "minicluster-hub"
     description = (
-        "The job service of Minicluster. The hub starts it, or you do, with the hub's variables:\n"
+        "The job service of Minicluster. The hub starts it, or you start it with the hub's variables:\n"
         "JUPYTERHUB_API_TOKEN, JUPYTERHUB_API_URL, JUPYTERHUB_BASE_URL, JUPYTERHUB_CLIENT_ID,\n"
         "JUPYTERHUB_SERVICE_NAME, JUPYTERHUB_SERVICE_PREFIX, JUPYTERHUB_SERVICE_URL."
     )
@@ -61,14 +58,14 @@ class MiniclusterHub(
     }
 
     config_file = Unicode("", help="A traitlets configuration file (Python) to read first.").tag(config=True)
-    data_dir = Unicode("data", help="Folder of everything that is kept.").tag(config=True)
+    data_dir = Unicode("data", help="Folder of all data.").tag(config=True)
     db_url = Unicode(
-        help="Database, as an SQLAlchemy URL; SQLite in the data folder by default. One with a password "
-        "belongs into db_url_file."
+        help="Database, as an SQLAlchemy URL; SQLite in the data folder by default. If the URL has a "
+        "password, put it into db_url_file."
     ).tag(config=True)
     db_url_file = Unicode(
-        help="File with the database's URL, which goes before db_url: everybody on a machine can read the "
-        "arguments of its processes."
+        help="File with the database's URL; it overrides db_url. Use it for a URL with a password: everybody "
+        "on a machine can read the arguments of its processes."
     ).tag(config=True)
     engine = Unicode(
         "local",
@@ -76,7 +73,9 @@ class MiniclusterHub(
         "or the path of a class.",
     ).tag(config=True)
     keep_warm_s = Float(
-        120.0, help="Seconds that a gang waits for its owner's next cell: faster cells, idle memory held."
+        120.0,
+        help="Seconds that a gang stays warm for its owner's next cell. More makes next cells faster, and "
+        "holds idle memory longer.",
     ).tag(config=True)
     heartbeat_timeout_s = Float(3.0, help="Seconds of silence after which a task counts as lost.").tag(
         config=True
@@ -84,43 +83,43 @@ class MiniclusterHub(
     quiet_after_s = Float(
         120.0,
         min=0.0,
-        help="Seconds without output, record or CPU time of a rank after which its owner is told why; "
-        "0: never. Less tells sooner, and also tells of ranks that only wait for a long download.",
+        help="Seconds without output, record or CPU time of a rank after which the page says why the job is "
+        "stuck; 0: never. Less reports sooner, and also reports ranks that only wait for a long download.",
     ).tag(config=True)
     min_run_s = Float(
         60.0,
         min=0.0,
-        help="Seconds that a job which has started keeps its slots, whatever the policy says: less lets "
-        "others start sooner, and costs more restarts.",
+        help="Seconds that a job keeps its slots after its start, whatever the policy says. Less lets others "
+        "start sooner, and costs more restarts.",
     ).tag(config=True)
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
     max_ranks = Integer(256, min=1, help="Most ranks of one job.").tag(config=True)
     max_open_jobs = Integer(200, min=1, help="Most jobs of one user that wait or run.").tag(config=True)
     server_gpus = Integer(
-        0, min=0, help="Most GPUs of one notebook server; 0: none, so that all of them are for jobs."
+        0, min=0, help="Most GPUs of one notebook server; 0: none, so that jobs have all GPUs."
     ).tag(config=True)
     server_gpu_s = Float(
         4 * 3600.0,
-        help="Seconds that a notebook server may hold GPUs: longer leaves them idle more.",
+        help="Seconds that a notebook server may hold GPUs. More leaves them idle longer.",
     ).tag(config=True)
     payload_limit_bytes = Integer(2 * 1024**3, help="Largest cell with its names, in bytes.").tag(config=True)
     result_limit_bytes = Integer(16 * 1024**3, help="Largest result of a cell, in bytes.").tag(config=True)
     log_limit_bytes = Integer(
         4 * 1024**3,
         min=1,
-        help="Most bytes of output that are kept of one rank in one attempt; the rest is thrown away.",
+        help="Most bytes of one rank's output in one attempt that are stored; the rest is thrown away.",
     ).tag(config=True)
     artifacts_keep_days = Float(
         90.0,
         min=0.0,
-        help="Days that the files of a job's output folder are kept after its end; 0: for ever. More fills "
+        help="Days after a job's end until the files of its output folder are deleted; 0: never. More fills "
         "the disk of the job service.",
     ).tag(config=True)
     jobs_keep_days = Float(
         90.0,
         min=0.0,
-        help="Days that a job's cell, result, snapshots and output are kept after its end; 0: for ever. Its "
-        "story stays. More fills the disk of the job service.",
+        help="Days after a job's end until its cell, result, snapshots and output are deleted; 0: never. Its "
+        "history stays. More fills the disk of the job service.",
     ).tag(config=True)
     artifacts_limit_files = Integer(
         10_000, min=0, help="Most files that come back from the output folder of one task of a job."
@@ -131,25 +130,27 @@ class MiniclusterHub(
     publishing = Enum(
         ("ask", "allow", "off"),
         "ask",
-        help="Images that users make by %distribute publish: ask: an admin allows each. allow: everybody "
-        "may run them at once. off: there are none. Who runs an image trusts who published it.",
+        help="Images that users make by %distribute publish. ask: an admin must allow each one. allow: "
+        "everybody may run them at once. off: users cannot publish. An image runs code of its publisher.",
     ).tag(config=True)
     image_limit_bytes = Integer(
-        32 * 1024**3, min=1, help="Most bytes, unpacked, that a published image has more than its base."
+        32 * 1024**3, min=1, help="Most bytes, unpacked, that a published image may add to its base."
     ).tag(config=True)
     pip_index_url = Unicode(
-        help="A mirror of PyPI, told to jobs and notebook servers as PIP_INDEX_URL; empty: pip's own."
+        help="A mirror of PyPI, set as PIP_INDEX_URL in jobs and notebook servers; empty: pip's default."
     ).tag(config=True)
     data_agent_token_file = Unicode(
-        help="File with the token of the nodes' keepers of data sets; by default one made in the data folder."
+        help="File with the token of the nodes' data set agents; by default one made in the data folder."
     ).tag(config=True)
     data_grace_s = Float(
         86_400.0,
         min=0.0,
-        help="Seconds that pieces are kept that no data set has, so that a push that was cut goes on.",
+        help="Seconds that uploaded pieces of no data set stay, so that an interrupted push can resume.",
     ).tag(config=True)
     auth_cache_s = Integer(
-        45, help="Seconds that the hub's word about a token is kept: longer asks less, revokes later."
+        45,
+        help="Seconds that the hub's answer about a token is cached. More calls the hub less often, and lets "
+        "a revoked token work longer.",
     ).tag(config=True)
 
     @default("log_level")
@@ -180,7 +181,7 @@ class MiniclusterHub(
             self.log.critical("there is no configuration file %s", self.config_file)
             self.exit(1)
         self.load_config_file(self.config_file)
-        self.parse_command_line(argv)  # what stands on the command line wins
+        self.parse_command_line(argv)  # again: the command line wins over the file
 
     def start(self) -> None:
         from minicluster_hub.store import NotLeading, StoreBroken
@@ -192,7 +193,7 @@ class MiniclusterHub(
             self.log.critical("%s", error)
             self.exit(1)
         except NotLeading as error:
-            self.log.warning("%s; this one ends, to be started again and stand by", error)
+            self.log.warning("%s; this one ends: start it again, and it stands by", error)
             self.exit(LED_NO_MORE)
 
     def database_url(self) -> str:
@@ -200,7 +201,7 @@ class MiniclusterHub(
         return _url_of(self.db_url_file) if self.db_url_file else self.db_url
 
     def _check_arguments(self) -> None:
-        """Raise ServiceBroken if an argument holds a password."""
+        """Raise ServiceBroken if an argument contains a password."""
         from minicluster_hub.support.database_url import has_password
 
         given = self.cli_config.get(type(self).__name__, {}).get("db_url")
@@ -211,7 +212,7 @@ class MiniclusterHub(
             )
 
     async def serve(self) -> None:
-        """Run until SIGTERM or SIGINT; tasks go on, and the next start finds them."""
+        """Run until SIGTERM or SIGINT. Tasks keep running, and the next start finds them."""
         from minicluster_hub.wiring import Wiring
 
         stopped = asyncio.Event()
@@ -245,21 +246,21 @@ class MiniclusterHub(
             raise ServiceBroken(str(error)) from error
 
     def cookie_secret(self) -> bytes:
-        """Return the secret that signs cookies; kept, so that logins outlive a restart."""
-        return self._kept_secret("cookie_secret")
+        """Return the secret that signs cookies. It is stored, so that logins survive a restart."""
+        return self._stored_secret("cookie_secret")
 
     def data_agent_token(self) -> str:
-        """Return what opens the keepers' part of the API. Raises ServiceBroken."""
+        """Return the token with which data set agents call the API. Raises ServiceBroken."""
         if not self.data_agent_token_file:
-            return self._kept_secret("keeper_token").hex()
+            return self._stored_secret("keeper_token").hex()
         try:
             return Path(self.data_agent_token_file).read_text().strip()
         except OSError as error:
             raise ServiceBroken(
-                f"the keepers' token cannot be read: {self.data_agent_token_file}: {error.strerror}"
+                f"the data set agents' token cannot be read: {self.data_agent_token_file}: {error.strerror}"
             ) from error
 
-    def _kept_secret(self, name: str) -> bytes:
+    def _stored_secret(self, name: str) -> bytes:
         path = self.service_dir / name
         try:
             if not path.exists():
@@ -276,7 +277,7 @@ class MiniclusterHub(
 
 
 def _url_of(path: str) -> str:
-    """Return the URL that a file holds. Raises ServiceBroken."""
+    """Return the URL in a file. Raises ServiceBroken."""
     try:
         url = Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,6 +1,6 @@
-"""What jupyterhub_config.py calls: a hub with our login, our spawner and the job service.
+"""`configure`, which jupyterhub_config.py calls: a hub with our login, our spawner and the job service.
 
-Everything is set on the config object given, so that a lab's own lines after the call win.
+It sets traits of the given config object only, so a lab's own lines after the call win.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READ, SUBMIT, ADMIN, PLACE = (f"custom:{SERVICE}:{what}" for what in ("read", "s
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
 
 MOST_BYTES = 1 << 18
-"""All that pages and programs send the hub is short; names of 3000 people at once are the longest."""
+"""Most bytes of a request's body to the hub. The longest usual one names 3000 users at once."""
 _BODY_S = 60.0
 
 
@@ -41,19 +41,19 @@ def configure(
 ) -> Settings:
     """Set up JupyterHub for Minicluster and return the settings used.
 
-    data_dir: holds everything that is kept; `./run --data` when it is not given.
-    nodes: virtual nodes of this machine (engine `local`); `./run --nodes` when not given.
-    service_url, service_token: the job service is started elsewhere, with this token of its own
-        (at least 32 random characters), and outlives a restart of the hub.
-    service_args: further options of a job service that the hub starts itself.
-    spawner_token: what the spawner shows the job service when it asks where a notebook server may
-        be (at least 32 random characters); without one, notebook servers take no slots.
+    data_dir: folder of all data; default: that of `./run --data`.
+    nodes: virtual nodes of this machine (engine `local`); default: that of `./run --nodes`.
+    service_url, service_token: of a job service that the hub does not start, so that it survives the hub's
+        restarts. The token is its own, at least 32 random characters.
+    service_args: further options of a job service that the hub starts.
+    spawner_token: with it the spawner asks the job service for the placement of notebook servers (at least
+        32 random characters). Without one, notebook servers take no slots.
     """
-    told = Settings.from_environment()
+    defaults = Settings.from_environment()
     settings = dataclasses.replace(
-        told,
-        data_dir=Path(data_dir).absolute() if data_dir else told.data_dir,
-        nodes=nodes or told.nodes,
+        defaults,
+        data_dir=Path(data_dir).absolute() if data_dir else defaults.data_dir,
+        nodes=nodes or defaults.nodes,
     )
     if bool(service_url) != bool(service_token):
         raise ValueError("configure(): service_url and service_token belong together; give both or neither.")
@@ -61,7 +61,7 @@ def configure(
     _hub(c, settings)
     _login(c, settings)
     _scopes(c)
-    swarm = swarm_config.SwarmPlace.told()
+    swarm = swarm_config.SwarmSettings.read()
     if swarm is None:
         _servers(c, settings)
     else:
@@ -92,8 +92,8 @@ def _hub(c: Any, settings: Settings) -> None:
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.concurrent_spawn_limit = 10
     c.JupyterHub.service_check_interval = 60
-    # JupyterHub measures its event loop 20 times a second, most of what an idle hub costs. Twice a second
-    # still logs a loop that hung for more than a second.
+    # JupyterHub measures its event loop 20 times a second, which is most of an idle hub's load. Twice a
+    # second is enough to log a loop that hung for more than a second.
     c.PeriodicMetricsCollector.event_loop_interval_resolution = 0.5
     c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{settings.ports.proxy}"
     c.ConfigurableHTTPProxy.pid_file = str(folder / "proxy.pid")
@@ -116,12 +116,12 @@ def _scopes(c: Any) -> None:
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "hub" / "templates")]
     c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
-    # This list replaces the server role's own, so the role's two scopes stand here again.
+    # This list replaces the scopes of the role `server`, so it repeats that role's two scopes.
     c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
 
 
 def _let_place_servers(c: Any, token: str) -> None:
-    """Let the spawner, and no user, take nodes and slots for notebook servers."""
+    """Allow the spawner, and no user, to place notebook servers on nodes and slots."""
     c.JupyterHub.services.append({"name": SPAWNER, "api_token": token, "display": False})
     c.JupyterHub.load_roles.append({"name": SPAWNER, "scopes": [PLACE], "services": [SPAWNER]})
 
@@ -143,7 +143,7 @@ def _service(how: dict[str, Any]) -> dict[str, Any]:
 
 
 def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any]:
-    """A job service that the hub starts, and starts again when it ends."""
+    """Return a job service that the hub starts, and restarts when it ends."""
     return {
         "url": f"http://127.0.0.1:{settings.ports.service}",
         "command": [
@@ -161,28 +161,28 @@ def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any
     }
 
 
-# Where notebook servers find the job service, and where their users' browsers do.
-# With per-user subdomains (JupyterHub.subdomain_host) the service has a domain of its own; the proxy knows it
-# by no other. A server then speaks to the service itself, and is told the domain for the links that it shows.
+# URLs of the job service for notebook servers and for their users' browsers.
+# With per-user subdomains (JupyterHub.subdomain_host) the service has its own domain, and the proxy routes no
+# other to it. A notebook server then calls the service directly, and gets the domain for links that it shows.
 
 
 def use_subdomains(c: Any, hub_url: str, direct_url: str) -> None:
-    """Give users' servers and services names below the hub's: then they share no origin.
+    """Give users' servers and services subdomains of the hub's domain, so that none share an origin.
 
-    hub_url: as browsers type it, without a path. direct_url: of the job service, as the proxy reaches it.
-    Notebooks outside of the hub know the hub's name alone: the service is there, too, for who shows a token.
+    hub_url: as people type it, without a path. direct_url: of the job service, as the proxy reaches it.
+    Notebooks outside of the hub know only the hub's domain, so the proxy routes the service there, too.
     """
     c.JupyterHub.subdomain_host = hub_url
-    # A page below a name can set cookies for that name, and so put its own login in another's place. Browsers
-    # refuse that for names that begin with `__Host-`, which TLS alone may have.
+    # A page on a subdomain can set cookies for the parent domain, and so replace a user's login by its own.
+    # Browsers refuse this for cookies named `__Host-...`, which need TLS.
     c.JupyterHub.cookie_host_prefix_enabled = hub_url.startswith("https:")
     c.Proxy.extra_routes = {f"{urlsplit(hub_url).hostname}/services/minicluster/": direct_url}
 
 
 def environment(service: str, proxy_url: str, direct_url: str) -> dict[str, Callable[[Any], str]]:
-    """Return variables as Spawner.environment takes them: functions of a spawner, called at each start.
+    """Return variables for Spawner.environment: functions of a spawner, which it calls at each start.
 
-    proxy_url, direct_url: of the public port and of the service, as this machine reaches them.
+    proxy_url, direct_url: the public port and the service, as this machine reaches them.
     """
 
     def path(settings: dict[str, Any]) -> str:
@@ -204,13 +204,13 @@ def environment(service: str, proxy_url: str, direct_url: str) -> dict[str, Call
     return {"MINICLUSTER_URL": url, "MINICLUSTER_PAGES": pages}
 
 
-# What a single request may bring to the hub, and how long it may take.
+# Limits of a request to the hub.
 
 
 def limit_requests() -> None:
-    """Have servers made from now on refuse longer bodies. JupyterHub has no setting for it.
+    """Limit the bodies of requests to all tornado servers made from now on. JupyterHub has no option for it.
 
-    Tornado's own limit is 100 MB, kept in memory until the whole body came: strangers, who send a login form
-    that never ends, and some dozen times, would have all of the machine's.
+    Tornado's default is 100 MB, held in memory until the whole body has come. Some dozen endless login forms
+    from strangers would fill the machine's memory.
     """
     HTTPServer.configure(None, max_body_size=MOST_BYTES, body_timeout=_BODY_S)

@@ -1,6 +1,6 @@
-"""Agents that a release before TLS started: they go on by plain HTTP until their tasks are over.
+"""Answers agents of the release before TLS by plain HTTP, until their tasks end.
 
-Which these are, the service notes when it first listens with TLS: the tasks that live then.
+When the service first listens with TLS, it stores the id of the newest task: all tasks up to it are such.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minicluster_hub.listeners import ServiceBroken, bind
 
 
 class FormerAgents:
-    """file: keeps the id of their newest task. bind_url: where they are answered while one of them lives."""
+    """file: has the id of their newest task. bind_url: the address for them while such a task lives."""
 
     def __init__(self, file: Path, bind_url: str, log: logging.Logger) -> None:
         self._file = file
@@ -24,25 +24,22 @@ class FormerAgents:
         self._log = log
 
     async def run(self, server: HTTPServer, status_cache: StatusCache) -> None:
-        """Return when none is left; at once where there is none."""
+        """Answer such agents; return when none is left, or at once if there is none."""
         await status_cache.observed.wait()
         if not self._bind_url or not self._live(status_cache):
             return
         try:
             server.add_sockets(bind(self._bind_url))
         except ServiceBroken as error:
-            self._log.error("tasks of the former release are not answered, and start again: %s", error)
+            self._log.error("agents of the former release get no answer, so their tasks restart: %s", error)
             return
-        self._log.info("tasks of the former release live: they are answered at %s", self._bind_url)
-        await self._ended(status_cache)
+        self._log.info("tasks of the former release run: their agents are answered at %s", self._bind_url)
+        async with status_cache.changes.listen() as subscription:
+            while self._live(status_cache):
+                await subscription.wait(None)
         server.stop()
         await server.close_all_connections()
-        self._log.info("no task of the former release lives: plain HTTP is no longer answered")
-
-    async def _ended(self, status_cache: StatusCache) -> None:
-        async with status_cache.changes.listen() as listener:
-            while self._live(status_cache):
-                await listener.wait(None)
+        self._log.info("no task of the former release runs: plain HTTP is closed")
 
     def _live(self, status_cache: StatusCache) -> bool:
         newest = self._newest(status_cache)

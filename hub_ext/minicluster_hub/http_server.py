@@ -1,7 +1,8 @@
-"""The HTTP servers over the table of routes: of users, of agents, of agents of the former release.
+"""The HTTP servers: for users, for agents, and for agents of the former release.
 
-Connections on which nothing comes are ended, and each address of agents has only so many: a container could
-take all that the service may have, and agents that connect anew would seem lost.
+Idle connections are closed, and each address has a limited number of connections to the agents' port.
+Otherwise one container could use up all connections of the service, and the agents of others could not
+connect and would count as lost.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from tornado.routing import Router, URLSpec
 from tornado.web import Application, RedirectHandler, RequestHandler
 
 from minicluster_hub.control.leader_election import LeaderElection
-from minicluster_hub.leader_proxy import LeaderRouter, as_it_came
+from minicluster_hub.leader_proxy import LeaderRouter, with_client
 from minicluster_hub.support.tls import ServiceTls
 from minicluster_hub.web.base import NotFoundHandler
 from minicluster_hub.web.context import ApiLimits, Context
 from minicluster_hub.web.route import AGENTS, OnFollower, Route, path_pattern, routes_in
 
 _ANY_BODY_BYTES = 2**50
-"""Tornado's own limit, which would cut the connection without a word; each handler has its own."""
+"""No limit: tornado's would close the connection without an answer. Each handler has its own limit."""
 _LIMITS = {"max_body_size": _ANY_BODY_BYTES, "max_buffer_size": 8 * 1024 * 1024}
 
 API, PAGES = "minicluster_hub.api", "minicluster_hub.pages"
@@ -46,9 +47,9 @@ API, PAGES = "minicluster_hub.api", "minicluster_hub.pages"
 
 @dataclass(frozen=True)
 class Servers:
-    """None listens to anything yet. agents: None where agents come in with the users.
+    """The servers of one service, not listening yet. agents: None where agents use the users' port.
 
-    former: what agents of the former release may ask, by plain HTTP; who listens there decides when.
+    former: for agents of the former release, by plain HTTP; FormerAgents opens its port if it is needed.
     """
 
     users: HTTPServer
@@ -76,27 +77,28 @@ class Servers:
 def make_servers(
     context: Context, cookie_secret: bytes, leader_election: LeaderElection, tls: ServiceTls | None
 ) -> Servers:
-    """Return the servers of one service. tls: of the agents' one. Raises OSError."""
-    asks = tls.client() if tls else None
+    """Return the servers of one service. tls: for the agents' server. Raises OSError."""
     agents = LeaderRouter(_application(context, agent_specs(context)), leader_election, of_users=False)
     specs = url_specs(context, agents=tls is None)
-    users = LeaderRouter(_application(context, specs, cookie_secret), leader_election, asks)
-    limits, of_agents = context.limits, _Connections(context.limits.connections)
-    inside = _Inside(agents, users, of_agents)
+    client_tls = tls.client() if tls else None
+    users = LeaderRouter(_application(context, specs, cookie_secret), leader_election, client_tls)
+    limits, connections = context.limits, _Connections(context.limits.connections)
+    router = _AgentsPortRouter(agents, users, connections)
     return Servers(
         users=_proxied(users, limits),
-        agents=_counting(inside, limits, of_agents, tls.server()) if tls else None,
-        former=_counting(agents, limits, of_agents),
+        agents=_counting(router, limits, connections, tls.server()) if tls else None,
+        former=_counting(agents, limits, connections),
     )
 
 
 def make_server(context: Context, cookie_secret: bytes) -> HTTPServer:
-    """Return the one server of a service that is alone; it listens to nothing yet."""
+    """Return the server of a service without followers and without an agents' port; not listening yet."""
     return _proxied(_application(context, url_specs(context), cookie_secret), context.limits)
 
 
-class _Inside(Router):
-    """The agents' listener: whoever shows the job service's own certificate passes on what users ask."""
+class _AgentsPortRouter(Router):
+    """Routes requests on the agents' port. A client with the job service's certificate is another job
+    service: it passes on requests of users."""
 
     def __init__(self, agents: LeaderRouter, users: LeaderRouter, connections: _Connections) -> None:
         self._agents = agents
@@ -105,45 +107,48 @@ class _Inside(Router):
 
     def find_handler(self, request: HTTPServerRequest, **_kwargs: object) -> HTTPMessageDelegate:
         if request.get_ssl_certificate():
-            self._connections.forget(_stream_of(request.connection))  # one for each that a user has
-            return self._users.find_handler(as_it_came(request))
+            # Not limited: a job service opens a connection for each request that it passes on.
+            self._connections.forget(_stream_of(request.connection))
+            return self._users.find_handler(with_client(request))
         return self._agents.find_handler(request)
 
 
 class _Connections:
-    """Those that are open, by address: where there are too many, the one that was used least makes room.
+    """The open connections of each address. A new one over the limit closes the one that is longest unused.
 
-    So who holds very many, and asks nothing, ends their own, and others behind their address come in.
+    Connections without a request so far are closed first. So a client that opens many idle connections
+    closes only its own, and other clients at the same address still connect.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._asked_nothing: dict[str, dict[IOStream, None]] = {}
-        self._asked: dict[str, dict[IOStream, None]] = {}
-        """The one whose last request came first is the first."""
+        self._unused: dict[str, dict[IOStream, None]] = {}
+        """Without a request so far, the oldest first."""
+        self._used: dict[str, dict[IOStream, None]] = {}
+        """In the order of their last requests, the oldest first."""
         self._addresses: dict[IOStream, str] = {}
 
     def add(self, stream: IOStream, address: str) -> None:
-        new, old = self._asked_nothing.get(address, {}), self._asked.get(address, {})
-        if len(new) + len(old) >= self._most:
-            first = next(iter(new or old))
+        unused, used = self._unused.get(address, {}), self._used.get(address, {})
+        if len(unused) + len(used) >= self._most:
+            first = next(iter(unused or used))
             self.forget(first)
             first.close()
         self._addresses[stream] = address
-        self._asked_nothing.setdefault(address, {})[stream] = None
+        self._unused.setdefault(address, {})[stream] = None
 
-    def asks(self, stream: IOStream) -> None:
-        """Take it that a whole request came."""
+    def mark_used(self, stream: IOStream) -> None:
+        """Note that a whole request came."""
         address = self._addresses.get(stream)
         if address is not None:
             self.forget(stream)
             self._addresses[stream] = address
-            self._asked.setdefault(address, {})[stream] = None
+            self._used.setdefault(address, {})[stream] = None
 
     def forget(self, stream: IOStream) -> None:
-        """Count one no more. Again is no harm."""
+        """Stop counting a connection; may be repeated."""
         address = self._addresses.pop(stream, "")
-        for counted in (self._asked_nothing, self._asked):
+        for counted in (self._unused, self._used):
             streams = counted.get(address, {})
             streams.pop(stream, None)
             if not streams:
@@ -151,7 +156,7 @@ class _Connections:
 
 
 class _CountingServer(HTTPServer):
-    """A server with only so many connections of each address."""
+    """A server with a limited number of connections from each address."""
 
     def initialize(self, *args: Any, **options: Any) -> None:
         self._open: _Connections = options.pop("connections")
@@ -167,8 +172,8 @@ class _CountingServer(HTTPServer):
         super().on_close(server_conn)
 
 
-class _Watch(HTTPServerConnectionDelegate):
-    """Passes requests on, and ends those whose bodies do not come. connections: None where they are few."""
+class _StallGuard(HTTPServerConnectionDelegate):
+    """Passes requests on, and closes connections whose bodies stall. connections: None: not counted."""
 
     def __init__(
         self,
@@ -182,14 +187,14 @@ class _Watch(HTTPServerConnectionDelegate):
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         inside, stream = self._inside.start_request(server_conn, request_conn), _stream_of(request_conn)
-        came = None if self._connections is None else partial(self._connections.asks, stream)
-        return _Watched(inside, stream, self._stalled_s, came)
+        on_complete = None if self._connections is None else partial(self._connections.mark_used, stream)
+        return _GuardedRequest(inside, stream, self._stalled_s, on_complete)
 
 
-class _Watched(HTTPMessageDelegate):
-    """One request: the connection is closed when nothing of its body came for so long.
+class _GuardedRequest(HTTPMessageDelegate):
+    """One request. Its connection is closed when no part of its body comes for `stalled_s`.
 
-    Not after some time in all: a large snapshot takes long. came: called with the whole request.
+    The whole body may take longer: a snapshot is large. on_complete: called when the whole request has come.
     """
 
     def __init__(
@@ -197,60 +202,60 @@ class _Watched(HTTPMessageDelegate):
         inside: HTTPMessageDelegate,
         stream: IOStream,
         stalled_s: float,
-        came: Callable[[], None] | None,
+        on_complete: Callable[[], None] | None,
     ) -> None:
         self._inside = inside
         self._stream = stream
         self._stalled_s = stalled_s
-        self._came = came
-        self._end: asyncio.TimerHandle | None = None
+        self._on_complete = on_complete
+        self._timer: asyncio.TimerHandle | None = None
 
     async def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> None:
-        taken = self._inside.headers_received(start_line, headers)
-        if taken is not None:
-            await taken
-        self._wait()
+        done = self._inside.headers_received(start_line, headers)
+        if done is not None:
+            await done
+        self._start_timer()
 
     async def data_received(self, chunk: bytes) -> None:
-        self._rest()
-        taken = self._inside.data_received(chunk)
-        if taken is not None:
-            await taken
-        self._wait()
+        self._stop_timer()
+        done = self._inside.data_received(chunk)
+        if done is not None:
+            await done
+        self._start_timer()
 
     def finish(self) -> None:
-        self._rest()
-        if self._came is not None:
-            self._came()
+        self._stop_timer()
+        if self._on_complete is not None:
+            self._on_complete()
         self._inside.finish()
 
     def on_connection_close(self) -> None:
-        self._rest()
+        self._stop_timer()
         self._inside.on_connection_close()
 
-    def _wait(self) -> None:
-        self._end = asyncio.get_running_loop().call_later(self._stalled_s, self._stream.close)
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._stalled_s, self._stream.close)
 
-    def _rest(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def _proxied(users: Application | LeaderRouter, limits: ApiLimits) -> HTTPServer:
-    """Return a server that believes what the hub's proxy says of who asks: all come from its address."""
-    watch = _Watch(users, limits.body_stalled_s)
-    return HTTPServer(watch, xheaders=True, idle_connection_timeout=limits.idle_s, **_LIMITS)
+    """Return a server that takes clients' addresses from the headers of the hub's proxy."""
+    guard = _StallGuard(users, limits.body_stalled_s)
+    return HTTPServer(guard, xheaders=True, idle_connection_timeout=limits.idle_s, **_LIMITS)
 
 
 def _counting(
     agents: Router, limits: ApiLimits, connections: _Connections, tls: ssl.SSLContext | None = None
 ) -> HTTPServer:
-    watch, idle_s = _Watch(agents, limits.body_stalled_s, connections), limits.idle_s
+    guard, idle_s = _StallGuard(agents, limits.body_stalled_s, connections), limits.idle_s
     return _CountingServer(
-        watch, connections=connections, ssl_options=tls, idle_connection_timeout=idle_s, **_LIMITS
+        guard, connections=connections, ssl_options=tls, idle_connection_timeout=idle_s, **_LIMITS
     )
 
 
@@ -263,13 +268,13 @@ def _application(context: Context, specs: list[URLSpec], cookie_secret: bytes = 
     return Application(
         specs,
         cookie_secret=cookie_secret or None,
-        xsrf_cookie_kwargs={"httponly": True},  # our pages have the token in themselves
+        xsrf_cookie_kwargs={"httponly": True},  # our pages contain the token
         log_function=_access_log(context.log),
     )
 
 
 def _access_log(log: logging.Logger) -> Callable[[RequestHandler], None]:
-    """Log refused and failed requests, without their query: it may hold a token."""
+    """Log refused and failed requests, without their query, which may contain a token."""
 
     def access(handler: RequestHandler) -> None:
         status = handler.get_status()
@@ -280,11 +285,11 @@ def _access_log(log: logging.Logger) -> Callable[[RequestHandler], None]:
     return access
 
 
-# What tornado serves: the routes that handlers declare, and 404 for the rest.
+# The URL specs of tornado's applications: the routes that handlers declare, and 404 for the rest.
 
 
 def url_specs(context: Context, *, agents: bool = True) -> list[URLSpec]:
-    """Return what users are served. agents: also what agents of tasks and of nodes are."""
+    """Return the specs for users. agents: also those for agents of tasks and of nodes."""
     routes = [route for route in routes_in(API) if agents or route.who not in AGENTS]
     prefix = context.prefix
     return [
@@ -295,7 +300,7 @@ def url_specs(context: Context, *, agents: bool = True) -> list[URLSpec]:
 
 
 def agent_specs(context: Context) -> list[URLSpec]:
-    """Return what agents are served, and what every job service answers itself."""
+    """Return the specs for agents, and those that every job service answers itself."""
     routes = [
         route for route in routes_in(API) if route.who in AGENTS or route.on_follower is OnFollower.ANSWER
     ]
@@ -303,7 +308,7 @@ def agent_specs(context: Context) -> list[URLSpec]:
 
 
 def _specs(routes: Iterable[Route], context: Context) -> list[URLSpec]:
-    """Return one rule for each path; its handler gets the routes by their methods."""
+    """Return one spec for each path; its handler gets the path's routes by method."""
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         for path in route.paths:

@@ -1,4 +1,4 @@
-"""A request passed on to another job service as it comes, and its answer as it comes back."""
+"""Streams a request to the leading job service, and the leader's answer back."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from minicluster_hub.web.route import OnFollower
 
 PASSED_ON = "Minicluster-Passed-On"
 _CONNECT_S = 2.0
-_TAKEN_OVER_S = "2"
-"""After so many seconds another service mostly leads."""
+_TAKEOVER_S = "2"
+"""Usually another service leads after this many seconds."""
 _ANY_BODY_BYTES = 2**50
-_WHO, _HOW = "X-Real-Ip", "X-Scheme"
-"""Whom and by what the proxy saw: a server that believes a proxy reads these first of all."""
+_CLIENT_ADDRESS, _CLIENT_SCHEME = "X-Real-Ip", "X-Scheme"
+"""The client as the proxy saw it. tornado's `xheaders` reads these before X-Forwarded-For."""
 _OF_ONE_HOP = ("Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Expect")
 
 
 class Refusal(HTTPMessageDelegate):
-    """Answers with an error once the body has come: before it, the client would see a broken connection."""
+    """Answers with an error after the whole body has come. Earlier, the client would see a reset."""
 
     def __init__(self, request: HTTPServerRequest, error: ApiError) -> None:
         self._request = request
@@ -46,10 +46,10 @@ class Refusal(HTTPMessageDelegate):
 
 
 class LeaderProxy(HTTPMessageDelegate):
-    """One request on its way to `url`. Answers with `error` when that service does not.
+    """Passes one request to the leader at `url`. Answers with `error` if the leader does not answer.
 
-    moved: set when another service leads, so that nobody waits for one that is frozen.
-    tls: what this service shows that one, where `url` begins with https.
+    moved: set when another service takes the lead, so that no request waits for a frozen leader.
+    tls: this service's certificate, if `url` begins with https.
     """
 
     def __init__(
@@ -62,68 +62,69 @@ class LeaderProxy(HTTPMessageDelegate):
     ) -> None:
         self._request = request
         self._error = error
-        self._there = urlsplit(url)
-        self._tls = tls if self._there.scheme == "https" else None
-        self._way = asyncio.ensure_future(self._connect())
+        self._leader = urlsplit(url)
+        self._tls = tls if self._leader.scheme == "https" else None
+        self._connection = asyncio.ensure_future(self._connect())
         self._moved = asyncio.ensure_future(moved.wait())
         self._answer = LeaderAnswer(request)
 
     async def _connect(self) -> HTTP1Connection:
-        host, port = self._there.hostname or "127.0.0.1", self._there.port or 80
+        host, port = self._leader.hostname or "127.0.0.1", self._leader.port or 80
         stream = await TCPClient().connect(
             host, port, timeout=_CONNECT_S, max_buffer_size=1 << 23, ssl_options=self._tls
         )
         settings = HTTP1ConnectionParameters(no_keep_alive=True, max_body_size=_ANY_BODY_BYTES)
-        way = HTTP1Connection(stream, True, settings)
+        connection = HTTP1Connection(stream, True, settings)
         line = RequestStartLine(self._request.method or "GET", self._request.uri or "/", "HTTP/1.1")
-        headers = _onward(self._request.headers)
+        headers = _end_to_end(self._request.headers)
         headers[PASSED_ON] = "1"
-        headers[_WHO] = str(self._request.remote_ip)
-        headers[_HOW] = self._request.protocol
+        headers[_CLIENT_ADDRESS] = str(self._request.remote_ip)
+        headers[_CLIENT_SCHEME] = self._request.protocol
         headers["Connection"] = "close"
         if "Content-Length" not in headers and "Transfer-Encoding" in self._request.headers:
             headers["Transfer-Encoding"] = "chunked"
-        await way.write_headers(line, headers)
-        return way
+        await connection.write_headers(line, headers)
+        return connection
 
     async def data_received(self, chunk: bytes) -> None:
         try:
-            await (await asyncio.shield(self._way)).write(chunk)
+            await (await asyncio.shield(self._connection)).write(chunk)
         except (OSError, StreamClosedError, TimeoutError, asyncio.CancelledError):
-            return  # `_finish` meets the same and answers.
+            return  # `_finish` gets the same error and answers.
 
     def finish(self) -> None:
         self._work = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
-        answering = asyncio.ensure_future(self._bring_answer())
+        answering = asyncio.ensure_future(self._pass_answer())
         await asyncio.wait([answering, self._moved], return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             self._close()
-        came = (await asyncio.gather(answering, return_exceptions=True))[0]
+        complete = (await asyncio.gather(answering, return_exceptions=True))[0]
         self._moved.cancel()
-        if self._answer.begun and came is not True:
+        if self._answer.begun and complete is not True:
             self._request.connection.stream.close()  # type: ignore[union-attr]
-        elif came is not True:
+        elif complete is not True:
             refuse(self._request, self._error)
 
-    async def _bring_answer(self) -> bool:
-        way = await self._way
-        way.finish()
-        return await way.read_response(self._answer) and self._answer.complete
+    async def _pass_answer(self) -> bool:
+        connection = await self._connection
+        connection.finish()
+        return await connection.read_response(self._answer) and self._answer.complete
 
     def on_connection_close(self) -> None:
         self._moved.cancel()
         self._close()
 
     def _close(self) -> None:
-        if self._way.done() and not self._way.cancelled() and self._way.exception() is None:
-            self._way.result().close()
-        self._way.cancel()
+        connection = self._connection
+        if connection.done() and not connection.cancelled() and connection.exception() is None:
+            connection.result().close()
+        connection.cancel()
 
 
 class LeaderAnswer(HTTPMessageDelegate):
-    """Writes what comes back to who asked; waits while they are slow."""
+    """Writes the leader's answer to the client, as fast as the client reads."""
 
     def __init__(self, request: HTTPServerRequest) -> None:
         self._request = request
@@ -137,11 +138,11 @@ class LeaderAnswer(HTTPMessageDelegate):
         if start_line.code == 100:
             return None
         self.begun = True
-        onward = _onward(headers)
-        if "Content-Length" not in onward and start_line.code not in (204, 304):
-            onward["Transfer-Encoding"] = "chunked"
+        passed = _end_to_end(headers)
+        if "Content-Length" not in passed and start_line.code not in (204, 304):
+            passed["Transfer-Encoding"] = "chunked"
         line = ResponseStartLine("HTTP/1.1", start_line.code, start_line.reason)
-        return self._connection.write_headers(line, onward)
+        return self._connection.write_headers(line, passed)
 
     def data_received(self, chunk: bytes) -> Future[None] | None:
         return self._connection.write(chunk)
@@ -152,48 +153,50 @@ class LeaderAnswer(HTTPMessageDelegate):
 
     @property
     def _connection(self) -> HTTP1Connection:
-        connection = self._request.connection
-        assert isinstance(connection, HTTP1Connection)  # noqa: S101
-        return connection
+        return _connection_of(self._request)
 
 
-def as_it_came(request: HTTPServerRequest) -> HTTPServerRequest:
-    """Return what another job service passed on, as from who asked there."""
-    request.remote_ip = request.headers.get(_WHO, request.remote_ip)
-    request.protocol = request.headers.get(_HOW, request.protocol)
+def _connection_of(request: HTTPServerRequest) -> HTTP1Connection:
+    assert isinstance(request.connection, HTTP1Connection)  # noqa: S101
+    return request.connection
+
+
+def with_client(request: HTTPServerRequest) -> HTTPServerRequest:
+    """Return a request that another job service passed on, with the address of the client."""
+    request.remote_ip = request.headers.get(_CLIENT_ADDRESS, request.remote_ip)
+    request.protocol = request.headers.get(_CLIENT_SCHEME, request.protocol)
     return request
 
 
 def refuse(request: HTTPServerRequest, error: ApiError) -> None:
-    """LeaderAnswer with an error, without a handler."""
+    """Answer with an error, without a handler."""
     body = answer(error).encode()
     headers = HTTPHeaders({"Content-Type": "application/json", "Content-Length": str(len(body))})
-    headers["Retry-After"] = _TAKEN_OVER_S
+    headers["Retry-After"] = _TAKEOVER_S
     line = ResponseStartLine("HTTP/1.1", error.status, "Service Unavailable")
-    connection = request.connection
-    assert isinstance(connection, HTTP1Connection)  # noqa: S101
+    connection = _connection_of(request)
     connection.write_headers(line, headers, b"" if request.method == "HEAD" else body)
     connection.finish()
 
 
-def _onward(headers: HTTPHeaders) -> HTTPHeaders:
-    onward = HTTPHeaders()
+def _end_to_end(headers: HTTPHeaders) -> HTTPHeaders:
+    """Return the headers that a proxy passes on."""
+    passed = HTTPHeaders()
     for name, value in headers.get_all():
         if name not in _OF_ONE_HOP:
-            onward.add(name, value)
-    return onward
+            passed.add(name, value)
+    return passed
 
 
-# Who answers a request: this service or, while it stands by, the one that leads.
-# A follower knows only whether it is well itself. It passes all else on, body and answer piece by piece: the
-# policy, the queue and who may read what are in the leader's memory. Agents are sent to the leader: they know
-# all services, and the way is shorter.
+# A follower answers only health checks itself. The policy, the queue and the permissions are in the leader's
+# memory, so it streams users' requests to the leader. It refers agents to the leader: they know all services,
+# and a direct connection is shorter.
 
 
 class LeaderRouter(Router):
-    """Takes each request to who answers it. tls: what one job service shows another.
+    """Routes each request to this service or to the leader. tls: a job service's certificate for another.
 
-    of_users: users come in here, too; else what is not for agents is not passed on, but unknown.
+    of_users: False on a port for agents alone, where users' requests are not passed on but unknown.
     """
 
     def __init__(
@@ -226,10 +229,9 @@ class LeaderRouter(Router):
 
 
 def not_leading(leader_url: str) -> ApiError:
-    told = f"the one at {leader_url} does" if leader_url else "which one does is not known yet"
-    return ApiError(
-        503, "not_leading", f"this job service stands by; {told}", "ask the next one of your list"
-    )
+    leader = f"the one at {leader_url} does" if leader_url else "which one does is not known yet"
+    message = f"this job service does not lead; {leader}"
+    return ApiError(503, "not_leading", message, "try the next job service of your list")
 
 
 def nobody_leads() -> ApiError:

@@ -1,4 +1,4 @@
-"""Where the job service listens: for users, and apart from them for agents and other job services."""
+"""The addresses that the job service listens on: one for users, one for agents and other job services."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from traitlets.config import Configurable
 from minicluster_hub.support.tls import ServiceTls
 
 _OPEN_FILES = 1 << 16
-"""Thirty addresses may have all the connections that each is allowed, with some memory left for them."""
+"""Enough for thirty addresses with as many connections as each may have."""
 
 
 class ServiceBroken(Exception):
-    """The service cannot start; the message is one sentence for who starts it."""
+    """The service cannot start; the message is one sentence for the admin."""
 
 
 @dataclass(frozen=True)
 class Sockets:
-    """Bound ones. agents: empty where agents come in with the users."""
+    """Bound sockets. agents: empty where agents use the users' port."""
 
     users: list[socket.socket]
     agents: list[socket.socket]
@@ -35,22 +35,22 @@ class ListenerOptions(Configurable):
 
     bind_url = Unicode(help="Where to listen for users; JUPYTERHUB_SERVICE_URL by default.").tag(config=True)
     agents_bind_url = Unicode(
-        help="Where to listen, with TLS, for agents and other job services alone: https://ADDRESS:PORT. "
-        "Empty: agents come in where users do, for one machine."
+        help="Where to listen with TLS, only for agents and other job services: https://ADDRESS:PORT. "
+        "Empty: agents use the users' port; for one machine."
     ).tag(config=True)
     former_bind_url = Unicode(
-        help="Where to listen for agents of a release before TLS, as long as a task of theirs lives."
+        help="Where to listen for agents of a release before TLS, as long as one of their tasks runs."
     ).tag(config=True)
     tls_cert_file = Unicode(help="The certificate of agents_bind_url.").tag(config=True)
     tls_key_file = Unicode(help="Its key.").tag(config=True)
-    tls_ca_file = Unicode(help="The authority that signed it and nothing else.").tag(config=True)
+    tls_ca_file = Unicode(help="The authority that signed this certificate and no other.").tag(config=True)
     task_url = Unicode(
         help="The service's URL as tasks reach it, with the prefix; by default where it listens."
     ).tag(config=True)
     task_urls = List(
         Unicode(),
-        help="The URLs of all job services as tasks reach them, where several share one PostgreSQL and one "
-        "data folder: one acts, the others stand by.",
+        help="The URLs of all job services as tasks reach them, if several share one PostgreSQL and one data "
+        "folder: one leads, the others stand by.",
     ).tag(config=True)
 
     @default("bind_url")
@@ -58,12 +58,12 @@ class ListenerOptions(Configurable):
         return os.environ.get("JUPYTERHUB_SERVICE_URL") or "http://127.0.0.1:8082"
 
     def bind(self) -> Sockets:
-        """Take the ports. Raises ServiceBroken."""
+        """Open the ports. Raises ServiceBroken."""
         allow_open_files()
         return Sockets(bind(self.bind_url), bind(self.agents_bind_url) if self.agents_bind_url else [])
 
     def url_for_tasks(self, sockets: Sockets) -> str:
-        """Return the URL that agents call, which does not lead through the proxy."""
+        """Return the URL that agents call directly, not through the proxy."""
         if self.task_url:
             return self.task_url
         url = urlsplit(self.agents_bind_url or self.bind_url)
@@ -76,14 +76,14 @@ class ListenerOptions(Configurable):
 
     @property
     def tls(self) -> ServiceTls | None:
-        """Of the agents' listener; None where it is the users'."""
+        """The TLS files of the agents' port; None where agents use the users' port."""
         if not self.agents_bind_url:
             return None
         return ServiceTls(self.tls_cert_file, self.tls_key_file, self.tls_ca_file)
 
 
 def allow_open_files() -> None:
-    """Have as many connections as the machine allows, and not only the 1024 of most shells."""
+    """Allow as many connections as the machine permits; most shells permit only 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -91,7 +91,7 @@ def allow_open_files() -> None:
 
 
 def bind(bind_url: str) -> list[socket.socket]:
-    """Take a port. Raises ServiceBroken."""
+    """Open a port. Raises ServiceBroken."""
     url = urlsplit(bind_url)
     host, port = url.hostname or "127.0.0.1", 80 if url.port is None else url.port
     try:

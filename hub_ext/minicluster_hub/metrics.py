@@ -1,4 +1,4 @@
-"""What Prometheus is told. What the store and the engine know is read when it asks, not kept twice."""
+"""The metrics for Prometheus. What the store and the engine know is read at each scrape, not stored here."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Metrics:
         )
 
     def request_done(self, method: str, path: str, status: int, seconds: float) -> None:
-        # Anybody may call a method anything, and each name would be a series for ever.
-        known = method if method in RequestHandler.SUPPORTED_METHODS else "other"
-        self._requests.labels(known, path, str(status)).inc()
+        # Clients may send any name as the method, and each name would make a new time series.
+        shown = method if method in RequestHandler.SUPPORTED_METHODS else "other"
+        self._requests.labels(shown, path, str(status)).inc()
         self._request_seconds.labels(path).observe(seconds)
 
     @contextmanager
@@ -68,11 +68,11 @@ class Metrics:
     def job_ended(self, state: JobState) -> None:
         self._ended.labels(state.value).inc()
 
-    def job_started(self, story: Iterable[EventRecord]) -> None:
-        """Take a started job's times from its story; only its first attempt has waited in the queue."""
+    def job_started(self, history: Iterable[EventRecord]) -> None:
+        """Observe the times of a started job's first attempt, from its history."""
         at: dict[str, float] = {}
-        for line in story:
-            at.setdefault(line.kind, line.at)
+        for event in history:
+            at.setdefault(event.kind, event.at)
         if "submitted" in at and "admitted" in at:
             self._queued.observe(at["admitted"] - at["submitted"])
         if "admitted" in at and "ranks-started" in at:
@@ -88,7 +88,7 @@ class Metrics:
 
 
 class ClusterCollector(Collector):
-    """Open jobs by state, placed servers by node, slots by use, and what fails, read at each scrape."""
+    """Open jobs by state, placed servers by node, slots by use, and failures, read at each scrape."""
 
     def __init__(
         self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
@@ -98,7 +98,7 @@ class ClusterCollector(Collector):
         self._quarantine = quarantine
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing beforehand, so that registering does not read the store."""
+        """Return nothing: so registering does not read the store."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -145,46 +145,43 @@ def _use(slot: SlotUse) -> str:
     return "warm" if slot.warm else "free" if slot.owner is None else "busy"
 
 
-# Counts jobs as they start and end, for the metrics.
+class JobCounter(Protocol):
+    """The part of Metrics that JobWatch calls."""
 
-
-class JobTally(Protocol):
-    """What is told of jobs."""
-
-    def job_started(self, story: list[EventRecord]) -> None: ...
+    def job_started(self, history: list[EventRecord]) -> None: ...
 
     def job_ended(self, state: JobState) -> None: ...
 
 
 class JobWatch:
-    """Tells each start and each end of a job once, whatever rings how often."""
+    """Counts each start and each end of a job once, however many notifications there are."""
 
-    def __init__(self, store: Store, tally: JobTally, log: logging.Logger) -> None:
+    def __init__(self, store: Store, counter: JobCounter, log: logging.Logger) -> None:
         self._store = store
-        self._tally = tally
+        self._counter = counter
         self._log = log
         self._open = {job.id: job.state is not JobState.QUEUED for job in store.world().jobs}
 
     async def run(self, changes: Notifier) -> None:
         async with changes.listen() as subscription:
             while True:
-                self._look([key for key in await subscription.wait(None) if isinstance(key, int)])
+                self._count([key for key in await subscription.wait(None) if isinstance(key, int)])
 
-    def _look(self, job_ids: list[int]) -> None:
+    def _count(self, job_ids: list[int]) -> None:
         try:
             for record in self._store.jobs_by_id(job_ids):
-                self._tell(record)
+                self._count_one(record)
         except StoreError:
             self._log.warning("jobs %s are not in the metrics: the store did not answer", job_ids[:9])
 
-    def _tell(self, record: JobRecord) -> None:
-        """Note that a job which ended before the watch began is in no table and counts no more."""
+    def _count_one(self, record: JobRecord) -> None:
+        # A job that ended before the watch began is not in `_open`: it was counted already.
         if record.state.terminal and record.id not in self._open:
             return
         started = self._open.setdefault(record.id, False)
         if not started and record.started_at is not None:
-            self._tally.job_started(self._store.events(record.id))
+            self._counter.job_started(self._store.events(record.id))
             self._open[record.id] = True
         if record.state.terminal:
-            self._tally.job_ended(record.state)
+            self._counter.job_ended(record.state)
             del self._open[record.id]

@@ -1,6 +1,6 @@
-"""One service's life: stands by until it leads, then acts until it ends or leads no more.
+"""The life of one service: it stands by until it leads, then acts until it ends or loses the lead.
 
-A follower reads nothing: all that watches the store or the cluster begins with the lead.
+A follower reads nothing. Everything that watches the store or the cluster starts with the lead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from minicluster_hub.web.context import Context
 
 
 async def run(context: Context, election: LeaderElection) -> None:
-    """Raises NotLeading when another service leads, and what the reconciler dies of."""
+    """Stand by, then lead. Raises NotLeading when another service leads, and errors of the reconciler."""
     await election.taken()
     context.log.info("this job service leads from now on")
-    _forget_known(context)
-    # Only the leader sweeps: until now, the uploads under way were another service's.
+    _clear_caches(context)
+    # Only now: until here, the uploads under way were those of another leader.
     await asyncio.to_thread(_sweep, context)
     store, blobs, clock, log = context.store, context.blobs, context.clock, context.log
     files = ArtifactRetention(store, blobs, context.limits.artifacts_keep_days, clock, log)
@@ -44,8 +44,8 @@ async def run(context: Context, election: LeaderElection) -> None:
     )
 
 
-def _forget_known(context: Context) -> None:
-    """Read again what another service may have written until now."""
+def _clear_caches(context: Context) -> None:
+    """Have the caches of the store read again: another leader may have changed it."""
     context.store.owners.forget_known()
     context.store.reservations.forget_known()
     context.accounting.entitlements.forget_known()
@@ -59,7 +59,7 @@ def _sweep(context: Context) -> None:
 
 
 async def _begin(context: Context, election: LeaderElection) -> None:
-    """Answer requests from the first observation on."""
+    """Begin to answer requests after the first observation."""
     await context.status_cache.observed.wait()
     election.begin()
 
@@ -71,7 +71,7 @@ async def _then_wait(work: Awaitable[None]) -> None:
 
 
 async def _while_all_run(*works: Any) -> None:
-    """Run these until the first ends, and end the others; raise what it raised."""
+    """Run these until the first ends, and cancel the others. Raises the error of the first."""
     running = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

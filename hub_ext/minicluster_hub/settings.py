@@ -1,4 +1,4 @@
-"""Where this cluster keeps its data and listens: told by `./run` through the environment."""
+"""Where this cluster stores its data and listens; `./run` sets it through the environment."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Ports:
 
 @dataclass(frozen=True)
 class Settings:
-    """What `configure` needs to know of the place where it runs.
+    """The settings that `configure` uses.
 
-    host, port: where browsers come in. domain: by what name, with names below it for users; "": all share
-    one address. nodes: virtual nodes of the engine `local`.
-    policies_dir: of the lab's own policies; None: in the data folder.
+    host, port: the address for browsers. domain: the hub's domain, with subdomains for users; "": all users
+        share one address. nodes: virtual nodes of the engine `local`.
+    policies_dir: folder of the lab's own policies; None: in the data folder.
     """
 
     data_dir: Path
@@ -38,12 +38,12 @@ class Settings:
 
     @property
     def browsers_url(self) -> str:
-        """The hub's URL as browsers type it."""
+        """The hub's URL as people type it."""
         return f"http://{self.domain}:{self.port}" if self.domain else self.url
 
     @property
     def url(self) -> str:
-        """The hub's URL as a browser on this machine types it."""
+        """The hub's URL on this machine."""
         return f"http://{_in_url(self.reachable_host)}:{self.port}"
 
     @property
@@ -52,11 +52,11 @@ class Settings:
 
     @property
     def reachable_host(self) -> str:
-        """An address of this machine that reaches the public port from inside."""
+        """The host at which this machine itself reaches the public port."""
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)  # noqa: S104
 
     def environment(self) -> dict[str, str]:
-        """The variables from which `from_environment` makes the same settings again."""
+        """Return the variables from which `from_environment` reads these settings."""
         return {
             DATA_LABEL: str(self.data_dir),
             "MINICLUSTER_HOST": self.host,
@@ -71,14 +71,14 @@ class Settings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Settings:
-        """Read what `./run` said; without it, defaults and ./data."""
-        plain, ports = cls(data_dir=Path("data")), Ports()
+        """Return the settings of `./run`; without it, the defaults and ./data."""
+        default, ports = cls(data_dir=Path("data")), Ports()
         return cls(
             data_dir=Path(env.get(DATA_LABEL, "data")).absolute(),
-            host=env.get("MINICLUSTER_HOST", plain.host),
-            port=int(env.get("MINICLUSTER_PORT", plain.port)),
-            nodes=int(env.get("MINICLUSTER_NODES", plain.nodes)),
-            domain=env.get("MINICLUSTER_DOMAIN", plain.domain),
+            host=env.get("MINICLUSTER_HOST", default.host),
+            port=int(env.get("MINICLUSTER_PORT", default.port)),
+            nodes=int(env.get("MINICLUSTER_NODES", default.nodes)),
+            domain=env.get("MINICLUSTER_DOMAIN", default.domain),
             ports=Ports(
                 hub=int(env.get("MINICLUSTER_HUB_PORT", ports.hub)),
                 proxy=int(env.get("MINICLUSTER_PROXY_PORT", ports.proxy)),

@@ -1,4 +1,4 @@
-"""Builds the running service from its parts: the one place where they meet, opened and closed together."""
+"""Builds the running service from its parts, and opens and closes them together."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What `app` wires. `open` raises what the parts raise when they cannot be opened."""
+    """The parts of a running service. `open` raises the errors of parts that cannot be opened."""
 
     context: Context
     servers: Servers
@@ -65,8 +65,8 @@ class Wiring:
 
     @classmethod
     def open(cls, app: MiniclusterHub, task_url: str) -> Self:
-        """Open everything but the door."""
-        # As a service of a Swarm the hub has another address after each restart.
+        """Open everything but the ports."""
+        # In a Swarm the hub's address changes at each restart.
         JupyterHubHTTPClient.instance(**client_options())
         hub_auth = ServiceAuth(parent=app, cache_max_age=app.auth_cache_s)
         if not hub_auth.api_token:
@@ -100,7 +100,7 @@ class Wiring:
         return cls(context, servers, leader_election, former)
 
     async def run(self, sockets: Sockets, stopped: asyncio.Event) -> None:
-        """Serve until `stopped`. Raises what the reconciler dies of, and NotLeading."""
+        """Serve until `stopped`. Raises NotLeading, and errors of the reconciler."""
         context = self.context
         stop = asyncio.ensure_future(stopped.wait())
         observed = asyncio.ensure_future(context.status_cache.observed.wait())
@@ -120,8 +120,8 @@ class Wiring:
             await asyncio.wait(works)
 
     async def close(self) -> None:
-        """Let go of everything; the tasks run on."""
-        await self.context.holds.release()
+        """Close everything; the tasks keep running."""
+        await self.context.held_polls.release()
         await self.servers.close()
         await self.context.publications.close()
         await self.context.catalogue.registries.close()
@@ -146,7 +146,7 @@ def make_reconciler(
     progress_rates: ProgressRates,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Reconciler:
-    """Build the loop that acts, from what observes, decides and does. monotonic: for pauses and silences."""
+    """Build the reconciler: what observes, what plans, what executes. monotonic: for pauses and timeouts."""
     awake = asyncio.Event()
     liveness = Liveness(monotonic)
     quarantine = Quarantine(store, limits.retry_s, monotonic, log)
@@ -292,7 +292,7 @@ def _what_if(app: MiniclusterHub, store: Store, reconciler: Reconciler, clock: S
 
 
 async def _first(*works: asyncio.Future[Any]) -> None:
-    """Wait for the first of these; raise what it raised."""
+    """Wait until the first of these ends. Raises its error."""
     done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
     for work in done:
         work.result()

@@ -1,6 +1,6 @@
 """`python -m minicluster_spawner.container`: the first process of a notebook server's container.
 
-It reads the environment from the Docker secret, so that no service shows a token, looks after the
+It reads the environment from a Docker secret, so that no service's specification has a token, prepares the
 home, and becomes the server.
 """
 
@@ -19,7 +19,7 @@ SECRETS = "/run/secrets"
 SECRET_FILE = "server.json"  # noqa: S105 - a file's name
 HOME_EXPECTED = "MINICLUSTER_HOME_EXPECTED"
 HOME_LOST, HOME_UNUSABLE = 81, 82
-"""Exit codes of this process, told to the user in words by the spawner."""
+"""Exit codes of this process; the spawner explains them to the user."""
 
 OOM_SCORE = "500"
 """Of 1000; the platform's processes have 0."""
@@ -32,9 +32,9 @@ def read_environment(secret: Path) -> dict[str, str]:
 
 
 def prepare_home(home: Path, *, expected: bool) -> int:
-    """Make the home ready; return 0, or the exit code for one that cannot be used.
+    """Prepare the home; return 0, or the exit code if it cannot be used.
 
-    expected: the user had a home already, so an empty one in its place is a lost home.
+    expected: whether the user had a home already: then an empty one means that the home is lost.
     """
     mark = home / _MARK
     if expected and not mark.exists():
@@ -45,7 +45,7 @@ def prepare_home(home: Path, *, expected: bool) -> int:
         mark.touch()
     except OSError as error:
         print(f"minicluster: {home} cannot be written to: {error}", file=sys.stderr)  # noqa: T201
-        # A home that is merely full still opens, so that its user can make room.
+        # A full home can still be used, so that its user can free space.
         return 0 if mark.exists() or os.access(home, os.W_OK) else HOME_UNUSABLE
     try:
         make_home(home, examples_dir())
@@ -56,7 +56,7 @@ def prepare_home(home: Path, *, expected: bool) -> int:
 
 
 def offer_to_oom_killer() -> None:
-    """Have the kernel, when the machine is out of memory, end servers and not the platform."""
+    """Have the kernel end servers, not the platform, when the machine runs out of memory."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
 

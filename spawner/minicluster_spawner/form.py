@@ -1,4 +1,4 @@
-"""The spawn page's form. Everything in it that comes from people or registries is escaped."""
+"""The spawn page's form. All text from users and registries is escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STEPS = (0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One field: what may be chosen, and what is chosen already."""
+    """One field: the values to choose from, and the preselected one."""
 
     values: Sequence[float]
     chosen: float | None
@@ -29,8 +29,8 @@ def render(
 ) -> str:
     """Return the form's HTML.
 
-    nodes: those that are up. previous: what the user chose the last time. home_lost, filled_disk: what became
-    of the last server; the latter is the node whose disk it filled, for which it was ended.
+    nodes: those that are up. previous: the user's last choice. home_lost: whether the last server found an
+    empty home. filled_disk: the node whose disk the last server filled, so that it was ended.
     """
     import jinja2
 
@@ -53,7 +53,7 @@ def render(
 
 
 def _still_allowed(previous: Mapping[str, object], allowed: Allowed) -> dict[str, object]:
-    """Keep of an earlier choice what can be chosen today; GPUs and new homes are asked for each time."""
+    """Return the part of an earlier choice that is still allowed, without GPUs and new homes."""
     kept: dict[str, object] = {}
     for name in ("image", "cpus", "memory_gb", "node"):
         try:
@@ -80,6 +80,6 @@ def _memory(allowed: Allowed, chosen: Mapping[str, object]) -> Selection | None:
 
 
 def _steps(least: float, most: float, chosen: float | None = None) -> list[float]:
-    """Return round values up to the most, which is one of them, as is what is chosen."""
+    """Return round values from least to most, with the most and the chosen value."""
     values = {float(step) for step in _STEPS if least <= step < most} | {most}
     return sorted(values | ({chosen} if chosen is not None else set()))

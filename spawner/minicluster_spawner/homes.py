@@ -1,4 +1,4 @@
-"""Users' homes: made once, with the example notebooks in them and the modules beside these."""
+"""Users' homes: made once, with the example notebooks and their modules."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def examples_dir() -> Path:
-    """Where the example notebooks lie: in the installed package, or beside it in the source tree."""
+    """Return the folder of the example notebooks: in the installed package, or in the source tree."""
     here = Path(__file__).resolve().parent
     installed = here / "notebooks"
     return installed if installed.is_dir() else here.parent.parent / "notebooks"
 
 
 def make_home(home: Path, examples: Path | None) -> None:
-    """Make a home that only its owner enters, with the examples that were never in it."""
+    """Make a home that only its owner can read, and copy examples that were never copied there."""
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     for kind in ("*.ipynb", "*.py"):
@@ -25,13 +25,13 @@ def make_home(home: Path, examples: Path | None) -> None:
 
 
 def make_user_site(home: Path) -> None:
-    """Make the folder that pip installs into: Python reads only one that is there when it starts."""
+    """Make the folder that pip installs into: Python uses it only if it exists at its start."""
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (home / ".local" / "lib" / python / "site-packages").mkdir(parents=True, exist_ok=True)
 
 
 def _give_once(example: Path, home: Path) -> None:
-    """Copy a file unless it was given before: one that the user deleted stays deleted."""
+    """Copy a file unless it was copied before: a file that the user deleted stays deleted."""
     mark = home / ".minicluster" / "given" / example.name
     if mark.exists():
         return

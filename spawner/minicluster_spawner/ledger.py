@@ -1,4 +1,4 @@
-"""The job service's ledger, where jobs and notebook servers take their slots from: the spawner's side."""
+"""The spawner's client of the job service, which places notebook servers on nodes and slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class LedgerError(Exception):
-    """Base: no place from the ledger. `code`: the service's short word for why."""
+    """Base: the job service gave no placement. code: the service's error code."""
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -33,19 +33,19 @@ class LedgerError(Exception):
 
 
 class PlaceRefused(LedgerError):
-    """The ledger says no, and why."""
+    """The job service refuses the placement; the message says why."""
 
 
 class LedgerAway(LedgerError):
-    """The job service does not answer; it passes."""
+    """The job service does not answer now."""
 
 
 class LedgerClient:
-    """url: the job service's full address. patience_s: how long to try again while it is away.
+    """url: the job service's full URL. patience_s: how long to retry while it does not answer.
 
-    A place that could not be freed is freed later: it is tried again every `retry_pause_s` seconds.
-    For one server, one call at a time is under way, and a place is freed by its id. So a call that reaches
-    the service late cannot free the place of the next server of that name.
+    If a placement cannot be freed, it is tried again every `retry_pause_s` seconds. Calls for one server run
+    one after the other, and a placement is freed by its id. So a late call cannot free the placement of the
+    next server with that name.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LedgerClient:
         )
 
     async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
-        """Return a new place for a server that does not run. Raises LedgerError."""
+        """Return a new placement for a server that does not run. Raises LedgerError."""
         async with self._turns[owner, server]:
             return await self._place(owner, server, ask)
 
@@ -89,27 +89,27 @@ class LedgerClient:
         else:
             if not place.expired:
                 return place
-        # What an earlier server of that name has left behind.
+        # The placement is of an earlier server with that name.
         await self._delete(owner, server)
         return await self._put(owner, server, ask)
 
     async def free(self, owner: str, server: str) -> None:
-        """Free a server's place; while the service is away, that is done later."""
+        """Free a server's placement; if the service does not answer, later."""
         async with self._turns[owner, server]:
             try:
                 await self._delete(owner, server)
             except LedgerError as error:
-                self._log.warning("the place of %s/%s is given back later: %s", owner, server or "-", error)
+                self._log.warning("the slots of %s/%s are given back later: %s", owner, server or "-", error)
                 self._unfreed.add((owner, server))
         if self._unfreed and (self._retrying is None or self._retrying.done()):
             self._retrying = asyncio.create_task(self._retry())
 
     async def places(self) -> tuple[ServerPlace, ...]:
-        """Return all places that notebook servers have. Raises LedgerError."""
+        """Return the placements of all notebook servers. Raises LedgerError."""
         return ServerList.model_validate_json(await self._ask("GET", "api/servers")).servers
 
     async def images(self) -> dict[str, str]:
-        """Return what the cluster's catalogue offers: references by name. Raises LedgerError."""
+        """Return the images of the cluster's catalogue: references by name. Raises LedgerError."""
         listed = ImageList.model_validate_json(await self._ask("GET", "api/servers/images"))
         return {image.name: image.reference for image in listed.images}
 
@@ -126,14 +126,14 @@ class LedgerClient:
                 try:
                     await self._free_if_owed(owner, server)
                 except LedgerAway as error:
-                    self._log.debug("the ledger is still away: %s", error)
+                    self._log.debug("the job service still does not answer: %s", error)
                     break
                 except LedgerError as error:
-                    # This one waits for its next turn; the others' places are free meanwhile.
-                    self._log.debug("the place of %s/%s cannot be given back: %s", owner, server, error)
+                    # This one is tried again later; the others need not wait for it.
+                    self._log.debug("the slots of %s/%s cannot be given back: %s", owner, server, error)
 
     async def _free_if_owed(self, owner: str, server: str) -> None:
-        """Free a place, unless a start in the meantime has freed it."""
+        """Free a placement, unless a start has freed it meanwhile."""
         async with self._turns[owner, server]:
             if (owner, server) in self._unfreed:
                 await self._delete(owner, server)
@@ -143,14 +143,14 @@ class LedgerClient:
         return ServerPlace.model_validate_json(answer)
 
     async def _delete(self, owner: str, server: str) -> None:
-        """Free the place that the server has now: if that arrives late, it is not for a newer one."""
+        """Free the server's present placement by its id, so that a late call does not free a newer one."""
         for place in await self.places():
             if (place.owner, place.server) == (owner, server):
                 await self._ask("DELETE", f"{_path(owner, server)}?place={place.id}")
         self._unfreed.discard((owner, server))
 
     async def _ask(self, method: str, path: str, **more: Any) -> bytes:
-        """Return the body of the answer; what passes is tried again. Raises LedgerError."""
+        """Return the body of the answer; retry while the service does not answer. Raises LedgerError."""
         import httpx
 
         loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class LedgerClient:
             if loop.time() + pause_s > until:
                 raise LedgerAway(
                     f"The job service at {self._url} does not answer ({trouble})",
-                    "Try again in a minute. If that does not help, its administrator should run `doctor`.",
+                    "Try again in a minute. If that does not help, an admin should run `doctor`.",
                     "unreachable",
                 )
             await asyncio.sleep(pause_s)
@@ -185,8 +185,8 @@ def _checked(answer: Any) -> bytes:
         error = ErrorAnswer.model_validate_json(answer.content).error
     except ValidationError:
         raise LedgerAway(
-            f"The job service answered {answer.status_code} without saying why",
-            "Whoever runs the cluster finds more in its log.",
+            f"The job service answered {answer.status_code} without a reason",
+            "An admin finds the reason in its log.",
             "strange_answer",
         ) from None
     raise PlaceRefused(_sentence(error.message), error.hint, error.code)

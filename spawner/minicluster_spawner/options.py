@@ -1,7 +1,7 @@
-"""What a user may choose for a notebook server, and what of it was chosen: pure.
+"""The options of a notebook server that a user may choose; pure.
 
-A form and a REST body carry the same names; a form's values are strings. Both are checked here,
-since REST never sees the form.
+A form and a REST body have the same names; a form's values are strings. Both are checked here, since a REST
+call does not use the form.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
 
 class OptionRefused(Exception):
-    """A choice that this user may not make; the text says which and what is allowed."""
+    """A choice is not allowed; the text says which, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
     """What a user may choose.
 
-    images: references by the names that users see. image: the name of the one without a choice.
-    cpus, memory_bytes: without a choice; None: no limit (or the most, where there is one).
+    images: references by the names that users see. image: the name of the default.
+    cpus, memory_bytes: the defaults; None: no limit, or the most if there is one.
     max_cpus, max_memory_bytes: the most that may be chosen; None: no choice.
     """
 
@@ -42,10 +42,10 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a server is started with.
+    """The options of one server.
 
-    image: the reference. node: None lets the cluster choose. cpus, memory_bytes: None is no limit.
-    gpu_s: for how long it has its GPUs. new_home: a lost home may be replaced by an empty one.
+    image: the reference. node: None: the cluster chooses. cpus, memory_bytes: None: no limit.
+    gpu_s: how long it has its GPUs. new_home: whether an empty home may replace a lost one.
     """
 
     image_name: str
@@ -59,13 +59,13 @@ class Choice:
 
 
 def from_form(form: Mapping[str, Sequence[object]]) -> dict[str, object]:
-    """Return a submitted form as options; what was left empty is not chosen."""
+    """Return a submitted form as options, without empty fields."""
     picked = {name: form[name][-1] for name in FIELDS if form.get(name)}
     return {name: value for name, value in picked.items() if value != ""}
 
 
 def parse(options: Mapping[str, object], allowed: Allowed) -> Choice:
-    """Return the choice that these options make. Raises OptionRefused."""
+    """Return the choice of these options. Raises OptionRefused."""
     unknown = sorted(set(options) - set(FIELDS))
     if unknown:
         raise OptionRefused(f"There is no option {', '.join(unknown)}. Options: {', '.join(FIELDS)}.")
@@ -123,10 +123,10 @@ def _gpus(value: object, allowed: Allowed) -> int:
         return 0
     if not allowed.max_gpus:
         raise OptionRefused(
-            "Notebook servers get no GPU on this cluster. Use GPUs with %%distribute, or ask who runs it."
+            "Notebook servers get no GPU on this cluster. Use GPUs with %%distribute, or ask an admin."
         )
     if number != int(number):
-        raise OptionRefused(f"gpus is a whole number, not {number:g}.")
+        raise OptionRefused(f"gpus must be a whole number, not {number:g}.")
     return int(_between("gpus", number, 0, allowed.max_gpus, "GPUs"))
 
 
@@ -138,7 +138,7 @@ def _gpu_s(chosen: Mapping[str, object], allowed: Allowed) -> float:
 
 def _between(name: str, value: object, least: float, most: float, unit: str) -> float:
     number = _number(name, value)
-    # A form rounds its largest value; what is a hair above it is meant to be it.
+    # A form rounds its largest value, so a value slightly above the most means the most.
     if not least <= number <= most * (1 + 1e-9):
         raise OptionRefused(f"{name} = {number:g} is not allowed: from {least:g} to {most:g} {unit}.")
     return min(number, most)
@@ -152,7 +152,7 @@ def _number(name: str, value: object) -> float:
             number = math.nan
         if math.isfinite(number):
             return number
-    raise OptionRefused(f"{name} is a number.")
+    raise OptionRefused(f"{name} must be a number.")
 
 
 def _flag(name: str, value: object) -> bool:
@@ -160,4 +160,4 @@ def _flag(name: str, value: object) -> bool:
         return value
     if value in ("on", "true"):
         return True
-    raise OptionRefused(f"{name} is true or false.")
+    raise OptionRefused(f"{name} must be true or false.")

@@ -1,7 +1,7 @@
-"""Notebook servers as processes of this machine, for the embedded cluster.
+"""Notebook servers as processes of this machine, for `./run`.
 
-No system users are needed: every server runs as the hub's own user, each in a home of its own.
-That keeps users' files apart by habit, not by force; a shared lab needs a spawner with containers.
+No system users are needed: every server runs as the hub's user, with its own home. This does not protect
+users' files from each other; a shared lab needs a spawner with containers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXTRA = re.compile(r"extra == ['\"]([^'\"]+)['\"]")
 class ProcessSpawner(LocalProcessSpawner):
     """One process group per notebook server, found again by a label in its environment."""
 
-    data_dir = Unicode("data", help="The cluster's data folder; homes/ and hub/servers/ lie in it.").tag(
+    data_dir = Unicode("data", help="The cluster's data folder; it has homes/ and hub/servers/.").tag(
         config=True
     )
     examples = Unicode(help="Folder whose notebooks are copied once into each home; empty: none.").tag(
@@ -47,10 +47,10 @@ class ProcessSpawner(LocalProcessSpawner):
     )
     hide_gpus = Bool(
         True,
-        help="Hide GPUs from notebooks; jobs find them free. False: a notebook can fill one that a job has.",
+        help="Hide GPUs from notebooks, so that jobs find them free. False: a notebook can use a job's GPU.",
     ).tag(config=True)
     stop_grace_s = Float(
-        5.0, help="Seconds a server gets to save and end its kernels; a longer time makes Stop slower."
+        5.0, help="Seconds that a server gets to save and end its kernels; more makes Stop slower."
     ).tag(config=True)
 
     @default("examples")
@@ -59,12 +59,12 @@ class ProcessSpawner(LocalProcessSpawner):
 
     @default("cmd")
     def _cmd_default(self) -> list[str]:
-        # -P: a file random.py in the home would else be imported for the module.
+        # -P: otherwise a file random.py in the home would be imported instead of the module.
         return [sys.executable, "-P", "-m", "minicluster_spawner.server"]
 
     @default("args")
     def _args_default(self) -> list[str]:
-        # Jupyter refuses root unless told; here the server is what the hub is.
+        # Jupyter refuses to run as root without this option; the server has the hub's user.
         as_root = ["--ServerApp.allow_root=True"] if os.getuid() == 0 else []
         return [*as_root, *SERVER_ARGUMENTS]
 
@@ -98,7 +98,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return env
 
     def make_preexec_fn(self, name: str) -> Any:
-        """Nothing to become: the server keeps the hub's user."""
+        """Return no function: the server keeps the hub's user."""
         return None
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
@@ -106,7 +106,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return paths
 
     async def start(self) -> tuple[str, int]:
-        """Make the home and start the server in it, its output in a file of its own."""
+        """Make the home and start the server in it; its output goes to its own file."""
         make_home(self.home, Path(self.examples) if self.examples else None)
         await asyncio.to_thread(write_constraints, self.constraints)
         configured = self.popen_kwargs
@@ -121,7 +121,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return address
 
     async def _wait_listening(self, host: str, port: int) -> None:
-        """Return when the server takes connections. Raises SpawnException as soon as it has ended instead."""
+        """Return when the server accepts connections. Raises SpawnException if it ends before."""
         while not _listens(host, port):
             if (code := await self.poll()) is not None:
                 raise SpawnException(
@@ -137,7 +137,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return self.server_log.open("ab")
 
     async def poll(self) -> int | None:
-        """Return None while the server lives (after a hub restart: the process with our label)."""
+        """Return None while the server runs (after a hub restart: the process with our label)."""
         if self.proc is not None:
             return await super().poll()
         if self._found() is not None:
@@ -146,7 +146,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return 0
 
     def _found(self) -> psutil.Process | None:
-        """The server known by its process id, unless the id belongs to another process by now."""
+        """Return the process with the server's id, unless the id belongs to another process by now."""
         try:
             process = psutil.Process(self.pid) if self.pid else None
         except psutil.Error:
@@ -154,7 +154,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return process if process and matches(process, labelled(**self.labels)) else None
 
     async def stop(self, now: bool = False) -> None:
-        """End the server in the gentle way, then whatever its kernels and terminals left behind."""
+        """End the server gracefully, then everything that its kernels and terminals left behind."""
         grace_s = 0.5 if now else self.stop_grace_s
         if server := self._found():
             await asyncio.to_thread(end_one, server, grace_s)
@@ -167,13 +167,13 @@ def _listens(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-# What `%pip install` must not replace where notebooks and the hub share one Python: what they all run on.
-# `pip install torchvision` brings the torch that it was built for: everybody on this cluster would then have
-# another torch. pip reads the file as constraints: it takes what fits, or says what does not.
+# Notebooks and the hub share one Python, so `%pip install` must not replace the packages that they all use:
+# `pip install torchvision` would install another torch for everybody on this cluster. pip reads the file as
+# constraints: it installs versions that fit, or reports what does not.
 
 
 def pins() -> Iterator[str]:
-    """Yield the installed version of each package that Minicluster itself asks for."""
+    """Yield the installed version of each package that Minicluster requires."""
     for requirement in metadata.requires(PACKAGE) or ():
         extra, name = _EXTRA.search(requirement), _NAME.match(requirement)
         if name is None or (extra is not None and extra[1] not in EXTRAS):
@@ -185,13 +185,13 @@ def pins() -> Iterator[str]:
 
 
 def write_constraints(file: Path) -> None:
-    """Write them for pip. The file is replaced at once: a pip that reads it meanwhile sees a whole one."""
-    # Of this call alone: a whole class starts its servers in the same second.
+    """Write the constraints for pip. The file is replaced atomically, since a pip may be reading it."""
+    # A name of this call alone: a whole class starts its servers in the same second.
     new = file.with_suffix(f".{secrets.token_hex(8)}")
     new.write_text("\n".join(["# What the cluster itself runs on.", *sorted(set(pins())), ""]))
     new.replace(file)
 
 
 def for_pip(file: Path, others: str = "") -> str:
-    """Return PIP_CONSTRAINT: pip splits it at spaces, so that a path with one has to be a URL."""
+    """Return PIP_CONSTRAINT. pip splits it at spaces, so the path is given as a URL."""
     return f"{others} {file.absolute().as_uri()}".strip()

@@ -1,4 +1,4 @@
-"""What a user is told while a server starts. The wording is pure; StartProgress passes it on."""
+"""The progress messages of a server's start. The wording is pure; StartProgress passes them on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONG_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class StartStage:
-    """percent: of the way to a usable server, as well as it can be known."""
+    """percent: a rough estimate of the progress to a usable server."""
 
     percent: int
     message: str
@@ -24,23 +24,23 @@ class StartStage:
 
 
 def placed(node: str, gpus: int, until: float | None) -> StartStage:
-    """until: when the GPUs go back, in seconds since the epoch; shown in the hub's time zone."""
+    """Return the first stage. until: when the GPUs go back, in seconds since the epoch."""
     if not gpus or until is None:
         return StartStage(10, f"Placed on {node}")
     when = datetime.fromtimestamp(until).astimezone().strftime("%H:%M %Z")
-    kept = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    return StartStage(10, f"Placed on {node} with {kept} until {when}; the server is stopped then")
+    held = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return StartStage(10, f"Placed on {node} with {held} until {when}; then the server is stopped")
 
 
 def of_task(
     task: SwarmTask | None, node: str, image_bytes: int | None = None, waited_s: float = 0.0
 ) -> StartStage:
-    """Say how far a task is. image_bytes: the compressed size of its image; None: unknown."""
+    """Return the stage of a task. image_bytes: the compressed size of its image; None: unknown."""
     if task is None or task.state in ("new", "allocated", "pending"):
         why = f": {task.error}" if task is not None and task.error else ""
         return StartStage(15, f"Waiting for {node}{why}")
     if task.state in ("assigned", "accepted"):
-        return StartStage(20, f"{node} takes the server")
+        return StartStage(20, f"{node} accepts the server")
     if task.state == "preparing":
         return _preparing(node, image_bytes, waited_s)
     if task.running:
@@ -49,11 +49,11 @@ def of_task(
 
 
 def _preparing(node: str, image_bytes: int | None, waited_s: float) -> StartStage:
-    """Swarm does not tell what a node has pulled, so the size of all and the time are what is known."""
+    """Swarm does not report how much a node has pulled, so the message has only the total and the time."""
     size = f" (up to {_size(image_bytes)})" if image_bytes else ""
     if waited_s < _LONG_S:
         return StartStage(30, f"{node} gets the image, unless it has it{size}")
-    # Tells that it goes on, once in so many seconds; nears 65 % and never gets there.
+    # A step every 15 s shows that it goes on; the percentage approaches 65.
     steps = int(waited_s // _LONG_S)
     percent = 30 + round(35 * (1 - 0.8**steps))
     return StartStage(percent, f"{node} pulls the image{size}: {steps * _LONG_S:.0f} s so far")
@@ -68,14 +68,14 @@ def _size(size_bytes: int) -> str:
 
 
 class StartProgress:
-    """The stages of one start, for as many listeners as there are."""
+    """The stages of one start, for any number of listeners."""
 
     def __init__(self) -> None:
         self._stages: list[StartStage] = []
         self._more = asyncio.Event()
 
     def tell(self, stage: StartStage) -> None:
-        """Add a stage, unless it was the last one told; the way never goes back."""
+        """Add a stage, unless it equals the last one; the percentage never decreases."""
         if self._stages:
             last = self._stages[-1]
             stage = StartStage(max(stage.percent, last.percent), stage.message)
@@ -86,11 +86,11 @@ class StartProgress:
         self._more = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[StartStage]:
-        """Yield all stages told, then those to come; it ends only with its listener."""
-        told = 0
+        """Yield all stages so far, then new ones; it ends only with its listener."""
+        yielded = 0
         while True:
             more = self._more
-            for stage in self._stages[told:]:
-                told += 1
+            for stage in self._stages[yielded:]:
+                yielded += 1
                 yield stage
             await more.wait()

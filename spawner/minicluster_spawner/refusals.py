@@ -1,4 +1,4 @@
-"""Why a notebook server did not start, in words for its user and as a label for the metrics: pure."""
+"""Why a notebook server did not start: a message for its user, and a label for the metrics; pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
 from minicluster_spawner.ledger import LedgerAway, LedgerError
 
-DOCTOR = "If it happens again, whoever runs the cluster should run `doctor`: it looks for the cause."
+DOCTOR = "If it happens again, an admin should run `doctor` to find the cause."
 _LINES, _LONGEST = 6, 700
 _BY_WORDS: tuple[tuple[str, str, str], ...] = (
     (
         r"no space left on device",
         "disk_full",
-        "The disk of {node} is full. Choose another node if your home allows it, or have it cleaned up.",
+        "The disk of {node} is full. Choose another node if your home allows it, or tell an admin.",
     ),
     (
         r"failed to mount|error while mounting|invalid mount|bind source path|no such file or directory",
@@ -35,7 +35,7 @@ _BY_WORDS: tuple[tuple[str, str, str], ...] = (
     (
         r"insufficient resources",
         "no_room",
-        "{node} has no room for what this server asks for. Choose less CPU or memory, or another node.",
+        "{node} has too little CPU or memory left for this server. Choose less, or another node.",
     ),
     (
         r"no suitable node",
@@ -51,17 +51,16 @@ _BY_WORDS: tuple[tuple[str, str, str], ...] = (
 _BY_CODE = {
     HOME_LOST: (
         "home_lost",
-        "Your home on {node} is gone: an empty one is in its place, so nothing was started in it. Ask "
-        "whoever runs the cluster to bring it back; or, to go on with an empty home, start again with the "
-        "option new_home.",
+        "Your home on {node} is gone: an empty one is in its place, so nothing was started in it. Ask an "
+        "admin to restore it; or, to continue with an empty home, start again with the option new_home.",
     ),
     HOME_UNUSABLE: (
         "home_unusable",
-        "Your home on {node} cannot be written to: it belongs to someone else, or its file server refuses.",
+        "Your home on {node} is not writable: it belongs to another user, or its file server refuses.",
     ),
     137: (
         "killed",
-        "The server on {node} was killed at its start, most likely for want of memory. Choose more memory.",
+        "The server on {node} was killed at its start, most likely for lack of memory. Choose more memory.",
     ),
 }
 
@@ -75,18 +74,18 @@ class StartRefused(Exception):
 
 
 def over(task: SwarmTask) -> bool:
-    """Tell whether a task runs no more or is about to end. Swarm shuts down those of a lost node."""
+    """Return whether a task has ended or is about to end. Swarm shuts down the tasks of a lost node."""
     return not task.alive or task.desired in ("shutdown", "remove")
 
 
 def filled_disk(task: SwarmTask) -> bool:
-    """Tell whether a server was ended because it filled its node's disk."""
+    """Return whether a server was ended because it filled its node's disk."""
     return task.exit_code == DISK_FULL_EXIT
 
 
 def refusal(task: SwarmTask, node: str, image: str, log: str = "") -> StartRefused:
-    """Say why a task did not become a server. log: the last that its container printed."""
-    error = task.error or f"Docker says no more than {task.state!r}"
+    """Return why a task did not become a server. log: the container's last lines."""
+    error = task.error or f"Docker says only {task.state!r}"
     last = readable(log)[-_LONGEST:]
     reason, text = _cause(task, error)
     words = text.format(node=node, image=image)
@@ -108,19 +107,16 @@ def _cause(task: SwarmTask, error: str) -> tuple[str, str]:
 
 
 def silent(node: str, host: str, port: int, log: str) -> StartRefused:
-    """Say that a server runs but cannot be reached."""
+    """Return the refusal for a server that runs but cannot be reached."""
     message = (
-        f"The notebook server runs on {node}, but the hub does not reach it ({host}:{port}). Are the ports "
+        f"The notebook server runs on {node}, but the hub cannot reach it ({host}:{port}). Are the ports "
         f"2377/tcp, 7946/tcp, 7946/udp and 4789/udp open between the nodes? {DOCTOR}"
     )
     return StartRefused("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
 
 
-# A start's error, as what its user, the hub's log and the metrics are told.
-
-
 def spawn_exception(error: DockerError | LedgerError | StartRefused) -> SpawnException:
-    """Return what JupyterHub shows as plain text, without a traceback."""
+    """Return the exception that JupyterHub shows as plain text, without a traceback."""
     if isinstance(error, StartRefused):
         return SpawnException(error.message, reason=error.reason, log_message=error.log or error.message)
     if isinstance(error, LedgerError):

@@ -1,4 +1,4 @@
-"""`python -m minicluster_spawner.server`: a user's notebook server, imported faster."""
+"""`python -m minicluster_spawner.server`: a user's notebook server, which starts faster."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from minicluster_hub.hub.quick_import import import_quickly
 
 SERVER_ARGUMENTS = (
     "--ServerApp.log_level=WARN",
-    # A login shell would reset PATH; this one finds the same python as the kernels.
+    # Not a login shell, which would reset PATH: this one finds the same python as the kernels.
     '--ServerApp.terminado_settings={"shell_command": ["/bin/bash"]}',
-    # The hub's word about a browser, in seconds: after a changed password its session ends here as well.
+    # Seconds that the hub's answer about a browser is cached: after a changed password its session ends.
     "--HubOAuth.cache_max_age=45",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
-"""What every notebook server is started with, whichever spawner starts it."""
+"""Arguments of every notebook server, for all spawners."""
 
 
 def without_resolver(modules: dict[str, Any] = sys.modules) -> None:
-    """Make `import aiodns` fail in this process, so that names are asked of the system each time.
+    """Make `import aiodns` fail in this process, so that JupyterHub's client resolves names by the system.
 
-    JupyterHub's client resolves by it, and it keeps a name as long as its DNS server allows: 600 s in
-    Docker's networks. A hub that got a new address is away that long for every server.
+    aiodns caches a name as long as its DNS server allows: 600 s in Docker's networks. After the hub got a new
+    address, no server would reach it for that long.
     """
     modules.setdefault("aiodns", None)
 

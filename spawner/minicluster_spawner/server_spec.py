@@ -1,7 +1,7 @@
-"""A notebook server as Docker's API wants it: pure functions from a launch to plain data.
+"""A notebook server as arguments for Docker's API: pure functions from a launch to plain data.
 
-Nothing secret stands in a service: `docker service inspect` shows all of it to whoever reaches the
-daemon. The server's whole environment travels in a Docker secret, which its container reads.
+A service's specification has no secrets, since `docker service inspect` shows all of it. The server's whole
+environment is in a Docker secret, which its container reads.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
 
 SPAWN_LABEL, UNTIL_LABEL = "org.minicluster.spawn", "org.minicluster.until"
-# -s: what a user has installed is for kernels; it cannot keep the server from starting.
+# -s: packages that a user installed are for kernels; they cannot keep the server from starting.
 COMMAND = ("python", "-P", "-s", "-m", "minicluster_spawner.container")
 _FORBIDDEN = re.compile(r"NVIDIA_.*|DOCKER_RESOURCE_.*|CUDA_VISIBLE_DEVICES|LD_.*")
 
 
 @dataclass(frozen=True, slots=True)
 class NfsHomes:
-    """Homes on a file server, mounted where they are needed. `device`: %s is the user's folder."""
+    """Homes on a file server. device: %s stands for the user's folder."""
 
     options: str
     device: str
@@ -43,11 +43,11 @@ class NfsHomes:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What all servers of a cluster have in common.
+    """The settings of all servers of a cluster.
 
-    pids: the most processes and threads of a server. reserve: what servers leave free on each node.
-    cpu_guarantee, memory_guarantee_bytes: kept free for each server on its node, as far as its own
-    limits go. mounts: further ones, as Docker's API has them. shared_homes: None: a local volume.
+    pids: the most processes and threads of a server. reserve: CPUs and memory of each node for the platform.
+    cpu_guarantee, memory_guarantee_bytes: reserved for each server on its node, within its own limits.
+    mounts: further mounts, for Docker's API. shared_homes: None: homes are local volumes.
     """
 
     network: str = CLUSTER
@@ -66,11 +66,11 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerLaunch:
-    """One server to start. spawn_id: tells it from earlier ones of the same name.
+    """One server to start. spawn_id: identifies this start.
 
-    until: when it has to give its GPUs back, in seconds since the epoch. environment: variables of the
-    job service, which the server's own may replace. gpus: the ids of those that are held for it; without
-    them the server asks Swarm itself, and keeps them until it ends.
+    until: when it must give its GPUs back, in seconds since the epoch. environment: variables of the job
+    service, which the server's own variables override. gpus: the ids of GPUs that the job service holds for
+    it; without ids the server requests GPUs from Swarm, and has them until it ends.
     """
 
     service: str
@@ -96,7 +96,7 @@ class ServerLaunch:
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the environment without variables that reach for GPUs or the loader, and their names."""
+    """Return the environment without variables that would give GPUs or change the loader, and their names."""
     refused = sorted(name for name in environment if _FORBIDDEN.fullmatch(name))
     return {name: value for name, value in environment.items() if name not in refused}, refused
 
@@ -113,9 +113,8 @@ def secret_specs(
 
 
 def host_name(spawn_id: str) -> str:
-    """Return a server's name on the network. Each start has its own: Docker gives names a life of 600 s
-    in the caches of resolvers (JupyterHub's is one), so that the service's name would lead to the
-    address of the server before.
+    """Return a server's name on the network. Each start has its own name: resolvers (JupyterHub's, too) cache
+    Docker's names for 600 s, so the service's name would lead to the address of the earlier server.
     """
     return f"{CLUSTER}-server-{spawn_id}"
 
@@ -149,9 +148,9 @@ def service_spec(
 
 
 def _visible_gpus(launch: ServerLaunch) -> list[str]:
-    """Return what NVIDIA's runtime goes by; to a container that says nothing it would show all GPUs."""
+    """Return the variables for NVIDIA's runtime; a container without them would see all GPUs."""
     if launch.gpus:
-        # The first one is what Swarm itself says; which of the two counts is the node's configuration.
+        # Swarm itself sets the first one; the node's configuration decides which of the two counts.
         return [
             f"{name}={','.join(launch.gpus)}" for name in ("DOCKER_RESOURCE_GPU", "NVIDIA_VISIBLE_DEVICES")
         ]
@@ -163,7 +162,7 @@ def home_mount(owner: str, settings: ServerSettings) -> dict[str, Any]:
     mount: dict[str, Any] = {"Type": "volume", "Source": home_volume(owner), "Target": settings.home_dir}
     options: dict[str, Any] = {"Labels": labels("home", owner=owner)}
     if homes := settings.shared_homes:
-        # A name of its own: Docker would take a local volume that a node already has by the other name.
+        # Its own name: a node may already have a local volume with the other name, and Docker would use it.
         mount["Source"] = f"{CLUSTER}-sharedhome-{safe(owner)}"
         how = {"type": homes.kind, "o": homes.options, "device": homes.device.replace("%s", safe(owner))}
         options |= {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": how}}
@@ -171,7 +170,7 @@ def home_mount(owner: str, settings: ServerSettings) -> dict[str, Any]:
 
 
 def further_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
-    """Return an administrator's mount: a folder of the node when it is a path, else a named volume."""
+    """Return an administrator's mount: a folder of the node if it is a path, else a named volume."""
     kind = "bind" if source.startswith("/") else "volume"
     return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
 
@@ -186,18 +185,18 @@ def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[
 
 
 def memory_limit_bytes(launch: ServerLaunch, settings: ServerSettings) -> int:
-    """Return the most memory of a server: what was chosen, else half of what its node's tenants have."""
+    """Return the memory limit of a server: the chosen one, else half of its node's memory for tenants."""
     return launch.choice.memory_bytes or tenants_memory_bytes(launch.node, settings.reserve) // 2
 
 
 def cpu_limit(launch: ServerLaunch, settings: ServerSettings) -> float:
-    """Return how many CPUs a server may use. A daemon refuses more than it has."""
+    """Return the CPU limit of a server. The engine refuses more CPUs than the node has."""
     most = tenants_cpus(launch.node, settings.reserve)
     return min(launch.choice.cpus or most, launch.node.cpus or most)
 
 
-def told_limits(launch: ServerLaunch, settings: ServerSettings) -> dict[str, str]:
-    """Return the variables by which JupyterLab's extensions know a server's limits."""
+def limit_variables(launch: ServerLaunch, settings: ServerSettings) -> dict[str, str]:
+    """Return the variables from which JupyterLab's extensions read a server's limits."""
     found = {"CPU_LIMIT": cpu_limit(launch, settings), "MEM_LIMIT": memory_limit_bytes(launch, settings)}
     return {name: str(value) for name, value in found.items() if value}
 

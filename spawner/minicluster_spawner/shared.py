@@ -1,4 +1,4 @@
-"""What all spawners of a hub share: one view of the Swarm, one ledger, and the ending of servers."""
+"""What all spawners of a hub share: the view of the Swarm, the client of the job service, ending servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class ServerKey:
-    """Whose server, and which; `server` is "" for the unnamed one."""
+    """A server's owner and name. server: "" for the unnamed one."""
 
     owner: str
     server: str
@@ -38,7 +38,7 @@ def new_spawn_id() -> str:
 
 
 class SharedSwarm:
-    """Made once in a hub. Nothing is sent before `open`."""
+    """Made once in a hub. It sends nothing before `open`."""
 
     def __init__(self, docker: Docker, ledger: LedgerClient, log: logging.Logger) -> None:
         self.docker = docker
@@ -50,13 +50,13 @@ class SharedSwarm:
 
     @classmethod
     def of(cls, hub_settings: MutableMapping[str, Any], make: Callable[[], SharedSwarm]) -> SharedSwarm:
-        """Return the one of this hub, kept in its application's settings."""
+        """Return the instance of this hub, which is in the settings of its application."""
         if _SETTING not in hub_settings:
             hub_settings[_SETTING] = make()
         return hub_settings[_SETTING]
 
     async def open(self) -> None:
-        """Look at the Swarm for the first time; later calls do nothing. Raises DockerError."""
+        """Read the Swarm for the first time; later calls do nothing. Raises DockerError."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
         opening = self._opening
@@ -68,7 +68,7 @@ class SharedSwarm:
             raise
 
     async def close(self) -> None:
-        """Leave the servers running and let go of them."""
+        """Close everything; the servers keep running."""
         for work in (self._opening, *self._endings.values()):
             if work is not None:
                 work.cancel()
@@ -80,7 +80,7 @@ class SharedSwarm:
     # --- seeing -------------------------------------------------------------------------------
 
     def task(self, key: ServerKey, spawn_id: str = "") -> SwarmTask | None:
-        """Return a server's task; with a spawn id only if it is of that start."""
+        """Return a server's task; with a spawn id only the task of that start."""
         task = self.view.tasks.get(key.service)
         if task is None or (spawn_id and task.labels.get(SPAWN_LABEL) != spawn_id):
             return None
@@ -91,19 +91,19 @@ class SharedSwarm:
         return node.name if node else "its node"
 
     async def service_there(self, key: ServerKey) -> bool:
-        """Ask Docker, not the view, whether a server's service is there. Raises DockerError."""
+        """Return whether a server's service exists, from Docker and not from the view. Raises DockerError."""
         try:
             await self.docker.call("inspect_service", key.service)
         except DockerMissing:
             return False
         return True
 
-    async def last_words(self, key: ServerKey) -> str:
-        """Return the end of what a server printed; nothing if that cannot be had."""
+    async def last_lines(self, key: ServerKey) -> str:
+        """Return the last lines of a server's output; "" if Docker has none."""
         return await self.docker.logs(key.service, _LOG_LINES, self._log)
 
-    async def may_go_on(self, key: ServerKey) -> bool:
-        """Tell whether a server may run on after the time of its GPUs: it gave them back, or got them again.
+    async def may_continue(self, key: ServerKey) -> bool:
+        """Return whether a server may run past the time of its GPUs: it gave them back, or got them again.
 
         Raises LedgerError.
         """
@@ -117,7 +117,7 @@ class SharedSwarm:
         try:
             return str((await self.docker.call("create_secret", **spec))["ID"])
         except DockerConflict:
-            # Our own call, repeated after its answer was lost: the name is of this start only.
+            # Our call was repeated after its answer was lost: the name is unique to this start.
             found = await self.docker.call("secrets", filters={"name": [spec["name"]]})
             return next(str(one["ID"]) for one in found if one["Spec"]["Name"] == spec["name"])
 
@@ -136,9 +136,9 @@ class SharedSwarm:
     # --- ending -------------------------------------------------------------------------------
 
     async def end(self, key: ServerKey, patience_s: float | None = None) -> bool:
-        """Remove all of a server but its home; return whether that was done within `patience_s`.
+        """Remove everything of a server but its home; return whether it was done within `patience_s`.
 
-        What could not be removed (Docker is away) is tried again in the background.
+        If Docker does not answer, it is tried again in the background.
         """
         if key not in self._endings:
             self._endings[key] = work = asyncio.create_task(self._end(key))
@@ -147,7 +147,7 @@ class SharedSwarm:
         return bool(done)
 
     async def end_leftover(self, key: ServerKey) -> None:
-        """End what is left of an earlier server of that name, if there is anything."""
+        """End an earlier server of that name, if anything of it is left."""
         if key in self._endings or key.service in self.view.tasks or await self.service_there(key):
             await self.end(key)
 
@@ -161,7 +161,7 @@ class SharedSwarm:
                 self._log.warning("%s is not removed yet, trying again: %s", key.service, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        # Only now: whoever gets its GPUs next must find them free.
+        # Only now: the next user of its GPUs must find them free.
         await self.ledger.free(key.owner, key.server)
 
     async def _remove(self, key: ServerKey) -> None:
@@ -173,7 +173,7 @@ class SharedSwarm:
             await self.docker.remove("remove_secret", secret["Spec"]["Name"])
 
     async def _poll_anew(self) -> None:
-        """Return after a poll that was begun after this call."""
+        """Return after a poll that began after this call."""
         begun = self.view.polls
         self.view.poll_soon()
         while self.view.polls <= begun:
@@ -192,7 +192,7 @@ class SharedSwarm:
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """Remove secrets and places without a service. No server of this hub is starting yet."""
+        """Remove secrets and placements without a service. No server of this hub is starting yet."""
         services = await self.docker.call("services", filters=label_filter("server"))
         names = {str(one["Spec"]["Name"]) for one in services}
         for secret in await self._secrets():
@@ -203,4 +203,4 @@ class SharedSwarm:
                 if server_name(place.owner, place.server) not in names:
                     await self.ledger.free(place.owner, place.server)
         except LedgerError as error:
-            self._log.warning("places of servers that are gone stay in the ledger for now: %s", error)
+            self._log.warning("servers that are gone still hold their slots: %s", error)

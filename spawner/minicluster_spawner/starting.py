@@ -1,4 +1,4 @@
-"""One start of a server: made in the Swarm, then followed until it listens or is known not to."""
+"""One start of a server: creates its service, and waits until it listens or has failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROBE_TIMEOUT_S, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 0.05, 0.4
 
 
 class ServerStart:
-    """Has no state of its own past one start; what it made is ended by `SharedSwarm.end`."""
+    """One start. `SharedSwarm.end` removes what it created."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class ServerStart:
         return await self._shared.create_service(spec)
 
     async def wait_running(self, pending_patience_s: float) -> None:
-        """Return when the container runs. Raises StartRefused as soon as it is known that it will not.
+        """Return when the container runs. Raises StartRefused as soon as it cannot start any more.
 
-        pending_patience_s: how long Swarm may find no room on the node.
+        pending_patience_s: how long to wait while Swarm finds no room on the node.
         """
         view, loop = self._shared.view, asyncio.get_running_loop()
         begun_s, made_at_poll = loop.time(), view.polls
@@ -67,12 +67,12 @@ class ServerStart:
             await view.next_poll()
 
     async def wait_listening(self, host: str, port: int, patience_s: float) -> None:
-        """Return when the server takes connections. Raises StartRefused when it ends, or stays silent."""
+        """Return when the server accepts connections. Raises StartRefused if it ends or does not answer."""
         loop = asyncio.get_running_loop()
         until_s, pause_s = loop.time() + patience_s, _FIRST_PAUSE_S
         task = self._task()
         self._progress.tell(of_task(task, self._launch.node.name))
-        # The address first: a name that Docker does not know yet is asked of servers far away.
+        # The address first: Docker asks DNS servers outside for a name that it does not know yet.
         waiting_for = [*(task.addresses[:1] if task else ()), host]
         while waiting_for:
             if await answers(waiting_for[0], port):
@@ -81,8 +81,8 @@ class ServerStart:
             if (task := self._task()) is not None:
                 await self._check_alive(task)
             if loop.time() > until_s:
-                words = await self._shared.last_words(self._key)
-                raise silent(self._launch.node.name, host, port, words)
+                log = await self._shared.last_lines(self._key)
+                raise silent(self._launch.node.name, host, port, log)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self._progress.tell(listening(self._launch.node.name))
@@ -91,7 +91,7 @@ class ServerStart:
         return self._shared.task(self._key, self._launch.spawn_id)
 
     async def _check_appears(self, made_at_poll: int) -> None:
-        """A new service's task is listed after a poll or two, unless somebody removed the service."""
+        """Raise StartRefused if somebody removed the service. Its task is listed after a poll or two."""
         if self._shared.view.polls <= made_at_poll + _POLLS_TO_APPEAR:
             return
         if not await self._shared.service_there(self._key):
@@ -99,7 +99,7 @@ class ServerStart:
 
     async def _check_alive(self, task: SwarmTask) -> None:
         if over(task):
-            log = await self._shared.last_words(self._key) if task.container_id else ""
+            log = await self._shared.last_lines(self._key) if task.container_id else ""
             raise self._refusal(task, log)
 
     def _refusal(self, task: SwarmTask, log: str = "") -> StartRefused:
@@ -107,7 +107,7 @@ class ServerStart:
 
 
 async def answers(host: str, port: int) -> bool:
-    """Tell whether something takes connections there."""
+    """Return whether something accepts connections at an address."""
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port)

@@ -40,7 +40,7 @@ _CERTIFICATE_FILES = {
 
 
 class MiniclusterSpawner(SwarmConfig):
-    """Notebook servers on the nodes of a Swarm, placed by the job service's ledger."""
+    """Notebook servers on the nodes of a Swarm; the job service places them."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._progress = progress.StartProgress()
@@ -53,7 +53,7 @@ class MiniclusterSpawner(SwarmConfig):
         self._spawn_id = new_spawn_id()
         super().__init__(**kwargs)
 
-    # --- what the hub asks before a start --------------------------------------------------------
+    # --- before a start --------------------------------------------------------------------------
 
     @default("options_form")
     def _options_form_default(self) -> Any:
@@ -76,15 +76,15 @@ class MiniclusterSpawner(SwarmConfig):
         return server_name(self.user.name, self.name)
 
     def choose(self, user_options: Mapping[str, Any]) -> Choice:
-        """Return what the options choose. Raises SpawnException."""
+        """Return the choice of these options. Raises SpawnException."""
         try:
             self._choice = options.parse(user_options, self.allowed())
         except OptionRefused as refused:
             raise SpawnException(str(refused), reason="bad_option") from refused
         return self._choice
 
-    async def look_at_images(self) -> None:
-        """Learn which images the catalogue offers. Raises DockerError, LedgerError."""
+    async def load_images(self) -> None:
+        """Load the images of the catalogue. Raises DockerError, LedgerError."""
         self.offered = await (await self._open()).ledger.images()
 
     async def form(self) -> str:
@@ -92,7 +92,7 @@ class MiniclusterSpawner(SwarmConfig):
         nodes: list[str] = []
         try:
             nodes += [node.name for node in (await self._open()).view.nodes if node.usable]
-            await self.look_at_images()
+            await self.load_images()
         except (DockerError, LedgerError) as error:
             self.log.warning("The spawn page cannot list all nodes and images: %s", error)
         previous = self.user_options or self.orm_spawner.user_options or {}
@@ -100,7 +100,7 @@ class MiniclusterSpawner(SwarmConfig):
         return form.render(self.allowed(), nodes, previous, **trouble)
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
-        """Take the internal certificates along as secrets; return where the server finds them."""
+        """Make the internal certificates secrets; return their paths in the server's container."""
         self._certificates = {_CERTIFICATE_FILES[kind]: _read(path) for kind, path in paths.items()}
         return {kind: f"/run/secrets/{_CERTIFICATE_FILES[kind]}" for kind in paths}
 
@@ -117,7 +117,7 @@ class MiniclusterSpawner(SwarmConfig):
     # --- start -----------------------------------------------------------------------------------
 
     async def start(self) -> tuple[str, int]:
-        """Start the server; return where the hub reaches it. What fails leaves nothing behind."""
+        """Start the server; return its host and port for the hub. A failed start leaves nothing behind."""
         self._tried = self._starting = True
         self._progress = progress.StartProgress()
         if unused := self.unused_options():
@@ -127,13 +127,13 @@ class MiniclusterSpawner(SwarmConfig):
             shared = await self._open()
             await self._start(shared, choice)
         except (DockerError, LedgerError, StartRefused) as error:
-            told = spawn_exception(error)
-            self._home_lost = told.reason in ("home_lost", "home_node_down")
-            raise told from error
+            exception = spawn_exception(error)
+            self._home_lost = exception.reason in ("home_lost", "home_node_down")
+            raise exception from error
         finally:
             self._starting = False
         self._home_made, self._home_lost, self._filled_disk = True, False, ""
-        # This choice is for one start only.
+        # A new home is for this start only.
         self.orm_spawner.user_options = {k: v for k, v in self.user_options.items() if k != "new_home"}
         return self.internal_hostname, self.port
 
@@ -144,21 +144,23 @@ class MiniclusterSpawner(SwarmConfig):
             sizes: Mapping[str, int] = self.image_sizes
             start = ServerStart(shared, launch, self._progress, sizes.get(choice.image))
             settings = self.server_settings()
-            told = {**launch.environment, **self.get_env(), **server_spec.told_limits(launch, settings)}
-            environment, refused = server_spec.clean_environment(told)
+            limits = server_spec.limit_variables(launch, settings)
+            environment, refused = server_spec.clean_environment(
+                {**launch.environment, **self.get_env(), **limits}
+            )
             if refused:
-                self.log.warning("Not given to %s, it belongs to the cluster: %s", self._log_name, refused)
+                self.log.warning("%s does not get these reserved variables: %s", self._log_name, refused)
             self.object_id = await start.create(environment, self._certificates, settings)
             await start.wait_running(self.pending_patience_s)
             await start.wait_listening(self.internal_hostname, self.port, self.listen_timeout_s)
         except BaseException:
             if not await shared.end(self._key, _END_PATIENCE_S):
-                self.log.warning("What %s left is removed in the background", self._log_name)
+                self.log.warning("The rest of %s is removed in the background", self._log_name)
             self.object_id = ""
             raise
 
     async def _place(self, shared: SharedSwarm, choice: Choice) -> ServerLaunch:
-        """Take a place from the ledger. Raises LedgerError, StartRefused."""
+        """Have the job service place the server. Raises LedgerError, StartRefused."""
         ask = PlaceServer(
             image=choice.image,
             node=choice.node,
@@ -185,21 +187,21 @@ class MiniclusterSpawner(SwarmConfig):
         )
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Yield what the spawn-pending page shows; the hub ends it."""
+        """Yield events for the spawn-pending page; the hub ends it."""
         async for stage in self._progress:
             yield stage.event()
 
     # --- while it runs ---------------------------------------------------------------------------
 
     async def poll(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return None while the server lives, starts, or cannot be asked about; else its exit code."""
+        """Return None while the server runs, starts, or its state is unknown; else its exit code."""
         if self._starting:
             return None
         try:
             shared = await self._open()
             status = await self._status(shared)
         except (DockerError, LedgerError) as error:
-            self.log.warning("Nothing is known of %s now, so it counts as alive: %s", self._log_name, error)
+            self.log.warning("The state of %s is unknown, so it counts as running: %s", self._log_name, error)
             return 0 if self._tried and not self.object_id else None
         if status is not None and (self.object_id or shared.task(self._key)):
             await shared.end(self._key, _END_PATIENCE_S)
@@ -207,7 +209,7 @@ class MiniclusterSpawner(SwarmConfig):
         return status
 
     async def _status(self, shared: SharedSwarm) -> int | None:
-        """Return None while the server lives, else its exit code. Raises DockerError."""
+        """Return None while the server runs, else its exit code. Raises DockerError."""
         task = shared.task(self._key)
         if task is None:
             if self._tried and not self.object_id:
@@ -217,16 +219,16 @@ class MiniclusterSpawner(SwarmConfig):
             filled = filled_disk(task)
             self._filled_disk = shared.node_name(task) if filled else ""
             why = "it filled its node's disk, which was nearly full" if filled else task.error
-            self.log.info("%s is over: %s %s", self._log_name, task.state, why)
+            self.log.info("%s has ended: %s %s", self._log_name, task.state, why)
             return task.exit_code or 0
         until = task.labels.get(server_spec.UNTIL_LABEL)
-        if until and time.time() >= float(until) and not await shared.may_go_on(self._key):
-            self.log.info("The time of the GPUs of %s is over: it is stopped", self._log_name)
+        if until and time.time() >= float(until) and not await shared.may_continue(self._key):
+            self.log.info("%s is stopped: the time of its GPUs is over", self._log_name)
             return 0
         return None
 
     async def get_url(self) -> str:
-        """Return the server's address, also when an earlier hub ended before the start was over."""
+        """Return the server's URL, even if an earlier hub ended during the start."""
         if self.server is None:
             raise RuntimeError(f"{self._log_name} has no server")
         try:
@@ -244,7 +246,7 @@ class MiniclusterSpawner(SwarmConfig):
         await (await self._open()).end(self._key)
         self.object_id = ""
 
-    # --- what is kept ----------------------------------------------------------------------------
+    # --- stored state ----------------------------------------------------------------------------
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
@@ -252,18 +254,18 @@ class MiniclusterSpawner(SwarmConfig):
         self._filled_disk = str(state.get("filled_disk", ""))
 
     def get_state(self) -> dict[str, Any]:
-        """Return ids, and that there is a home: a lost one is never replaced in silence."""
+        """Return ids, and that the user has a home: a lost home is never replaced silently."""
         homes = {"home_made": self._home_made, "home_lost": self._home_lost, "filled_disk": self._filled_disk}
         return super().get_state() | {name: value for name, value in homes.items() if value}
 
     def clear_state(self) -> None:
-        """Forget the server; the hub does so after each one, and before a start makes its certificates."""
+        """Forget the server. The hub calls it after each server, and before a start makes certificates."""
         super().clear_state()
         self.object_id = ""
         self._spawn_id = new_spawn_id()
 
     def _home_expected(self) -> bool:
-        """Tell whether this user had a home before, with whatever server."""
+        """Return whether this user had a home before, with any server."""
         states = [server.state or {} for server in self.user.orm_user.orm_spawners.values()]
         return self._home_made or any(state.get("home_made") for state in states)
 
@@ -299,6 +301,6 @@ def _read(path: str) -> bytes:
 
 
 async def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
-    with suppress(DockerError, LedgerError):  # Then the images of the last time count.
-        await spawner.look_at_images()
+    with suppress(DockerError, LedgerError):  # then the images of the last load count
+        await spawner.load_images()
     spawner.choose(user_options)

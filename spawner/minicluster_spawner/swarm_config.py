@@ -1,4 +1,4 @@
-"""What an administrator sets for notebook servers on a Swarm, and what of it reaches the pure parts."""
+"""The options of notebook servers on a Swarm."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ UNUSED = frozenset(
         "volume_driver_options",
     }
 )
-"""Options of dockerspawner that have no effect here; who sets one is told."""
+"""Options of dockerspawner without effect here; a configured one is logged."""
 
 
 class SwarmConfig(SwarmSpawner):
-    """The traits. Those of dockerspawner that count: image, cpu_limit, mem_limit, cpu_guarantee,
+    """Options. Those of dockerspawner that have an effect: image, cpu_limit, mem_limit, cpu_guarantee,
     mem_guarantee, cmd, args, environment, network_name, port, volumes, read_only_volumes, mounts.
     """
 
@@ -64,58 +64,59 @@ class SwarmConfig(SwarmSpawner):
         help="The most memory that a user may choose, like 8G; None: no choice, all have mem_limit.",
     ).tag(config=True)
     max_gpus = Integer(
-        0, help="GPUs that a notebook server may hold; those are not there for jobs. The job service decides."
+        0,
+        help="Most GPUs of a notebook server; jobs cannot use these. The job service may allow less.",
     ).tag(config=True)
     max_gpu_hours = Float(
-        4.0, help="Hours after which a server with GPUs is stopped; the job service may allow less."
+        4.0, help="Hours until a server with GPUs is stopped; the job service may allow less."
     ).tag(config=True)
     show_form = Bool(
-        True, help="Ask before each start. False: servers start with one click, with the defaults."
+        True, help="Show a form before each start. False: servers start at once with the defaults."
     ).tag(config=True)
     shared_homes = Dict(
-        help="Homes on a file server instead of a volume of one node: {'device': ':/export/homes/%s', "
-        "'o': 'addr=10.0.0.5,nfsvers=4,rw'}; %s is the user's folder, which has to be there and belong to "
-        "uid 1000. 'type' is 'nfs' unless told."
+        help="Homes on a file server instead of volumes on nodes: {'device': ':/export/homes/%s', "
+        "'o': 'addr=10.0.0.5,nfsvers=4,rw'}; %s is the user's folder, which must exist and belong to uid "
+        "1000. 'type' is 'nfs' by default."
     ).tag(config=True)
     service_url = Unicode(
-        "http://service:8082/services/minicluster/", help="The job service, for the hub and for notebooks."
+        "http://service:8082/services/minicluster/", help="The job service's URL for the hub and notebooks."
     ).tag(config=True)
     ledger_token_file = Unicode(
-        "/run/secrets/spawner_token", help="File with the token that the job service knows the spawner by."
+        "/run/secrets/spawner_token", help="File with the spawner's token for the job service."
     ).tag(config=True)
     docker_url = Unicode(help="A manager's Docker API; the machine's socket by default.").tag(config=True)
-    home_dir = Unicode("/home/mini", help="Where the home is in the image.").tag(config=True)
+    home_dir = Unicode("/home/mini", help="The home's path in the image.").tag(config=True)
     shm_size = ByteSpecification(
-        2**30, help="Size of /dev/shm; memory is taken only when it is used, and counts for the server."
+        2**30, help="Size of /dev/shm; used parts of it count as the server's memory."
     ).tag(config=True)
-    pids_limit = Integer(
-        PIDS, help="The most processes and threads that a server may have at once; 0: no limit."
-    ).tag(config=True)
+    pids_limit = Integer(PIDS, help="The most processes and threads of a server; 0: no limit.").tag(
+        config=True
+    )
     reserve_memory = ByteSpecification(
         NodeReserve().memory_bytes,
-        help="Memory of each node that is left to the platform; at most a quarter of the node. Without "
-        "mem_limit a server may have half of the rest.",
+        help="Memory of each node for the platform; at most a quarter of the node. Without mem_limit a "
+        "server may have half of the rest.",
     ).tag(config=True)
     reserve_cpus = Float(
-        NodeReserve().cpus, help="CPU cores of each node that are left to the platform; at most a quarter."
+        NodeReserve().cpus, help="CPU cores of each node for the platform; at most a quarter of the node."
     ).tag(config=True)
     stop_grace_s = Float(
-        5.0, help="Seconds that a server gets to save and end its kernels; longer makes Stop slower."
+        5.0, help="Seconds that a server gets to save and end its kernels; more makes Stop slower."
     ).tag(config=True)
     pending_patience_s = Float(
-        3.0, help="Seconds that Swarm gets to find room on the node before the start is refused."
+        3.0, help="Seconds that Swarm may find no room on the node before the start fails."
     ).tag(config=True)
     listen_timeout_s = Float(
-        60.0, help="Seconds that a running server gets to answer before the start is refused."
+        60.0, help="Seconds that a running server may take to answer before the start fails."
     ).tag(config=True)
-    image_sizes = Dict(
-        help="Bytes that an image brings over the wire, by its reference; told while a node pulls it."
-    ).tag(config=True)
+    image_sizes = Dict(help="Compressed bytes of images by reference; shown while a node pulls one.").tag(
+        config=True
+    )
     mounts = List(  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
         help="Further mounts, each with the keys of docker.types.Mount; {username} is replaced in them."
     ).tag(config=True)
 
-    offered = Dict(help="What the cluster's catalogue offers; asked for, not configured.")
+    offered = Dict(help="The images of the cluster's catalogue; loaded, not configured.")
 
     @default("start_timeout")
     def _start_timeout_default(self) -> int:
@@ -139,7 +140,7 @@ class SwarmConfig(SwarmSpawner):
         return list(SERVER_ARGUMENTS)
 
     def allowed(self) -> Allowed:
-        """Return what this user may choose: our own images, then those of the catalogue."""
+        """Return what this user may choose: the configured images, then those of the catalogue."""
         own = next((name for name, image in self.offered.items() if image == self.image), "default")
         images = {str(name): str(image) for name, image in self.images.items()} or {own: self.image}
         first = next(iter(images))
@@ -160,7 +161,7 @@ class SwarmConfig(SwarmSpawner):
         )
 
     def server_settings(self) -> ServerSettings:
-        """Return what all servers have in common."""
+        """Return the settings of all servers."""
         return ServerSettings(
             network=self.network_name,
             command=[*self.cmd, *self.get_args()],
@@ -178,8 +179,8 @@ class SwarmConfig(SwarmSpawner):
     def unused_options(self) -> list[str]:
         """Return configured options that have no effect."""
         sections = {cls.__name__ for cls in type(self).__mro__}
-        told = {name for section in sections & set(self.config) for name in self.config[section]}
-        return sorted(told & UNUSED)
+        configured = {name for section in sections & set(self.config) for name in self.config[section]}
+        return sorted(configured & UNUSED)
 
     def _further_mounts(self) -> list[dict[str, Any]]:
         volumes = self._volumes_to_binds(self.volumes, {})

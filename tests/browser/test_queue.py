@@ -48,7 +48,7 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
 
     rows = queue.locator("#what-if-rows tbody tr")
     expect(rows).to_have_count(0)
-    compare = queue.get_by_role("button", name="What would they have done")
+    compare = queue.get_by_role("button", name="How would they have scheduled")
     told = queue.locator("#what-if-told")
     for _ in range(30):
         compare.click()

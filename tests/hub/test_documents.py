@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from nbformat import NotebookNode
 
-from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
+from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.visitor import Visitor
 
 from ..documents import Block, blocks
@@ -30,7 +30,7 @@ async def newcomer(tmp_path: Path) -> AsyncIterator[Visitor]:
         cluster.kill()
 
 
-async def typed(kernel: NotebookKernel, block: Block) -> list[NotebookNode]:
+async def typed(kernel: KernelConnection, block: Block) -> list[NotebookNode]:
     outputs = await kernel.run(block.cell)
     for output in outputs:
         assert output.output_type != "error", (block.source, output)

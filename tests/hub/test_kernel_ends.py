@@ -18,7 +18,7 @@ import pytest
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
-from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
+from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.support.processes import SERVER_LABEL, find, labelled, signal_all
 
@@ -41,7 +41,7 @@ class Running:
     def __init__(
         self,
         visitor: Visitor,
-        kernel: NotebookKernel,
+        kernel: KernelConnection,
         told: list[str],
         job: int,
         go: Path,
@@ -113,7 +113,7 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
                 await stack.aclose()
 
 
-def heard(kernel: NotebookKernel) -> list[str]:
+def heard(kernel: KernelConnection) -> list[str]:
     """Return a list that grows with what a kernel says."""
     told: list[str] = []
     answers = kernel._answers

@@ -12,7 +12,7 @@ from typing import Any
 
 from minicluster_hub.engines.swarm.names import label_filter
 from minicluster_hub.launch.demo import SERVICE_PATH
-from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
+from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import FIRST_USER
 
@@ -167,7 +167,7 @@ class Person:
                 await asyncio.sleep(0.2)
 
     @asynccontextmanager
-    async def kernel(self, notebook: str = "quickstart.ipynb") -> AsyncIterator[NotebookKernel]:
+    async def kernel(self, notebook: str = "quickstart.ipynb") -> AsyncIterator[KernelConnection]:
         async with open_kernel(self.visitor, notebook) as kernel:
             yield kernel
 

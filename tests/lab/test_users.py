@@ -11,7 +11,7 @@ import pytest
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 from .attacks.secrecy import environments, inspections, secrets
 from .behind import containers
@@ -67,14 +67,16 @@ async def test_two_users_train_at_once_and_see_nothing_of_each_other(
     check_nothing_left(cluster)
 
 
-async def train(kernel: NotebookKernel, name: str, slope: int) -> None:
+async def train(kernel: KernelConnection, name: str, slope: int) -> None:
     """Fit a line on all three nodes, and check its slope."""
     text(await kernel.run(TRAIN.format(options="--nodes 3", name=name, slope=slope)))
     assert abs(float(await kernel.ask("weight")) - slope) < 0.1
     assert await kernel.ask("ranks") == "3"
 
 
-async def the_queue_is_fair(ada: Person, grace: Person, hers: NotebookKernel, other: NotebookKernel) -> None:
+async def the_queue_is_fair(
+    ada: Person, grace: Person, hers: KernelConnection, other: KernelConnection
+) -> None:
     """Ada's second job does not overtake Grace's, although Ada's gang is warm."""
     first = await send(ada, hers, "first", 3600)
     await ended(ada, first, "started_at")
@@ -89,7 +91,7 @@ async def the_queue_is_fair(ada: Person, grace: Person, hers: NotebookKernel, ot
     assert jobs[0]["ended_at"] <= jobs[1]["started_at"] <= jobs[1]["ended_at"] <= jobs[2]["started_at"]
 
 
-async def send(person: Person, kernel: NotebookKernel, name: str, last_s: float) -> int:
+async def send(person: Person, kernel: KernelConnection, name: str, last_s: float) -> int:
     """Send a job that takes all slots; return its number."""
     text(await kernel.run(LATER.format(options=ALL_SLOTS, name=name, last_s=last_s)))
     return next(job["id"] for job in await jobs_of(person) if job["name"] == name)

@@ -1,4 +1,4 @@
-"""Server-sent events: one job's life and output, or all jobs and nodes that a user may see."""
+"""Server-sent events: one job's changes and output, or changes of all jobs and nodes that a user may see."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from minicluster_hub.web.route import OWNER, STREAM, Query, Scope, route
 
 NODES_INTERVAL_S = 0.5
 _HUB_S = 5.0
-"""For the hub's word about a token: readers wait for it."""
+"""Limit for the hub's answer about a token; readers wait for it."""
 
 
 class EventStream(UserHandler):
-    """Base of both: the headers, the format, keep-alives, and a reader that goes away."""
+    """Base of both streams: headers, format, keep-alives, and readers that disconnect."""
 
     def open(self) -> None:
         self._gone = False
-        self._known_at = time.monotonic()
-        self._waker = Subscription()
+        self._checked_at = time.monotonic()
+        self._subscription = Subscription()
         self._sent_at = time.monotonic()
         self.set_header("Content-Type", "text/event-stream; charset=utf-8")
         self.set_header("Cache-Control", "no-cache, no-transform")
@@ -38,11 +38,11 @@ class EventStream(UserHandler):
     def on_connection_close(self) -> None:
         super().on_connection_close()
         self._gone = True
-        self._waker.hear(None)
+        self._subscription.hear(None)
 
     @asynccontextmanager
     async def counted(self) -> AsyncIterator[None]:
-        """Count the connection while it is there; a reader that goes is no error. Raises ApiError (429)."""
+        """Count the connection while it is open; a disconnect is no error. Raises ApiError (429)."""
         limits, streams = self.context.limits, self.context.streams
         with (
             streams.one_more(self.user.name, limits.streams, "event streams of yours"),
@@ -59,14 +59,14 @@ class EventStream(UserHandler):
                     await self.push([Event("error", ErrorAnswer(error=error.detail))])
 
     async def push(self, events: Iterable[Event]) -> None:
-        """Send events; waits while the reader is slow, so that what it misses can be left out.
+        """Send events one by one. Waits while the reader is slow, so that later output can be skipped.
 
-        They are made one by one. All streams of a user together have a part of the event loop's time.
+        All streams of a user together get a limited share of the event loop's time.
         """
         streams, user = self.context.streams, self.user.name
         await streams.turn(user)
         if self._gone:
-            raise StreamClosedError  # Nothing is made for who left the line.
+            raise StreamClosedError  # the reader disconnected while it waited
         made = iter(events)
         while True:
             began = time.monotonic()
@@ -78,7 +78,7 @@ class EventStream(UserHandler):
             await self._send(text)
 
     async def _send(self, text: str) -> None:
-        """Send a text. Cuts a reader that does not take it; one that comes again goes on where it was."""
+        """Send a text. Disconnects a reader that does not read it; it can reconnect and resume."""
         limits, streams = self.context.limits, self.context.streams
         try:
             with streams.sending(self.user.name, len(text), limits.streams_bytes):
@@ -91,10 +91,10 @@ class EventStream(UserHandler):
         self._sent_at = time.monotonic()
 
     async def _check_token(self) -> None:
-        """Raise ApiError once the hub does not know the token. A hub that is away changes nothing."""
-        if time.monotonic() - self._known_at < self.context.limits.recheck_s:
+        """Raise ApiError if the hub no longer knows the token. A hub without an answer changes nothing."""
+        if time.monotonic() - self._checked_at < self.context.limits.recheck_s:
             return
-        self._known_at = time.monotonic()
+        self._checked_at = time.monotonic()
         token = self.hub_auth.get_token(self) or ""
         session = self.hub_auth.get_session_id(self)
         try:
@@ -108,14 +108,13 @@ class EventStream(UserHandler):
         self.check_right()
 
     def check_right(self) -> None:
-        """Look again whether the user may see all that is sent. Raises ApiError."""
+        """Check again that the user may see this stream. Raises ApiError."""
         raise NotImplementedError
 
     async def wait(self, timeout_s: float | None = None) -> frozenset[Hashable]:
-        """Wait for a ring, keeping the connection alive meanwhile.
+        """Wait for notifications, and keep the connection alive.
 
-        Returns the keys that rang; empty when `timeout_s` is over. Raises StreamClosedError when
-        the reader has gone.
+        Returns the notified keys; none after `timeout_s`. Raises StreamClosedError if the reader has gone.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -123,11 +122,11 @@ class EventStream(UserHandler):
             left = self.context.limits.keep_alive_s - (time.monotonic() - self._sent_at)
             if until is not None:
                 left = min(left, until - time.monotonic())
-            rung = await self._waker.wait(max(0.0, left))
+            keys = await self._subscription.wait(max(0.0, left))
             if self._gone:
                 raise StreamClosedError
-            if rung or (until is not None and time.monotonic() >= until):
-                return rung
+            if keys or (until is not None and time.monotonic() >= until):
+                return keys
             await self._send(": keep-alive\n\n")
 
 
@@ -144,19 +143,19 @@ class JobEventsHandler(EventStream):
         "A job's events until its end: job, log, records, end",
         scope=Scope.READ,
         answer=STREAM,
-        query=(Query("after", "string", "the id of the last event seen, as the header Last-Event-ID"),),
+        query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
     )
     async def get(self, job_id: str) -> None:
-        place = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         self._job_id = job_id
-        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(place))
+        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(after))
         self.open()
         changes, logs = self.context.status_cache.changes, self.context.logs
         async with (
             self.counted(),
             changes.listen(feed.job_id) as changed,
-            changes.listen(feed.job_id, into=self._waker),
-            logs.subscribe(feed.job_id, into=self._waker),
+            changes.listen(feed.job_id, into=self._subscription),
+            logs.subscribe(feed.job_id, into=self._subscription),
         ):
             await self.push(feed.news())
             await self._follow(feed, changed)
@@ -173,8 +172,8 @@ class JobEventsHandler(EventStream):
             if waiting and rest_s <= 0:
                 await self.push(feed.output())
                 pushed_at, waiting = time.monotonic(), False
-            rung = await self.wait(max(0.0, rest_s) if waiting else None)
-            waiting = waiting or bool(rung)
+            keys = await self.wait(max(0.0, rest_s) if waiting else None)
+            waiting = waiting or bool(keys)
             if changed.take():
                 await self.push(feed.news())
         await self.push(feed.output(final=True))
@@ -182,7 +181,7 @@ class JobEventsHandler(EventStream):
 
 
 class OverviewEventsHandler(EventStream):
-    """Changes of the user's jobs (admins: all jobs) and of the nodes. The lists come by GET."""
+    """Changes of the user's jobs (for admins, all jobs) and of the nodes. GET returns the lists."""
 
     @route(
         "api/events",
@@ -192,27 +191,27 @@ class OverviewEventsHandler(EventStream):
         query=(OWNER,),
     )
     async def get(self) -> None:
-        owner = self.owner_asked()
+        owner = self.requested_owner()
         self.open()
         async with (
             self.counted(),
-            self.context.status_cache.changes.listen(into=self._waker),
+            self.context.status_cache.changes.listen(into=self._subscription),
         ):
             await self._send(": listening\n\n")
             await self._follow(owner)
 
     def check_right(self) -> None:
-        self.owner_asked()
+        self.requested_owner()
 
     async def _follow(self, owner: str | None) -> None:
         nodes_at, nodes_wait = float("-inf"), False
         while True:
             rest_s = nodes_at + NODES_INTERVAL_S - time.monotonic()
-            rung = await self.wait(max(0.0, rest_s) if nodes_wait else None)
-            # Most changes are of others' jobs, and wake each open page.
-            if jobs := self._jobs(rung - {NODES}, owner):
+            keys = await self.wait(max(0.0, rest_s) if nodes_wait else None)
+            # Each change wakes each open page, and most are of other users' jobs.
+            if jobs := self._jobs(keys - {NODES}, owner):
                 await self.push(jobs)
-            nodes_wait = nodes_wait or NODES in rung
+            nodes_wait = nodes_wait or NODES in keys
             if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
                 await self.push([Event("nodes", self.context.status_cache.overview.nodes())])
                 nodes_at, nodes_wait = time.monotonic(), False

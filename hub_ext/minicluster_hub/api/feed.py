@@ -1,4 +1,4 @@
-"""The events of one job for one reader: what is new since its cursor, bounded however far it lags."""
+"""The events of one job for one reader: what is new since its cursor, in bounded amounts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEAD = re.compile(r"E(\d{1,15});A(\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event. data: a message, or its JSON. `cursor` is where the reader stands after it."""
+    """One server-sent event. data: a message, or its JSON. cursor: the reader's position after it."""
 
     name: str
     data: BaseModel | str
@@ -36,24 +36,24 @@ class Event:
 
 
 class JobFeed:
-    """Reads the store and the logs; remembers what its reader has got in `cursor`."""
+    """Reads the store and the logs from a cursor on, and advances the cursor."""
 
     def __init__(self, context: Context, record: JobRecord, cursor: Cursor) -> None:
         self._context = context
         self._cursor = cursor
         self.job_id = record.id
         self._take(record)
-        self._told = b""
+        self._sent = b""
         if not cursor.attempt:
             cursor.next_attempt(min(1, record.attempts))
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended: its streams grow no more."""
+        """Whether the job has ended, so that its streams no longer grow."""
         return self._over
 
     def _take(self, record: JobRecord) -> None:
-        """Keep of a record what is needed: there are hundreds of readers, and records may be large."""
+        """Store only what is needed of a record: there are hundreds of readers, and records may be large."""
         self._attempts, self._over = record.attempts, record.state.terminal
 
     def _job(self) -> Job | None:
@@ -65,17 +65,17 @@ class JobFeed:
         return self._context.status_cache.job(record)
 
     def news(self) -> Iterator[Event]:
-        """Read the job again; yield it if its owner sees a change.
+        """Read the job again; yield it if its owner's view has changed.
 
-        What an attempt printed last comes before what the next one prints, and before the news of it.
+        The last output of an attempt comes before the job's event and the output of the next attempt.
         """
         job = self._job()
         while self._attempts > self._cursor.attempt:
             yield from self.output(final=True)
             self._cursor.next_attempt(self._cursor.attempt + 1)
-        told = hashlib.sha256(job.model_dump_json().encode()).digest() if job else self._told
-        if job and told != self._told:
-            self._told = told
+        digest = hashlib.sha256(job.model_dump_json().encode()).digest() if job else self._sent
+        if job and digest != self._sent:
+            self._sent = digest
             self._cursor.event = self._context.store.last_event_id(job.id)
             yield Event("job", job, str(self._cursor))
 
@@ -85,7 +85,7 @@ class JobFeed:
             yield Event("end", job, str(self._cursor))
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
-        """Yield what the streams have more, one event for each of them."""
+        """Yield new output, one event for each stream."""
         sizes, offsets = self._context.logs.readable(self.job_id, self._cursor.attempt), self._cursor.offsets
         grown = [stream for stream, size in sizes.items() if size > offsets.get(stream, 0)]
         for stream in sorted(grown, key=_order):
@@ -127,22 +127,22 @@ class JobFeed:
         return Event("log", chunk, str(self._cursor))
 
     def _displays(self, stream: str, size: int, final: bool) -> Iterator[Event]:
-        """Yield all that a rank displayed since: whole lines, none of which is left out."""
+        """Yield all new displays of a rank: whole lines, none is skipped."""
         offsets, attempt = self._cursor.offsets, self._cursor.attempt
         most = self._context.limits.displays_bytes
         used = 1
         while used and (offset := offsets.get(stream, 0)) < size:
             data = self._context.logs.read(self.job_id, attempt, stream, offset, min(size - offset, most))
-            # A line as long as all that is read at once would hold up the stream for ever.
+            # A line as long as one read would otherwise block the stream for ever.
             displays, used = whole_lines(Display, data, final=final or len(data) == most)
             offsets[stream] = offset + used
             if displays:
                 rank = int(stream.removeprefix("display-"))
-                told = Displays(rank=rank, attempt=attempt, displays=displays)
-                yield Event("displays", told, str(self._cursor))
+                message = Displays(rank=rank, attempt=attempt, displays=displays)
+                yield Event("displays", message, str(self._cursor))
 
     def _records(self, stream: str, start: int, data: bytes, final: bool) -> Event | None:
-        # A line as long as all that is read at once would hold up the stream for ever.
+        # A line as long as one read would otherwise block the stream for ever.
         final = final or (len(data) >= self._context.limits.tail_bytes and b"\n" not in data)
         records, used = whole_lines(Record, data, final=final)
         self._cursor.offsets[stream] = start + used
@@ -151,17 +151,17 @@ class JobFeed:
 
 def _order(stream: str) -> tuple[int, int]:
     kind, _, number = stream.partition("-")
-    # What was displayed is there before the output that says where.
+    # Displays come before the output that refers to them.
     return ("display", "rank", "records", "agent").index(kind), int(number or 0)
 
 
-# Cutting bytes of a stream where text and records can be cut: pure.
+# Cuts bytes of a stream at the ends of characters and lines; pure.
 
 
 def whole_text(data: bytes, *, final: bool) -> tuple[str, int]:
-    """Return the text of `data` and how many bytes it took.
+    """Return the text of `data`, and the number of bytes used.
 
-    A character that is cut at the end waits for its rest, unless there will be none (`final`).
+    A character that is cut at the end is left for later, unless `final`.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=final)
@@ -169,7 +169,7 @@ def whole_text(data: bytes, *, final: bool) -> tuple[str, int]:
 
 
 def line_start(data: bytes) -> int:
-    """Return how many bytes to leave out so that `data` starts at a line, else at a character."""
+    """Return how many bytes to skip so that `data` starts at a line, or at least at a character."""
     found = data.find(b"\n", 0, _LINE_SEARCH_BYTES)
     if 0 <= found < len(data) - 1:
         return found + 1
@@ -177,10 +177,10 @@ def line_start(data: bytes) -> int:
 
 
 def whole_lines(kind: type[M], data: bytes, *, final: bool) -> tuple[tuple[M, ...], int]:
-    """Return the messages of the whole lines of `data` and how many bytes these took.
+    """Return the messages in the complete lines of `data`, and the number of bytes used.
 
-    A line that is no such message (a newer agent's, say) is left out. Of data without any end of a line,
-    `final` takes all, else nothing is taken.
+    A line that is not such a message (from a newer agent, for example) is skipped. Data without a line end is
+    used if `final`, else it is left for later.
     """
     end = data.rfind(b"\n") + 1 or (len(data) if final else 0)
     messages = (_message(kind, line) for line in data[:end].splitlines() if line)
@@ -194,13 +194,12 @@ def _message(kind: type[M], line: bytes) -> M | None:
         return None
 
 
-# How far a reader of a job's events has come: the id of each server-sent event.
-
-
 @dataclass
 class Cursor:
-    """event: the newest line of the job's story that was seen. attempt: whose streams `offsets`
-    speak of (its number; 0: none yet). offsets: the next byte of each stream."""
+    """A reader's position in a job's events; the id of each server-sent event.
+
+    event: id of the newest event of the job's history. attempt: its number; 0: none yet. offsets: the next
+    byte of each stream of that attempt."""
 
     event: int = 0
     attempt: int = 0
@@ -208,7 +207,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Read an id that the service gave out; "" is the beginning. Raises ApiError (400)."""
+        """Parse an id of an event; "" is the beginning. Raises ApiError (400)."""
         if not text:
             return cls()
         head, *parts = text.split(";")

@@ -36,8 +36,8 @@ _BUSY_WITH = {
     JobState.STARTING: "its tasks are starting",
     JobState.STOPPING: "its ranks are being stopped",
     JobState.FAILING: "its ranks are being ended after an error",
-    JobState.REQUEUING: "it lost a node, and what is left of the attempt is being ended",
-    JobState.YIELDING: "it makes room for others, and its newest snapshot is being kept",
+    JobState.REQUEUING: "it lost a node, and the rest of the attempt is being ended",
+    JobState.YIELDING: "it was preempted, and its newest snapshot is being stored",
     JobState.QUEUED: "it waits for the scheduler",
 }
 
@@ -49,15 +49,15 @@ class HistoryLine(Message):
     text: str
 
 
-class JobHistory(Message):
-    """A page of a job's events in order. more: the next page begins `after` the last of these."""
+class HistoryPage(Message):
+    """A page of a job's events in order. more: there is a next page, `after` the last of these."""
 
     lines: tuple[HistoryLine, ...]
     more: bool = False
 
 
-def check_kept(record: JobRecord, what: str) -> None:
-    """Raise ApiError (410) if the data that a job left was removed. what: "the result", for example."""
+def check_not_removed(record: JobRecord, what: str) -> None:
+    """Raise ApiError (410) if a job's data was removed. what: "the result", for example."""
     if record.removed_at is None:
         return
     days = (record.removed_at - (record.ended_at or record.removed_at)) / DAY_S
@@ -66,22 +66,22 @@ def check_kept(record: JobRecord, what: str) -> None:
 
 
 class JobsHandler(UserHandler):
-    """The list, and its new entries."""
+    """Lists and submits jobs."""
 
     @route(
         "api/jobs",
-        "Jobs, the newest first; GET api/jobs/{job_id} has an error's whole text",
+        "Jobs, the newest first; GET api/jobs/{job_id} has an error's full text",
         scope=Scope.READ,
         answer=JobList,
         query=(
             OWNER,
-            Query("limit", "integer", "at most so many, the newest", default=100, low=1, high=1000),
-            Query("state", "string", "`open`: only jobs that are not over"),
+            Query("limit", "integer", "the most jobs to return, the newest", default=100, low=1, high=1000),
+            Query("state", "string", "`open`: only jobs that have not ended"),
         ),
     )
     async def get(self) -> None:
         limit = self.query_int("limit")
-        open_only, owner = self.get_query_argument("state", "") == "open", self.owner_asked()
+        open_only, owner = self.get_query_argument("state", "") == "open", self.requested_owner()
         jobs: list[Job] = []
         before: int | None = None
         while left := limit - len(jobs):
@@ -92,12 +92,12 @@ class JobsHandler(UserHandler):
             if len(records) < count:
                 break
             before = records[-1].id
-            await asyncio.sleep(0)  # others' requests come between
+            await asyncio.sleep(0)  # let other requests run
         self.reply(JobList(jobs=tuple(jobs)))
 
     @route(
         "api/jobs",
-        "Submit a job; the same key again is the same job (200)",
+        "Submit a job; with the same key again, the answer is the same job (200)",
         scope=Scope.SUBMIT,
         body=JobSubmit,
         answer=Job,
@@ -120,7 +120,7 @@ class JobsHandler(UserHandler):
         self.reply(context.status_cache.job(record), 201 if new else 200)
 
     def _submit(self, request: JobSubmit) -> tuple[JobRecord, bool]:
-        """Write the job's row, which counts as a file does. Raises OverQuota, DiskReserved."""
+        """Write the job's row, which counts in the quota like a file. Raises OverQuota, DiskReserved."""
         context, owner = self.context, self.user.name
         with context.storage.reserve(owner, StorageKind.CELLS, spec_bytes(request.spec), small=True):
             return context.store.submit(owner, request, context.clock())
@@ -137,12 +137,12 @@ class JobsHandler(UserHandler):
         image = context.catalogue.resolve(spec.image)
         admitted = admit(spec, nodes, submitter, context.admission)
         data = context.data_sets.resolved(owner, spec)
-        # Renewed, so that none is removed before the job names it.
+        # Renewed, so that none is removed before the job's row names it.
         for blob in context.store.blobs.renew_all(owner, spec.blobs, context.clock()):
             raise ApiError(
                 409,
                 "payload_missing",
-                f"the cell's payload {blob} is not here",
+                f"the cell's payload {blob} is missing",
                 "PUT it to api/blobs/SHA256 first, then submit again with the same key",
             )
         env = {**context.job_environment, **spec.env}
@@ -150,7 +150,7 @@ class JobsHandler(UserHandler):
 
 
 def _hidden_chars(record: JobRecord) -> int:
-    """Return about how much of a job is read from the store and not shown in a list."""
+    """Return about how many characters of a job are read from the store but not shown in a list."""
     variables = sum(len(name) + len(value) for name, value in record.spec.env.items())
     return variables + sum(map(len, record.spec.parts)) + len(record.error.traceback if record.error else "")
 
@@ -161,14 +161,14 @@ class JobHandler(UserHandler):
         self.reply(self.context.status_cache.job(self.job_record(job_id)))
 
 
-class StopJobHandler(UserHandler):
-    """Stops a job; again, or after its end, it changes nothing."""
+class JobStopHandler(UserHandler):
+    """Stops a job; may be repeated."""
 
     @route("api/jobs/{job_id}/stop", "Stop a job", scope=Scope.SUBMIT, answer=Job)
     def post(self, job_id: str) -> None:
         record = self.job_record(job_id)
         if not record.state.terminal:
-            reason = f"stop asked for by {self.user.name}"
+            reason = f"stop requested by {self.user.name}"
             try:
                 record = self.context.reconciler.happened(record.id, JobEvent.STOP_ASKED, reason)
             except TransitionImpossible:
@@ -179,12 +179,12 @@ class StopJobHandler(UserHandler):
 class HistoryHandler(UserHandler):
     @route(
         "api/jobs/{job_id}/history",
-        "What happened to a job, page by page",
+        "A job's history, page by page",
         scope=Scope.READ,
-        answer=JobHistory,
+        answer=HistoryPage,
         query=(
             Query("after", "integer", "only lines with a higher id", default=0),
-            Query("limit", "integer", "at most so many lines, the oldest", default=200, low=1, high=1000),
+            Query("limit", "integer", "the most lines to return, the oldest", default=200, low=1, high=1000),
         ),
         formerly="api/jobs/{job_id}/story",
     )
@@ -192,11 +192,11 @@ class HistoryHandler(UserHandler):
         record, limit = self.job_record(job_id), self.query_int("limit")
         found = self.context.store.events(record.id, self.query_int("after"), limit + 1)
         lines = (HistoryLine(id=one.id, at=one.at, kind=one.kind, text=one.text) for one in found[:limit])
-        self.reply(JobHistory(lines=tuple(lines), more=len(found) > limit))
+        self.reply(HistoryPage(lines=tuple(lines), more=len(found) > limit))
 
 
 class LogHandler(UserHandler, FileReply):
-    """A rank's output as text, from any byte on. Logs are read through their store, not as files."""
+    """A rank's output as text, from any byte. Logs are read through their store, not as files."""
 
     @route(
         "api/jobs/{job_id}/log",
@@ -204,16 +204,16 @@ class LogHandler(UserHandler, FileReply):
         scope=Scope.READ,
         answer=TEXT,
         query=(
-            Query("rank", "integer", "whose output", default=0, high=99_999),
+            Query("rank", "integer", "the rank", default=0, high=99_999),
             Query("offset", "integer", "the first byte", default=0),
-            Query("limit", "integer", "at most so many bytes; all if not given"),
+            Query("limit", "integer", "the most bytes to return; all if not given"),
             Query("attempt", "integer", "the attempt's number; the newest if not given", high=1_000_000),
-            Query("download", "string", "anything: a browser saves the answer as a file"),
+            Query("download", "string", "any text: browsers save the answer as a file"),
         ),
     )
     async def get(self, job_id: str) -> None:
         record, logs = self.job_record(job_id), self.context.logs
-        check_kept(record, "the output")
+        check_not_removed(record, "the output")
         stream = f"rank-{self.query_int('rank')}"
         attempt, offset = self.query_int("attempt", record.attempts), self.query_int("offset")
         size = logs.size(record.id, attempt, stream)
@@ -235,13 +235,13 @@ class LogHandler(UserHandler, FileReply):
 
 
 class ResultHandler(UserHandler, FileReply):
-    """What rank 0 left: bytes that only the owner's kernel opens, so not even admins get them."""
+    """Rank 0's result: bytes that only the owner's kernel unpickles, so admins cannot get them."""
 
-    @route("api/jobs/{job_id}/result", "What rank 0 left", scope=Scope.READ, answer=BYTES)
+    @route("api/jobs/{job_id}/result", "Rank 0's result", scope=Scope.READ, answer=BYTES)
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id, admins=False)
-        check_kept(record, "the result")
-        # A former release kept any hash that a task reported.
+        check_not_removed(record, "the result")
+        # A former release stored any hash that a task reported.
         if record.result is None or self.context.store.blobs.size(record.owner, record.result.sha256) is None:
             message = f"job {record.id} is {record.state} and has no result"
             raise ApiError(404, "no_result", message, self._why_none(record))
@@ -250,33 +250,33 @@ class ResultHandler(UserHandler, FileReply):
 
     def _why_none(self, record: JobRecord) -> str:
         if not record.state.terminal:
-            return "it comes when the job has succeeded"
+            return "it is there when the job has succeeded"
         notes = (line.text for line in self.context.store.events(record.id) if line.kind == "note")
         return next((text for text in notes if text.startswith(RESULT_LEFT)), "")
 
 
 class CellHandler(UserHandler, FileReply):
-    """What a job was submitted with: bytes that only its owner's kernel opens, as a result."""
+    """A job's payload: bytes that only its owner's kernel unpickles, as with a result."""
 
     @route(
         "api/jobs/{job_id}/cell",
-        "What a job was submitted with",
+        "A job's cell with its names, as submitted",
         scope=Scope.READ,
         answer=BYTES,
         query=(Query("part", "string", "the SHA-256 of one of its parts"),),
     )
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id, admins=False)
-        check_kept(record, "the cell")
+        check_not_removed(record, "the cell")
         part = self.get_query_argument("part", record.spec.payload_sha256)
         if part not in record.spec.blobs:
-            raise ApiError(404, "unknown_blob", f"{part[:80]} is no part of the cell of job {record.id}")
+            raise ApiError(404, "unknown_blob", f"{part[:80]} is not a part of the cell of job {record.id}")
         self.offer_as(f"job-{record.id}.cell")
         await self.send_file(self.context.blobs.path(part))
 
 
 class WhyHandler(UserHandler):
-    """Why a job is stuck: its agents are asked now while it runs, else what is known is said."""
+    """Why a job is stuck: from its ranks' stacks while it runs, otherwise from its state."""
 
     @route(
         "api/jobs/{job_id}/why",
@@ -289,17 +289,18 @@ class WhyHandler(UserHandler):
         if job.state is JobState.RUNNING:
             stacks = await self.context.status_cache.stacks(job.id)
             why = explain(stacks)
-            told = JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
+            self.reply(
+                JobWhy(job_id=job.id, state=job.state, sentence=why.sentence, hint=why.hint, ranks=stacks)
+            )
         else:
             hint = job.error.hint if job.error is not None else ""
-            told = JobWhy(job_id=job.id, state=job.state, sentence=_known(job), hint=hint)
-        self.reply(told)
+            self.reply(JobWhy(job_id=job.id, state=job.state, sentence=_state_sentence(job), hint=hint))
 
 
-def _known(job: Job) -> str:
+def _state_sentence(job: Job) -> str:
     if job.error is not None:
         return f"Job {job.id} is {job.state}: {job.error.message}"
     if job.state is JobState.SUCCEEDED:
         return f"Job {job.id} has succeeded."
-    why = job.reason or job.note or _BUSY_WITH.get(job.state, "nobody said why")
+    why = job.reason or job.note or _BUSY_WITH.get(job.state, "no reason is known")
     return f"Job {job.id} is {job.state}: {why}."

@@ -1,4 +1,4 @@
-"""What a user is notified of by e-mail or webhook."""
+"""A user's notices by e-mail or webhook: which events, and where to."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from minicluster_hub.web.route import Scope, route
 
 
 class NoticesHandler(UserHandler):
-    """The user's own settings; nobody sees others', for a webhook's URL is often a secret."""
+    """The user's own settings. Nobody else sees them, since a webhook's URL is often a secret."""
 
     @route(
         "api/notices/me",
-        "What you are notified of by e-mail or webhook, and what you may choose",
+        "Your notices by e-mail or webhook, and the allowed hosts",
         scope=Scope.READ,
         answer=NoticeReport,
     )
@@ -35,7 +35,7 @@ class NoticesHandler(UserHandler):
 
     @route(
         "api/notices/me",
-        "Choose events and addresses; a new e-mail address is sent a code. No event: nothing is sent",
+        "Choose events and addresses; a new e-mail address gets a code. Without events, nothing is sent",
         scope=Scope.SUBMIT,
         body=NoticeWishes,
         answer=NoticeReport,
@@ -53,7 +53,7 @@ class NoticesHandler(UserHandler):
         self.get()
 
     async def _send_code(self, address: str) -> None:
-        """Send an address the code that confirms it. Raises ApiError (429, 503)."""
+        """Send the code that confirms an address. Raises ApiError (429, 503)."""
         owner = self.user.name
         try:
             code = await self.context.notice_sender.send_code(owner, address)
@@ -61,7 +61,7 @@ class NoticesHandler(UserHandler):
             hint = f"another can be sent in {ceil(error.wait_s / 60)} minutes"
             raise too_many("too_many_codes", f"{error}", hint, error.wait_s) from error
         except NotSent as error:
-            raise ApiError(503, "mail_not_sent", f"{error}", "try again; an admin can look at it") from error
+            raise ApiError(503, "mail_not_sent", f"{error}", "try again, or tell an admin") from error
         self.context.store.notices.expect_code(owner, address, code, self.context.clock())
 
 
@@ -76,6 +76,6 @@ class EmailHandler(NoticesHandler):
     def post(self) -> None:
         code = self.parse(EmailCode).code
         if not self.context.store.notices.confirm(self.user.name, code, self.context.clock()):
-            message = "this is not the last mail's code, or it is too old, or too many were wrong"
+            message = "this is not the code of the last mail, or it has expired, or too many were wrong"
             raise ApiError(422, "wrong_code", message, "PUT api/notices/me sends another one")
         self.get()

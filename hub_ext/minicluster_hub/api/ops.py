@@ -1,4 +1,4 @@
-"""For who runs the cluster: health, metrics, versions, nodes, and the API's description."""
+"""For admins: health, metrics, versions, nodes, and the API's description."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class NodeAddresses(Message):
 
 
 class Health(Message):
-    """Whether the service can work; its log says what is wrong.
+    """Whether the service works; if not, its log says why.
 
-    set_aside: how many steps for a job, a gang or a task fail again and again.
+    set_aside: the number of steps for a job, a gang or a task that fail repeatedly.
     """
 
     ok: bool
@@ -35,7 +35,7 @@ class Health(Message):
 class HealthHandler(OpenHandler):
     on_follower = OnFollower.ANSWER
 
-    @route("health", "Whether the service can work", answer=Health)
+    @route("health", "Whether the service works", answer=Health)
     def get(self) -> None:
         self.context.store.ping()
         aside = len(self.context.quarantine.set_aside())
@@ -43,11 +43,11 @@ class HealthHandler(OpenHandler):
 
 
 class MetricsHandler(HubHandler):
-    """For Prometheus, which has a hub service's token: any kind of caller with the scope."""
+    """For Prometheus, which has the token of a hub service. Any caller with the scope may read."""
 
     def admit(self, model: dict[str, Any]) -> None:
         if not self.hub_auth.check_scopes({HUB_METRICS_SCOPE, Scope.ADMIN.value}, model):
-            message = f"the token has neither of the scopes {HUB_METRICS_SCOPE} and {Scope.ADMIN}"
+            message = f"the token needs the scope {HUB_METRICS_SCOPE} or {Scope.ADMIN}"
             raise ApiError(403, "scope_missing", message)
 
     @route("metrics", "For Prometheus", answer=TEXT)
@@ -66,10 +66,10 @@ class OpenApiHandler(OpenHandler):
 class AboutHandler(UserHandler):
     @route(
         "api/about",
-        "Whom the token is for, and the versions of this side",
+        "The token's user, and the versions of service and ranks",
         scope=Scope.READ,
         answer=About,
-        query=(Query("image", "string", "of whose ranks; the cluster's own image if not given"),),
+        query=(Query("image", "string", "the image of the ranks; the cluster's default if not given"),),
     )
     def get(self) -> None:
         context = self.context
@@ -86,13 +86,13 @@ class AboutHandler(UserHandler):
 
 
 class NodesHandler(UserHandler):
-    @route("api/nodes", "Nodes and who holds their slots", scope=Scope.READ, answer=NodeList)
+    @route("api/nodes", "Nodes, and the holders of their slots", scope=Scope.READ, answer=NodeList)
     def get(self) -> None:
         self.reply(self.context.status_cache.nodes())
 
 
 class NodeAddressesHandler(OpenHandler):
-    """For the nodes' firewalls, on the agents' port: whoever is on the nodes' network sees them anyway."""
+    """For the nodes' firewalls, on the agents' port. Machines on that network know the addresses anyway."""
 
     who = Who.MACHINE
 

@@ -1,4 +1,4 @@
-"""The active policy: everyone may see it, admins choose it."""
+"""The active policy: everybody sees it, admins choose it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minicluster_hub.web.route import Scope, route
 class PolicyHandler(UserHandler):
     @route(
         "api/policy",
-        "Who goes first, by which policy, and which others can be chosen",
+        "The active policy, and those that can be chosen",
         scope=Scope.READ,
         answer=PolicyReport,
     )
@@ -22,7 +22,7 @@ class PolicyHandler(UserHandler):
 
     @route(
         "api/policy",
-        "Activate another policy; running jobs go on",
+        "Activate another policy; running jobs keep running",
         scope=Scope.ADMIN,
         body=PolicyChoice,
         answer=PolicyReport,
@@ -37,7 +37,7 @@ class WhatIfHandler(UserHandler):
 
     @route(
         "api/policy/what-if",
-        "What each policy would have done with the last week's jobs",
+        "How each policy would have scheduled last week's jobs",
         scope=Scope.ADMIN,
         answer=WhatIfReport,
         formerly="api/policy/shadow",

@@ -1,4 +1,4 @@
-"""What users and groups may have: admins see and change it, and the queue's reasons change at once."""
+"""Quotas and shares of users and groups: admins read and change them, and the queue follows at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class QuotasHandler(UserHandler):
 
     @route(
         "api/quotas",
-        "What users and groups may have, and their weights in fair shares",
+        "Quotas of users and groups, and their weights in fair shares",
         scope=Scope.ADMIN,
         answer=AllowancesReport,
     )
@@ -34,7 +34,7 @@ class QuotasHandler(UserHandler):
 
     @route(
         "api/quotas",
-        "Change all of them, from now on; running jobs go on",
+        "Replace all of them; running jobs keep running",
         scope=Scope.ADMIN,
         body=Allowances,
         answer=AllowancesReport,
@@ -44,7 +44,7 @@ class QuotasHandler(UserHandler):
         try:
             context.accounting.entitlements.choose(choice, self.user.name, context.clock())
         except QuotaWrong as wrong:
-            hint = "nothing was changed; GET api/quotas lists the kinds that there are"
+            hint = "nothing was changed; GET api/quotas lists the kinds of limits"
             raise ApiError(422, "bad_quota", str(wrong), hint) from wrong
         context.log.info("quotas and shares were changed by %s", self.user.name)
         context.reconciler.wake()

@@ -1,4 +1,4 @@
-"""Reservations, maintenance windows and drained nodes: everybody sees them, admins make and end them."""
+"""Reservations, maintenance windows and drained nodes: everybody sees them, admins make and cancel them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minicluster_hub.web.route import Scope, route
 
 
 class ReservationBase(UserHandler):
-    """Base: the scheduler and the pages see a change at once."""
+    """Base of handlers that tell the scheduler and the pages of a change."""
 
     def changed(self) -> None:
         self.context.status_cache.changes.notify(NODES)
@@ -49,14 +49,14 @@ class ReservationsHandler(ReservationBase):
 class ReservationHandler(ReservationBase):
     @route(
         "api/reservations/{reservation_id}",
-        "Take back a reservation, a window or a drain",
+        "Cancel a reservation, a maintenance window or a drain",
         scope=Scope.ADMIN,
         status=204,
         formerly="api/claims/{reservation_id}",
     )
     def delete(self, reservation_id: str) -> None:
         context = self.context
-        if not context.reservations.take_back(int(reservation_id), self.user.name, context.clock()):
+        if not context.reservations.cancel(int(reservation_id), self.user.name, context.clock()):
             message = f"there is no reservation {reservation_id}"
             raise ApiError(404, "unknown_claim", message, "GET api/reservations lists them")
         self.changed()
@@ -67,7 +67,7 @@ class ReservationHandler(ReservationBase):
 class DrainHandler(ReservationBase):
     @route(
         "api/nodes/{node}/drain",
-        "Let a node take nothing new; jobs that can be moved leave it",
+        "Drain a node: it takes nothing new, and jobs that can be moved leave it",
         scope=Scope.ADMIN,
         body=DrainNode,
         answer=Reservation,

@@ -1,4 +1,4 @@
-"""Placement of notebook servers, for the spawner alone: its token has the scope, no user's has."""
+"""Placement of notebook servers, for the spawner: only its token has the scope."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from minicluster_hub.web.errors import scope_missing
 from minicluster_hub.web.route import Query, Scope, Who, route
 
 UNNAMED = "-"
-"""How a path writes the server without a name."""
+"""Stands for the server without a name in a path."""
 
 
 class SpawnerHandler(HubHandler):
-    """Base: the token has the scope for everybody's servers, not only for its own user's."""
+    """Base of handlers for the spawner, whose scope covers all users' servers."""
 
     who = Who.SPAWNER
 
     def admit(self, model: dict[str, Any]) -> None:
         if not self.hub_auth.check_scopes({Scope.PLACE.value}, model):
-            raise scope_missing(Scope.PLACE, "only the hub's spawner has it; users start servers at the hub")
+            hint = "only the hub's spawner has it; users start servers on the hub's page"
+            raise scope_missing(Scope.PLACE, hint)
 
 
 class ServersHandler(SpawnerHandler):
@@ -47,7 +48,7 @@ class ServerHandler(SpawnerHandler):
         "Free the slots of a stopped server",
         scope=Scope.PLACE,
         status=204,
-        query=(Query("place", "integer", "the id of this placement and no newer one; any if not given"),),
+        query=(Query("place", "integer", "free only the placement with this id; any if not given"),),
     )
     async def delete(self, owner: str, server: str) -> None:
         await self.context.server_places.end(owner, _name(server), self.query_int("place") or None)
@@ -58,7 +59,7 @@ class ServerHandler(SpawnerHandler):
 class GpusHandler(UserHandler):
     @route(
         "api/gpus/{server}",
-        "Take back the GPUs that one's own notebook server left idle; the server without a name is `-`",
+        "Get back the GPUs that your notebook server left idle; the server without a name is `-`",
         scope=Scope.SUBMIT,
         answer=ServerPlace,
     )

@@ -20,7 +20,7 @@ _SINCE_TEXT = "a day (2026-11-01), or seconds since 1970; 30 days before the end
 _FROM = Query("from", "string", _SINCE_TEXT, high=2**37)
 _TO = Query("to", "string", "a day, which is included, or seconds since 1970; now if not given", high=2**37)
 _ASKED = (
-    Query("by", "string", "`user` (if not given) or `group`; who is in two groups counts in both"),
+    Query("by", "string", "`user` (default) or `group`; a user in two groups counts in both"),
     Query("period", "string", "`day`, `week` or `month` (UTC): a row for each; all in one if not given"),
     _FROM,
     _TO,
@@ -28,7 +28,7 @@ _ASKED = (
 
 
 class UsageHandler(UserHandler):
-    """One's own hours; an admin's answer has everybody's."""
+    """The user's own hours; for admins, everybody's."""
 
     @route(
         "api/usage",
@@ -59,20 +59,20 @@ class UsageHandler(UserHandler):
         return ReportQuery(since, until, by, period, self.context.store.owners.groups_of)
 
     def _choice(self, name: str, there: tuple[str, ...]) -> str:
-        told = self.get_query_argument(name, "")
-        if told and told not in there:
-            raise ApiError(422, "invalid", f"{name}={told[:40]!r}: want one of {', '.join(there)}")
-        return told
+        text = self.get_query_argument(name, "")
+        if text and text not in there:
+            raise ApiError(422, "invalid", f"{name}={text[:40]!r}: want one of {', '.join(there)}")
+        return text
 
     def _moment(self, query: Query, day_end_s: int) -> int | None:
-        """Return a moment of the URL's query, None if it is not there: a day, or seconds since the epoch."""
-        told = self.get_query_argument(query.name, None)
-        if told is None:
+        """Return a time of the URL's query, a day or seconds since the epoch; None if missing."""
+        text = self.get_query_argument(query.name, None)
+        if text is None:
             return None
         try:
-            day = datetime.strptime(told, "%Y-%m-%d").replace(tzinfo=UTC)
+            day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
         except ValueError:
-            return whole_number(query, told)
+            return whole_number(query, text)
         return int(day.timestamp()) + day_end_s
 
 
@@ -85,16 +85,16 @@ class UsageFileHandler(UsageHandler):
         query=_ASKED,
     )
     async def get(self) -> None:
-        told, text = await self.report(), io.StringIO()
-        period = ("period",) if told.period else ()
+        found, text = await self.report(), io.StringIO()
+        period = ("period",) if found.period else ()
         names = (
             (*period, "owner", *_HOURS)
-            if told.by == "user"
+            if found.by == "user"
             else (*period, "group", *_HOURS, "shared_gpu_hours")
         )
         table = csv.writer(text)
         table.writerow(names)
-        for row in told.rows:
+        for row in found.rows:
             table.writerow([_harmless(getattr(row, name)) for name in names])
         self.set_header("Content-Type", "text/csv; charset=utf-8")
         self.set_header("Content-Disposition", 'attachment; filename="usage.csv"')
@@ -102,7 +102,7 @@ class UsageFileHandler(UsageHandler):
 
 
 def _harmless(value: object) -> object:
-    """Return text that a spreadsheet does not take for a formula, and hours with three digits."""
+    """Return text that no spreadsheet takes for a formula, and hours with three decimals."""
     if isinstance(value, float):
         return f"{value:.3f}"
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value

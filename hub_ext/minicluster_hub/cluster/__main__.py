@@ -13,7 +13,7 @@ _WITHOUT_CLUSTER = {
     "simulate": "simulator.command",
     "policy": "cluster.commands.policy",
 }
-"""They need no Docker here: a service starts, or a job service is asked over the network."""
+"""Commands that need no Docker: they start a service, or call a job service over the network."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

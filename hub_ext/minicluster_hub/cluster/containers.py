@@ -1,4 +1,4 @@
-"""Commands in containers: in one of a platform service, or in one of their own that is gone afterwards."""
+"""Runs commands in containers: in that of a platform service, or in a temporary one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWNERS = {"hub": "1000", "service": "1000", "registry": "0", "cache": "0"}
 def run_in_service(daemon: Daemon, role: str, command: Sequence[str]) -> tuple[int, str]:
     """Run a command in the container of a platform service on this machine; return its exit code and output.
 
-    If the container ends at that moment, run it in the next one. Raises ClusterMissing if there is none.
+    If the container ends meanwhile, run it in the next one. Raises ClusterMissing if there is no container.
     """
     restarting, deadline = False, time.monotonic() + _RESTART_LIMIT_S
     while True:
@@ -35,7 +35,7 @@ def run_in_service(daemon: Daemon, role: str, command: Sequence[str]) -> tuple[i
 
 
 def run_in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
-    """Run one of our commands where the hub's data is: in its container, or beside it."""
+    """Run one of our commands with access to the hub's data: in its container, or in a temporary one."""
     command = [*HUB_PROGRAM, *words]
     try:
         return run_in_service(daemon, "hub", command)
@@ -43,13 +43,13 @@ def run_in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
         known = record.load(daemon)
         if known is None or not known.choices.shared_data:
             raise
-        # With shared data the hub may run on another manager, whose containers cannot be entered from here.
+        # With shared data the hub may run on another manager, and this engine cannot enter its containers.
         folder = f"{known.choices.shared_data}/hub"
         return run_once(daemon, known.images.hub, command, folder=folder, user="1000", network=CLUSTER)
 
 
 def make_shared_folders(daemon: Daemon, image: str, path: str) -> None:
-    """Make the folders of the platform's services in the one that managers share. Raises OptionUnusable."""
+    """Make the folders of the platform's services in the managers' shared folder. Raises OptionUnusable."""
     made = " && ".join(
         f"mkdir -p -m 700 {DATA_DIR}/{role} && chown {owner}:{owner} {DATA_DIR}/{role}"
         for role, owner in _OWNERS.items()
@@ -58,13 +58,12 @@ def make_shared_folders(daemon: Daemon, image: str, path: str) -> None:
         code, output = run_once(daemon, image, ["sh", "-c", made], folder=path)
     except DockerRefused as error:
         raise OptionUnusable(
-            f"--shared-data {path} cannot be mounted: {error.message}. It has to be there, at the same path,"
-            " on each manager."
+            f"--shared-data {path} cannot be mounted: {error.message}. The folder must exist on each manager,"
+            " at the same path."
         ) from error
     if code:
         raise OptionUnusable(
-            f"--shared-data {path} cannot be prepared: {output}. On NFS, root of the managers has to be root"
-            " there (no_root_squash)."
+            f"--shared-data {path} cannot be prepared: {output}. On NFS, export it with no_root_squash."
         )
 
 
@@ -77,9 +76,9 @@ def run_once(
     user: str = "0",
     network: str = "none",
 ) -> tuple[int, str]:
-    """Run a command in a container of its own; return its exit code and output, with errors if it failed.
+    """Run a command in a temporary container; return its exit code and output, with errors if it failed.
 
-    folder: of this machine, mounted as the data folder.
+    folder: a folder of this machine, mounted as the data folder.
     """
     mounts = [{"Type": "bind", "Source": folder, "Target": DATA_DIR}] if folder else []
     container = daemon.call(
@@ -100,7 +99,7 @@ def run_once(
 
 
 def own_image(container: Mapping[str, Any] | None) -> str:
-    """Return the image of the container that the command runs in, as it was named; "" outside one."""
+    """Return the name of the image whose container the command runs in; "" outside of a container."""
     return str(container["Config"]["Image"]) if container else ""
 
 

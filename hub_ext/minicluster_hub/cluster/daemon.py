@@ -1,4 +1,4 @@
-"""The Docker API for a command: one call after the other, its errors as DockerError."""
+"""The Docker API for a command: synchronous calls, with their errors as DockerError."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTAINER_ID = re.compile(r"/containers/([0-9a-f]{64})/")
 
 
 class Daemon:
-    """The engine that the command talks to, on the cluster's first manager."""
+    """The Docker Engine of the machine that the command runs on."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -67,7 +67,7 @@ class Daemon:
             raise translated(error) from error
 
     def stream(self, method: str, *args: Any, **kwargs: Any) -> Iterable[Mapping[str, Any]]:
-        """Yield the progress of a pull or push. Raises DockerRefused with what the engine says."""
+        """Yield the progress of a pull or push. Raises DockerRefused with the engine's message."""
         for line in self.call(method, *args, stream=True, decode=True, **kwargs):
             if "error" in line:
                 raise DockerRefused(str(line["error"]).strip())
@@ -107,7 +107,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def own_container(daemon: Daemon) -> Mapping[str, Any] | None:
-    """Return what the engine knows of the container that this program runs in; None outside one."""
+    """Return the engine's description of the container that this program runs in; None outside of one."""
     found = None
     with suppress(OSError):
         found = _CONTAINER_ID.search(Path("/proc/self/mountinfo").read_text())
@@ -119,7 +119,7 @@ def own_container(daemon: Daemon) -> Mapping[str, Any] | None:
 
 
 def socket_on_host(own: Mapping[str, Any] | None) -> tuple[str, int]:
-    """Return where the engine's socket lies on its machine, and which group may use it."""
+    """Return the path of the engine's socket on its machine, and the id of the group that may use it."""
     host = os.environ.get("DOCKER_HOST", "")
     here = host.removeprefix("unix://") if host.startswith("unix://") else SOCKET
     source = here
@@ -130,6 +130,6 @@ def socket_on_host(own: Mapping[str, Any] | None) -> tuple[str, int]:
         return source, Path(here).stat().st_gid
     except OSError as error:
         raise EngineUnusable(
-            f"{here} is not there ({error.strerror}). Start the container with -v {SOCKET}:{SOCKET}: the"
-            " cluster's Docker proxy needs the engine's socket, and its group."
+            f"There is no {here} ({error.strerror}). Start the container with -v {SOCKET}:{SOCKET}: the"
+            " cluster's Docker proxy needs the engine's socket and its group."
         ) from error

@@ -1,4 +1,4 @@
-"""What runs inside the cluster's services: reads their secrets, and becomes hub, proxy or job service."""
+"""The entry point of the cluster's services: reads their secrets, and becomes hub, proxy or job service."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MODULES = {
     "firewall": "firewall.program",
     "eviction": "eviction.program",
 }
-"""Programs with a main() of their own. A service imports its program alone."""
+"""Programs with their own main(). A service imports only its program."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Become what the first word names."""
+    """Become the program that the first word names."""
     kinds: dict[str, Callable[[Sequence[str]], int]] = {
         "hub": _hub,
         "proxy": _proxy,
@@ -80,7 +80,7 @@ def _proxy(words: Sequence[str]) -> int:
 def _service(words: Sequence[str]) -> int:
     os.environ["JUPYTERHUB_API_TOKEN"] = secret("service_token")
     database = SECRETS / "db_url"
-    # Listen on the platform's network only: on the machine's own, whoever is on the machine would come in.
+    # Listen on the platform's network only, so that programs on the machine cannot connect.
     address = socket.gethostbyname(socket.gethostname())
     return _become(
         *_PYTHON,
@@ -94,13 +94,13 @@ def _service(words: Sequence[str]) -> int:
 
 
 def service_urls(environ: Mapping[str, str]) -> list[str]:
-    """Return the options with the URLs of this job service and of all; none if it is the only one."""
+    """Return the options with the URLs of this and of all job services; none if it is the only one."""
     services = environ.get("MINICLUSTER_SERVICES", "")
     if not services:
         return []
     urls = dict(pair.split("=", 1) for pair in services.split(","))
     own = urls.get(environ.get("MINICLUSTER_NODE_ID", ""), "")
-    # No task reaches a manager that became one after the last `up`: its job service is only a follower.
+    # A node promoted to manager after the last `up` has no URL: no task reaches its job service, a follower.
     own_option = [f"--MiniclusterHub.task_url={own}"] if own else []
     return [*own_option, *(f"--MiniclusterHub.task_urls={url}" for url in urls.values())]
 
@@ -112,7 +112,7 @@ def _account(words: Sequence[str]) -> int:
 
 
 def _address(words: Sequence[str]) -> int:
-    """Print the address that this machine uses to reach the outside. Nothing is sent."""
+    """Print the address of this machine's default route. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -123,6 +123,6 @@ def _address(words: Sequence[str]) -> int:
 
 
 def _become(*command: str) -> int:
-    """Replace this process by the command; return never."""
+    """Replace this process by the command; never returns."""
     sys.stdout.flush()
     os.execvp(command[0], command)  # noqa: S606 - a list, no shell

@@ -1,8 +1,8 @@
-"""What keeps a command from doing its work; each message says in a sentence or two what to do."""
+"""Why a command fails. Each message says in a sentence or two what to do."""
 
 
 class ClusterError(Exception):
-    """Base of this room's errors: the text is all that an administrator sees."""
+    """Base of this room's errors. The administrator sees the text and no traceback."""
 
 
 class EngineUnusable(ClusterError):
@@ -10,15 +10,15 @@ class EngineUnusable(ClusterError):
 
 
 class SwarmUnusable(ClusterError):
-    """No cluster can be made or changed from here in this machine's Swarm."""
+    """The Swarm of this machine does not allow to make or change a cluster from here."""
 
 
 class ImageUnusable(ClusterError):
-    """An image is missing, or cannot be brought where it is needed."""
+    """An image is missing, or cannot be pulled or pushed."""
 
 
 class ServiceStuck(ClusterError):
-    """A service of the platform does not come up."""
+    """A service of the platform does not start."""
 
 
 class ClusterMissing(ClusterError):
@@ -26,4 +26,4 @@ class ClusterMissing(ClusterError):
 
 
 class OptionUnusable(ClusterError):
-    """What an option names cannot be used."""
+    """The value of an option cannot be used."""

@@ -1,4 +1,4 @@
-"""`run ready`, in the hub's container: whether hub, proxy and job service answer, seen from inside."""
+"""`run ready`, in the hub's container: checks whether proxy and job service answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 _ADDRESSES = {
-    # The proxy has TLS or not.
+    # One of these: the proxy may have TLS.
     "proxy": ("https://proxy:8000/hub/health", "http://proxy:8000/hub/health"),
     "service": ("http://service:8082/services/minicluster/health",),
 }
@@ -17,14 +17,14 @@ _LIMIT_S = 3.0
 
 
 def main() -> int:
-    """Print what does not answer, by name, as JSON."""
+    """Print as JSON which services do not answer, and why."""
     problems = {name: [_problem(url) for url in urls] for name, urls in _ADDRESSES.items()}
     sys.stdout.write(json.dumps({name: found[0] for name, found in problems.items() if None not in found}))
     return 0
 
 
 def _problem(url: str) -> str | None:
-    """Return why nothing answers there; None if something does."""
+    """Return why nothing answers at a URL; None if something does."""
     context = ssl._create_unverified_context()  # noqa: S323 - the certificate is for the name that browsers use
     try:
         urllib.request.urlopen(url, timeout=_LIMIT_S, context=context).close()  # noqa: S310 - our own addresses

@@ -1,4 +1,4 @@
-"""The Swarm under the cluster: made if there is none, used from the manager that has the cluster's data."""
+"""The cluster's Swarm: made if there is none. Commands run on the manager that has the cluster's data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 
 _SEVERAL = "specify one with --advertise-addr"
 _STATES = {
-    "pending": "This engine is just starting its Swarm, or waits for another manager. Try again in a minute.",
+    "pending": "This engine is starting its Swarm, or waits for another manager. Try again in a minute.",
     "locked": "The Swarm of this machine is locked. Unlock it with: docker swarm unlock",
     "error": "The Swarm of this machine is broken ({error}). See the engine's log; leave it with"
     " `docker swarm leave --force` only if no other machine is in it.",
@@ -21,7 +21,7 @@ _STATES = {
 
 
 def is_manager(daemon: Daemon) -> bool:
-    """Whether this machine manages a Swarm."""
+    """Return whether this machine manages a Swarm."""
     return bool(daemon.call("info")["Swarm"].get("ControlAvailable"))
 
 
@@ -56,14 +56,14 @@ def _init(daemon: Daemon, advertise: str | None, helper_image: str) -> None:
         address = _default_route_address(daemon, helper_image)
         if not address:
             raise SwarmUnusable(
-                f"This machine has several addresses, and no default route that tells which one the other"
-                f" machines reach. Name it with --advertise-addr. The engine says: {error.message}"
+                f"This machine has several addresses and no default route. Give the one that other machines"
+                f" reach by --advertise-addr. The engine says: {error.message}"
             ) from error
         _init(daemon, address, helper_image)
 
 
 def _default_route_address(daemon: Daemon, helper_image: str) -> str:
-    """Return the address that the machine itself uses to reach the outside; "" if it has no way there."""
+    """Return the address of the machine's default route; "" if there is none."""
     try:
         code, output = run_once(daemon, helper_image, [*HUB_PROGRAM, "address"], network="host")
     except DockerError:
@@ -112,7 +112,7 @@ def too_old(found: Sequence[SwarmNode]) -> list[str]:
 
 
 def join_command(daemon: Daemon) -> str:
-    """Return what makes another machine a node."""
+    """Return the command that makes another machine a node."""
     worker = daemon.call("inspect_swarm")["JoinTokens"]["Worker"]
     swarm = daemon.call("info")["Swarm"]
     home = next(one for one in swarm["RemoteManagers"] if one["NodeID"] == swarm["NodeID"])

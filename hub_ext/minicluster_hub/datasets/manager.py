@@ -1,6 +1,6 @@
-"""Data sets of users: kept when all their pieces are here, found by name, and swept when nobody has them.
+"""Users' data sets: stored when all their pieces have come, found by name, and removed with their last owner.
 
-Pieces are files by SHA-256 beside the blobs, some dozens for 20,000 small files; see minicluster.wire.data.
+A piece is a file named by its SHA-256. 20,000 small files make some dozens; see minicluster.wire.data.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from minicluster_hub.storage.quotas import Storage, cost
 from minicluster_hub.store import Store, StoreError
 
 MOST_OF_OWNER = 1000
-"""Lists show all of them, shared ones to everybody."""
+"""A limit, since lists show all data sets, and shared ones to everybody."""
 _SWEEP_EACH_S = 600.0
 _SWEPT_AT_ONCE = 200
 
 
 class DataSetRefused(Exception):
-    """A data set that is not kept, or not there. code: for programs; status: HTTP's."""
+    """A data set is refused or does not exist. code: for programs. status: of the HTTP answer."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -37,11 +37,11 @@ class DataSetRefused(Exception):
 
 @dataclass(frozen=True)
 class DataSetFiles:
-    """files: of the pieces. storage: who counts them.
+    """files: the pieces. storage: counts them for quotas.
 
-    grace_s: how long a piece stays that no data set has, since a push last asked for it.
-    reading: held while a manifest is looked through, which takes memory. keeping: for whom one is, or waits.
-    removed: set when a sweep has something to do.
+    grace_s: how long a piece of no data set stays after a push last named it.
+    reading: held while a manifest is read, which takes memory. storing: owners of manifests read or waiting.
+    removed: set when there is something to sweep.
     """
 
     store: Store
@@ -52,12 +52,12 @@ class DataSetFiles:
     grace_s: float = 86_400.0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     removed: asyncio.Event = field(default_factory=asyncio.Event)
-    keeping: set[str] = field(default_factory=set[str])
+    storing: set[str] = field(default_factory=set[str])
 
     # --- pushed -------------------------------------------------------------------------------
 
     async def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
-        """Return those that are to be sent. Raises OverQuota where they are too much for the owner."""
+        """Return the pieces to send. Raises OverQuota if they exceed the owner's quota."""
         missing = await asyncio.to_thread(self._lacking, owner, pieces)
         if missing:
             self.storage.check(owner, StorageKind.DATA, sum(cost(piece.size_bytes) for piece in missing))
@@ -72,22 +72,22 @@ class DataSetFiles:
         )
 
     async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
-        """Make a version the newest of its name. Raises DataSetRefused while something of it is missing."""
-        # Before it is read: another's manifest says nothing, not even whether it is here.
+        """Make a version the newest of its name. Raises DataSetRefused if pieces of it are missing."""
+        # Checked before it is read: nobody may learn whether another user's manifest is here.
         if self.store.datasets.lacking(
             owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()
         ):
             raise _manifest_missing()
-        if owner in self.keeping:
+        if owner in self.storing:
             hint = "Push again in a moment, one data set after the other."
-            raise DataSetRefused(429, "push_under_way", "another push of yours is being looked through", hint)
-        self.keeping.add(owner)
+            raise DataSetRefused(429, "push_under_way", "another push of yours is being checked", hint)
+        self.storing.add(owner)
         try:
             async with self.reading:
                 manifest = await asyncio.to_thread(self._read, manifest_sha256)
                 return await self._keep(owner, name, manifest_sha256, manifest, shared)
         finally:
-            self.keeping.remove(owner)
+            self.storing.remove(owner)
 
     async def _keep(
         self, owner: str, name: str, manifest_sha256: str, manifest: DataManifest, shared: bool | None
@@ -95,11 +95,11 @@ class DataSetFiles:
         info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
         pieces = (info, *manifest.pieces)
         if missing := await self.missing(owner, pieces):
-            message = f"{len(missing)} pieces of {name} are not here"
-            raise DataSetRefused(409, "pieces_missing", message, "Push again: only these are sent.")
+            message = f"{len(missing)} pieces of {name} are missing"
+            raise DataSetRefused(409, "pieces_missing", message, "Push again: only missing pieces are sent.")
         before = self.store.datasets.find(owner, name)
         if before is None and self.store.datasets.count(owner) >= MOST_OF_OWNER:
-            message = f"you have {MOST_OF_OWNER} data sets, which is the most"
+            message = f"you have {MOST_OF_OWNER} data sets, which is the limit"
             raise DataSetRefused(409, "too_many_data_sets", message, "%distribute data rm NAME removes one.")
         more = _entries(len(manifest.files), manifest.size_bytes)
         more -= _entries(before.files, before.size_bytes) if before else 0
@@ -120,10 +120,10 @@ class DataSetFiles:
 
     def _read(self, sha256: str) -> DataManifest:
         if (size := self.files.size(sha256) or 0) > MANIFEST_BYTES:
-            raise _manifest_too_large(f"{size:,} bytes, and {MANIFEST_BYTES:,} are the most")
+            raise _manifest_too_large(f"{size:,} bytes; the limit is {MANIFEST_BYTES:,}")
         try:
             text = self.files.path(sha256).read_bytes()
-            # Names may have some of these, too.
+            # Counted before parsing, to save memory. Brackets in names are counted, too, which is harmless.
             if text.count(b"{") > PIECES_MOST:
                 raise _manifest_too_large(f"more than {PIECES_MOST:,} pieces")
             if text.count(b"[") // 2 > FILES_MOST:
@@ -133,11 +133,11 @@ class DataSetFiles:
             raise _manifest_missing() from None
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]["msg"]
-            message, hint = f"{sha256} is no manifest: {problem}", "%distribute data push makes one."
+            message, hint = f"{sha256} is not a manifest: {problem}", "%distribute data push makes one."
             raise DataSetRefused(422, "manifest_wrong", message, hint) from error
 
     def damaged(self, sha256: str) -> bool:
-        """Tell whether a piece is not what its name says; such a one is removed, so that a push sends it."""
+        """Return whether a piece does not match its SHA-256. If so, remove it: a push sends it again."""
         with self.files.path(sha256).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() == sha256:
                 return False
@@ -148,7 +148,7 @@ class DataSetFiles:
     # --- named --------------------------------------------------------------------------------
 
     def resolved(self, user: str, spec: JobSpec) -> tuple[DataUse, ...]:
-        """Return a job's data sets with their versions as they are now. Raises DataSetRefused."""
+        """Return a job's data sets in their present versions. Raises DataSetRefused."""
         names = [use.name for use in spec.data]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
@@ -160,8 +160,8 @@ class DataSetFiles:
         found = self.store.datasets.find(owner or user, own_name)
         if found is None or not (found.owner == user or found.shared):
             there = ", ".join(_called(one, user) for one in self.store.datasets.visible(user))
-            hint = f"There is: {there}." if there else "There is none yet."
-            hint += " %distribute data push DIR --name NAME brings one."
+            hint = f"Data sets: {there}." if there else "There is no data set yet."
+            hint += " %distribute data push DIR --name NAME adds one."
             raise DataSetRefused(422, "unknown_data_set", f"there is no data set {name}", hint)
         return DataUse(
             name=name,
@@ -174,7 +174,7 @@ class DataSetFiles:
     # --- swept --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Remove what nobody has any more, until cancelled: from time to time, and when one was removed."""
+        """Sweep pieces until cancelled: every ten minutes, and when a data set was removed."""
         while True:
             self.removed.clear()
             try:
@@ -186,7 +186,7 @@ class DataSetFiles:
                     await self.removed.wait()
 
     def remove(self, owner: str, name: str) -> bool:
-        """Forget a data set; return whether it was there. Its room is free in a moment."""
+        """Remove a data set; return whether there was one. The next sweep frees its space."""
         found = self.store.datasets.remove(owner, name)
         self.storage.forget(owner)
         self.removed.set()
@@ -196,12 +196,12 @@ class DataSetFiles:
         swept = _SWEPT_AT_ONCE
         while swept == _SWEPT_AT_ONCE:
             swept = self.sweep()
-            await asyncio.sleep(0)  # others wait
+            await asyncio.sleep(0)  # let other tasks run
 
     def sweep(self) -> int:
-        """Remove some pieces that no data set has, and their files if nobody has them; return how many.
+        """Remove some pieces of no data set, and the files of those without an owner; return their number.
 
-        In one go with the rows: a piece that comes meanwhile would lose its file.
+        Rows and files are removed in one step: otherwise a piece that comes in between would lose its file.
         """
         swept = self.store.datasets.sweep(self.clock() - self.grace_s, _SWEPT_AT_ONCE)
         for sha256 in swept.gone:
@@ -212,12 +212,12 @@ class DataSetFiles:
 
 
 def _entries(files: int, size_bytes: int) -> int:
-    """Return what a data set counts above its pieces: one holds many files, each one on the nodes."""
+    """Return what a data set counts beyond its pieces: they contain many files, which count on each node."""
     return max(FILE_BYTES, files * FILE_BYTES - size_bytes)
 
 
 def _manifest_missing() -> DataSetRefused:
-    return DataSetRefused(409, "pieces_missing", "the manifest is not here", "Push again.")
+    return DataSetRefused(409, "pieces_missing", "the manifest is missing", "Push again.")
 
 
 def _manifest_too_large(why: str) -> DataSetRefused:

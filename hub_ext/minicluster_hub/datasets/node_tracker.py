@@ -1,7 +1,7 @@
 """Which data sets the nodes need, and which they have, as their data set agents report.
 
-A data set agent fetches each data set once per node, for all jobs that use it. Reports are kept in memory,
-since agents repeat them. Only that an attempt has all its data sets is stored: its ranks start by it, and a
+A data set agent fetches each data set once per node, for all jobs that use it. Reports are only in memory,
+since agents repeat them. But that an attempt has all its data sets is stored: its ranks start then, and a
 restart of the service must not stop them.
 """
 
@@ -31,14 +31,11 @@ from minicluster_hub.scheduling.idle import GpuUse
 from minicluster_hub.support.notifier import Notifier
 
 DATA = "data"
-"""The notifier's key: the data sets that some node needs changed."""
+"""Key of the notifier: the data sets that a node needs have changed."""
 GPUS = "gpus"
-"""The notifier's key: a data set agent reported the use of its GPUs."""
-SILENT_S = 30.0
-"""A data set agent reports every 10 s."""
-
-FRESH_S = 60.0
-"""A data set agent reports every 10 s."""
+"""Key of the notifier: a data set agent reported the use of its GPUs."""
+SILENT_S, FRESH_S = 30.0, 60.0
+"""After these times an agent counts as silent, and its readings as old. Agents report every 10 s."""
 
 
 @dataclass
@@ -52,7 +49,7 @@ class _Node:
 
 
 class DataSetTracker:
-    """secret: nodes' tokens and the folders' names are made from it."""
+    """secret: derives the nodes' tokens and the names of folders."""
 
     def __init__(self, secret: str = "", clock: Callable[[], float] = time.time) -> None:
         self._secret = secret or secrets.token_hex(32)
@@ -65,21 +62,21 @@ class DataSetTracker:
         self._wanted: frozenset[tuple[str, DataOrder]] = frozenset()
 
     def folder(self, use: DataUse) -> str:
-        """Return the name of a version's folder in a node's cache: who is not told it cannot guess it."""
+        """Return the name of a version's folder in a node's cache. Nobody can guess it."""
         text = f"folder\0{use.owner}\0{use.manifest_sha256}"
         return hmac.new(self._secret.encode(), text.encode(), hashlib.sha256).hexdigest()[:40]
 
-    # --- what is to be there ------------------------------------------------------------------
+    # --- what nodes need ----------------------------------------------------------------------
 
     def show(self, world: World) -> None:
-        """Take the newest world, and wake the data set agents if their nodes need other data sets."""
+        """Take the newest records, and wake data set agents whose nodes need other data sets."""
         before, self._wanted = self._wanted, frozenset(self._wanted_in(world))
         if self._wanted != before:
             self.notifier.notify(DATA)
 
     @property
     def busy(self) -> bool:
-        """Whether some job needs a data set."""
+        """Whether a job needs a data set."""
         return bool(self._wanted)
 
     def orders(self, nodes: Collection[str]) -> DataAgentOrders:
@@ -93,7 +90,7 @@ class DataSetTracker:
         return DataAgentOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], wanted=orders)
 
     def manifests(self, nodes: Collection[str]) -> frozenset[str]:
-        """Return the versions, by their manifests, that these nodes are to have."""
+        """Return the manifests of the versions that these nodes need."""
         return frozenset(order.manifest_sha256 for node, order in self._wanted if node in nodes)
 
     def _wanted_in(self, world: World) -> Iterator[tuple[str, DataOrder]]:
@@ -112,10 +109,10 @@ class DataSetTracker:
                         ),
                     )
 
-    # --- what is there ------------------------------------------------------------------------
+    # --- what nodes have ----------------------------------------------------------------------
 
     def hear(self, report: DataAgentReport) -> bool:
-        """Take a data set agent's report; return whether anything changed."""
+        """Take a data set agent's report; return whether its data sets changed."""
         now, sets = self._clock(), {one.folder: one for one in report.sets}
         changed = False
         for name in report.nodes:
@@ -128,11 +125,11 @@ class DataSetTracker:
         return changed
 
     def addresses(self, nodes: Iterable[str]) -> set[str]:
-        """Return the addresses that these nodes have on all their networks, as far as reported."""
+        """Return the reported addresses of these nodes on all their networks."""
         return {address for name in nodes if name in self._nodes for address in self._nodes[name].addresses}
 
     def nodes_with(self, use: DataUse, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these nodes that have it."""
+        """Return the nodes among these that have a data set."""
         folder = self.folder(use)
         return tuple(
             name
@@ -141,7 +138,7 @@ class DataSetTracker:
         )
 
     def views(self, world: World) -> dict[int, DataView]:
-        """Return how far the data sets of jobs are that start, or have other nodes join them, by gang."""
+        """Return the progress of data sets by gang, for jobs that start or that other nodes may join."""
         views: dict[int, DataView] = {}
         for gang, job in _with_data(world):
             if job.state is JobState.STARTING:
@@ -156,7 +153,7 @@ class DataSetTracker:
         return DataView(True, "", self._began, lacking=lacking)
 
     def _failure(self, job: JobRecord, name: str) -> JobError | None:
-        """Return why a node will not have some data set of a job's attempt, None as long as it may."""
+        """Return why a node cannot get a data set of a job's attempt; None if it may still come."""
         attempt, node = job.attempt_id or 0, self._nodes.get(name, _Node())
         for use in job.spec.data:
             standing = node.sets.get(self.folder(use))
@@ -165,7 +162,7 @@ class DataSetTracker:
         return None
 
     def _view(self, job: JobRecord, nodes: tuple[str, ...]) -> DataView:
-        attempt, told = job.attempt_id or 0, list[str]()
+        attempt, parts = job.attempt_id or 0, list[str]()
         of = {name: self._nodes.get(name, _Node(moved_at=self._began)) for name in nodes}
         moved_at = max((node.moved_at for node in of.values()), default=self._began)
         if job.data_attempt_id == attempt:
@@ -180,12 +177,12 @@ class DataSetTracker:
                 if not _is_ready(standing, attempt):
                     missing.append(f"{name} {self._how_far(node, standing, use)}")
             if missing:
-                told.append(f"fetching {use.name}: {', '.join(missing)}")
-        return DataView(not told, "; ".join(told), moved_at)
+                parts.append(f"fetching {use.name}: {', '.join(missing)}")
+        return DataView(not parts, "; ".join(parts), moved_at)
 
     def _how_far(self, node: _Node, standing: DataStanding | None, use: DataUse) -> str:
         if self._clock() - node.heard_at > SILENT_S:
-            return "waits for its keeper, which does not answer"
+            return "waits for its data set agent, which does not answer"
         if standing is None:
             return "0 %"
         if standing.detail:
@@ -200,7 +197,7 @@ def _is_ready(standing: DataStanding | None, attempt: int) -> bool:
 
 
 def _error(use: DataUse, node: str, standing: DataStanding) -> JobError:
-    message = f"the data set {use.name} did not come to {node}: {standing.detail}"
+    message = f"{node} could not fetch the data set {use.name}: {standing.detail}"
     return JobError(kind=ErrorKind.START, node=node, message=message, hint=standing.hint)
 
 
@@ -216,9 +213,6 @@ def _nodes_of(world: World, gang: GangRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys(task.node for task in tasks))
 
 
-# The use of GPUs, as data set agents report it: kept in memory, ignored when it is old.
-
-
 @dataclass(frozen=True, slots=True)
 class _Reading:
     use: GpuUse
@@ -226,7 +220,7 @@ class _Reading:
 
 
 class GpuReadings:
-    """The newest reading of each GPU, by its node and its id."""
+    """The use of GPUs that data set agents report, by node and GPU id. Old readings are ignored."""
 
     def __init__(self) -> None:
         self._readings: dict[tuple[str, str], _Reading] = {}
@@ -240,7 +234,7 @@ class GpuReadings:
         return bool(report.gpus)
 
     def use(self, node: str, gpus: Collection[str], now: float) -> GpuUse | None:
-        """Return the use of these GPUs of a node together, None unless there is news of each."""
+        """Return the use of these GPUs of a node together; None unless each has a fresh reading."""
         found = [self._readings.get((node, gpu)) for gpu in gpus]
         fresh = [one.use for one in found if one is not None and now - one.heard_at <= FRESH_S]
         if not gpus or len(fresh) < len(gpus):

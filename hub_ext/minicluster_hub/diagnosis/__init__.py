@@ -1,1 +1,1 @@
-"""Where ranks are and why a job is stuck, from their stacks: pure."""
+"""Finds where ranks are and why a job is stuck, from their stacks; pure."""

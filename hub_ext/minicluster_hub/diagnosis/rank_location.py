@@ -1,4 +1,4 @@
-"""What a rank does, from its frames: in a collective, at its data, in a line of the cell: pure."""
+"""Finds from a rank's frames where it is: in a collective, at its data, or in a line of the cell; pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from minicluster.wire import RankStack, StackFrame
 
 
 class LocationKind(Enum):
-    """RANKS: waits for other ranks, if for anything. DATA: for its DataLoader. END: for what it began,
-    after the cell's end. ELSEWHERE: none of these."""
+    """RANKS: in a collective, where it may wait for other ranks. DATA: at a DataLoader. END: after the cell's
+    end, it waits for work that the cell started. ELSEWHERE: none of these."""
 
     RANKS = "ranks"
     DATA = "data"
@@ -22,7 +22,7 @@ class LocationKind(Enum):
 
 @dataclass(frozen=True)
 class RankLocation:
-    """Where a rank is. line: "cell line 14", or another file's; text: of that line, if it is known."""
+    """Where a rank is. line: "cell line 14", or a line of another file. text: of the line; "" if unknown."""
 
     kind: LocationKind
     what: str
@@ -30,7 +30,7 @@ class RankLocation:
     text: str = ""
 
     def words(self, quiet: bool) -> str:
-        """Say it after "rank 2 is"."""
+        """Return the text that continues "rank 2 is"."""
         if self.kind is LocationKind.RANKS:
             return f"in the {self.what} of {self.line}" if self.line else f"in the {self.what}"
         if self.kind is LocationKind.END:
@@ -46,7 +46,7 @@ _COMMUNICATES = re.compile(r"torch/(distributed/|nn/parallel/distributed\.py|_op
 _COLLECTIVE = re.compile(
     r"reduce|gather|scatter|broadcast|barrier|all_to_all|send|recv|init_process_group|new_"
 )
-"""Of c10d's functions those that wait for other ranks; get_rank() does not."""
+"""Functions of c10d that wait for other ranks; get_rank(), for example, does not."""
 _C10D = "torch/distributed/distributed_c10d.py"
 _DDP = "torch/nn/parallel/distributed.py"
 _BACKWARD = ("torch/autograd/graph.py", "_engine_run_backward")
@@ -60,7 +60,7 @@ _QUIET_S = 1.0
 
 
 def location_of(stack: RankStack) -> RankLocation:
-    """Say where a rank is that was seen."""
+    """Return the location of a rank from its stack."""
     if stack.ending:
         return RankLocation(LocationKind.END, stack.ending, "")
     depth = next((at for at, frame in enumerate(stack.frames) if not _LIBRARY.search(frame.file)), None)
@@ -75,7 +75,7 @@ def location_of(stack: RankStack) -> RankLocation:
 
 
 def _line(frames: Sequence[StackFrame], depth: int | None) -> tuple[str, str]:
-    """Return the innermost line of the cell, or else of what else the user wrote."""
+    """Return the innermost line of the cell; without one, of the user's other code."""
     cell = next((frame for frame in frames if frame.cell), None)
     if cell is not None:
         return f"cell line {cell.line}", cell.text
@@ -86,9 +86,9 @@ def _line(frames: Sequence[StackFrame], depth: int | None) -> tuple[str, str]:
 
 
 def _collective(library: Sequence[StackFrame]) -> str:
-    """Return the collective as the user called it: the outermost of torch's own functions.
+    """Return the collective that the user called: the outermost of torch's functions for it.
 
-    A model's layers are called through such functions as well: the innermost call tells.
+    A model's layers run inside such functions as well, so the innermost frame must be one, too.
     """
     if not library or not _COMMUNICATES.search(library[0].file):
         return ""
@@ -103,11 +103,11 @@ def _collective(library: Sequence[StackFrame]) -> str:
 
 
 def _backward(library: Sequence[StackFrame], quiet_s: float) -> str:
-    """A backward pass that takes no CPU time waits for the gradients of others."""
+    """Return the backward pass if it takes no CPU time: it then waits for other ranks' gradients."""
     inside = any(frame.file.endswith(_BACKWARD[0]) and frame.function == _BACKWARD[1] for frame in library)
     return "backward pass (the all_reduce of its gradients)" if inside and quiet_s >= _QUIET_S else ""
 
 
 def _handle(library: Sequence[StackFrame], text: str) -> str:
-    """`work.wait()` is a call of C++ that has no frame of its own."""
+    """Return the `work.wait()` on the line: it is a C++ call without a frame."""
     return "wait() for a collective" if not library and _WAIT.search(text) else ""

@@ -1,4 +1,4 @@
-"""Why a job does not get on, in one sentence: who waits for whom, from the stacks of its ranks: pure."""
+"""Explains in one sentence why a job is stuck, from its ranks' stacks: which ranks wait for which; pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from minicluster.wire import RankSight, RankStack
 from minicluster_hub.diagnosis.rank_location import LocationKind, RankLocation, location_of
 
 BUSY_S = 5.0
-"""A rank with a sign of life in these last seconds is at work."""
+"""A rank with output, a record or CPU time in these last seconds is at work."""
 
-_OUT_OF_SIGHT = {
+_WITHOUT_STACK = {
     RankSight.STOPPED: "{who} {is_} stopped by a signal (SIGSTOP, or a debugger)",
     RankSight.KERNEL: "{who} {is_} held inside the kernel (a disk, a file server or a driver is stuck)",
     RankSight.SILENT: "{who} {does} not answer, though {it} {is_} running",
@@ -20,15 +20,15 @@ _OUT_OF_SIGHT = {
 }
 _NEXT = {
     RankSight.STOPPED: "Wake it with SIGCONT, or stop the job.",
-    RankSight.KERNEL: "Look at that node's disks, mounts and GPU driver.",
-    RankSight.AWAY: "Look at that node: %distribute nodes.",
+    RankSight.KERNEL: "Check that node's disks, mounts and GPU driver.",
+    RankSight.AWAY: "Check that node: %distribute nodes.",
 }
 _NETWORK = (
-    "Do all ranks pass tensors of the same size? If so, look at the network between the nodes: "
+    "Do all ranks pass tensors of the same size? If so, check the network between the nodes: "
     "the admin's `doctor` measures it."
 )
 _ORDER = "All ranks must call the same collectives in the same order, as often as each other."
-_LOOP = "Look at what makes it take another way than the others: data of another length, an `if` on the rank."
+_LOOP = "Check why it takes another path than the others: data of another length, or an `if` on the rank."
 
 
 class Explanation:
@@ -40,12 +40,12 @@ class Explanation:
 
 
 def explain(stacks: Sequence[RankStack]) -> Explanation:
-    """Say why the ranks do not get on, or that they do."""
+    """Return why the ranks are stuck, or that they are not."""
     stacks = sorted(stacks, key=lambda stack: stack.rank)
     seen = [stack for stack in stacks if stack.sight is RankSight.SEEN]
     places = {stack.rank: location_of(stack) for stack in seen}
     waiting = {rank: place for rank, place in places.items() if place.kind is LocationKind.RANKS}
-    hidden = [stack for stack in stacks if stack.sight in _OUT_OF_SIGHT]
+    hidden = [stack for stack in stacks if stack.sight in _WITHOUT_STACK]
     ended = [stack.rank for stack in stacks if stack.sight is RankSight.ENDED]
     others = [stack for stack in seen if stack.rank not in waiting]
     if hidden:
@@ -71,7 +71,7 @@ def _hidden(hidden: Sequence[RankStack], waiting: dict[int, RankLocation]) -> Ex
             "does": "does" if one else "do",
             "it": "it" if one else "they",
         }
-        parts.append(_OUT_OF_SIGHT[sight].format(who=_ranks(ranks), **words))
+        parts.append(_WITHOUT_STACK[sight].format(who=_ranks(ranks), **words))
     if waiting:
         parts.append(_wait(waiting))
     return Explanation("; ".join(parts) + ".", _NEXT.get(hidden[0].sight, ""))
@@ -87,7 +87,7 @@ def _missing(
     places: dict[int, RankLocation],
     ended: Sequence[int],
 ) -> Explanation:
-    """Some ranks wait for others that are elsewhere, or are through."""
+    """Explain that some ranks wait for others, which are elsewhere or have ended."""
     goals = _distinct(place for place in waiting.values() if place.line) or _distinct(waiting.values())
     goal = _the(goals[0]) if len(goals) == 1 else "what the others wait in"
     there = _wait(waiting, there=len(_distinct(waiting.values())) == 1)
@@ -125,7 +125,7 @@ def _none_waits(others: Sequence[RankStack], places: dict[int, RankLocation]) ->
 
 
 def _where(stacks: Sequence[RankStack], places: dict[int, RankLocation]) -> list[str]:
-    """Say where ranks are that wait for no other, one part for each place."""
+    """Return where ranks are that do not wait for others, one part for each location."""
     by_place: dict[str, list[int]] = {}
     for stack in stacks:
         by_place.setdefault(places[stack.rank].words(stack.quiet_s >= BUSY_S), []).append(stack.rank)
@@ -157,7 +157,7 @@ def _the(place: RankLocation) -> str:
 
 
 def _ranks(ranks: Iterable[int]) -> str:
-    """Write rank 2; ranks 0 and 1; ranks 0, 2 and 4-7."""
+    """Return "rank 2", "ranks 0 and 1" or "ranks 0, 2 and 4-7"."""
     numbers = sorted(ranks)
     if len(numbers) == 1:
         return f"rank {numbers[0]}"

@@ -1,1 +1,1 @@
-"""JupyterHub's side: how the hub of a Swarm is configured, its templates, its DNS."""
+"""JupyterHub's side: the configuration of a hub in a Swarm, its templates, its DNS client."""

@@ -1,4 +1,4 @@
-"""JupyterHub's HTTP client among containers, which get another address each time they start."""
+"""Options of JupyterHub's HTTP client for containers, whose addresses change at each start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONNECT_LIMIT_S, _ANSWER_LIMIT_S = 3, 15
 
 
 class FreshResolver(AbstractResolver):
-    """Asks for an address at each connection: aiohttp's usual resolver keeps one for Docker's 10 minutes."""
+    """Looks up the address at each connection. aiohttp's usual resolver keeps it for Docker's 10 minutes."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -20,14 +20,14 @@ class FreshResolver(AbstractResolver):
         return await ThreadedResolver().resolve(host, port, family)
 
     async def close(self) -> None:
-        """Hold nothing, so let go of nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 def client_options() -> dict[str, dict[str, Any]]:
     """Return traits of JupyterHubHTTPClient.
 
-    The address of a container that ended swallows connections. A machine that died leaves them open: whoever
-    waits for an answer there without a limit, waits for a quarter of an hour.
+    The address of a container that ended answers no connection. Connections to a machine that died stay open:
+    without a limit, the hub would wait a quarter of an hour for an answer.
     """
     return {
         "connector_options": {"use_dns_cache": False, "resolver": FreshResolver()},

@@ -1,11 +1,11 @@
-"""Leaving out imports that the programs of the hub do not need.
+"""Skips imports that the programs of the hub do not need.
 
-JupyterHub and Jupyter Server read their event schemas with jsonschema. That looks for `rfc3987_syntax`,
-which compiles a grammar when it is imported (0.9 s and 16 MB), only to check strings of the format "iri";
-no schema of theirs has one. jsonschema does without it when the import fails.
+JupyterHub and Jupyter Server read their event schemas with jsonschema. It imports `rfc3987_syntax`, which
+compiles a grammar (0.9 s and 16 MB) to check strings of the format "iri". None of these schemas has such a
+string. If the import fails, jsonschema works without it.
 
-JupyterHub's tables bring Alembic, and that Mako, which brings the lexers of Pygments (6 MB) for the HTML
-pages of its errors; nobody asks for one here. Mako does without them when the import fails.
+JupyterHub imports Alembic, Alembic imports Mako, and Mako the lexers of Pygments (6 MB), for error pages in
+HTML that nobody here requests. If the import fails, Mako works without them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ from typing import Any
 
 
 def import_quickly(modules: dict[str, Any] = sys.modules) -> None:
-    """Make those imports fail in this process (None is Python's mark for that)."""
+    """Make these imports fail in this process: Python refuses a module whose entry is None."""
     for name in ("rfc3987_syntax", "mako.ext.pygmentplugin"):
         modules.setdefault(name, None)

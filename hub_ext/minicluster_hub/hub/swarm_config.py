@@ -1,4 +1,4 @@
-"""What `configure` sets for a hub that is a service of a Swarm, as `up` makes it."""
+"""What `configure` sets for a hub that runs as a service of a Swarm, as `up` starts it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ROUTE_CHECK_S = 5
 
 
 @dataclass(frozen=True)
-class SwarmPlace:
-    """What the hub's service is told by its environment and its secrets.
+class SwarmSettings:
+    """What the environment and the secrets of the hub's service say.
 
-    shared_homes: SERVER:/PATH[,NFS-OPTION...], "" for a volume of each node.
+    shared_homes: SERVER:/PATH[,NFS-OPTION...]; "" where homes are volumes on each node.
     """
 
     public_url: str
@@ -31,8 +31,8 @@ class SwarmPlace:
     spawner_token: str
 
     @classmethod
-    def told(cls, env: Mapping[str, str] = os.environ, secrets: Path = _SECRETS) -> SwarmPlace | None:
-        """Read the place; None for a hub that runs on one machine."""
+    def read(cls, env: Mapping[str, str] = os.environ, secrets: Path = _SECRETS) -> SwarmSettings | None:
+        """Return the settings; None if the hub runs on one machine without a Swarm."""
         if env.get("MINICLUSTER_ENGINE") != "swarm":
             return None
         tokens = {
@@ -52,23 +52,23 @@ class SwarmPlace:
         return "http://service:8082"
 
 
-def set_up(c: Any, place: SwarmPlace) -> None:
-    """Point hub, proxy and spawner at the cluster's other services."""
+def set_up(c: Any, settings: SwarmSettings) -> None:
+    """Connect hub, proxy and spawner with the cluster's other services."""
     c.JupyterHub.bind_url = "http://:8000"
-    if place.public_url:
-        c.JupyterHub.public_url = f"{place.public_url}/"
+    if settings.public_url:
+        c.JupyterHub.public_url = f"{settings.public_url}/"
     c.JupyterHub.hub_bind_url = "http://0.0.0.0:8081"
     c.JupyterHub.hub_connect_url = "http://hub:8081"
-    # With a proxy of its own JupyterHub looks after its routes only as often as at the users' activity.
+    # If JupyterHub does not start its proxy itself, it checks the routes only when it checks users' activity.
     c.JupyterHub.last_activity_interval = _ROUTE_CHECK_S
     for name, value in client_options().items():
         setattr(c.JupyterHubHTTPClient, name, value)
     c.ConfigurableHTTPProxy.should_start = False
     c.ConfigurableHTTPProxy.api_url = "http://proxy:8001"
-    c.ConfigurableHTTPProxy.auth_token = place.proxy_token
+    c.ConfigurableHTTPProxy.auth_token = settings.proxy_token
     c.JupyterHub.spawner_class = "minicluster_spawner.swarm.MiniclusterSpawner"
     c.Spawner.default_url = "/lab"
-    c.MiniclusterSpawner.image = place.image
-    c.MiniclusterSpawner.max_gpus = place.server_gpus
-    if place.shared_homes:
-        c.MiniclusterSpawner.shared_homes = volume_options(place.shared_homes)
+    c.MiniclusterSpawner.image = settings.image
+    c.MiniclusterSpawner.max_gpus = settings.server_gpus
+    if settings.shared_homes:
+        c.MiniclusterSpawner.shared_homes = volume_options(settings.shared_homes)

@@ -1,1 +1,1 @@
-"""The images that this cluster offers: which run, what the registry says of them, and publishing new ones."""
+"""The images of this cluster: which ones jobs may run, their data in the registry, publishing new ones."""

@@ -1,4 +1,4 @@
-"""Which images run here. A name becomes a digest when a job is accepted, and that job keeps it."""
+"""Which images jobs may run. When a job is accepted, its image's name is resolved to a digest for good."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from minicluster_hub.store import Store, StoreUnavailable
 from minicluster_hub.store.storage.images import ListedImage
 
 AGAIN_S = 30.0
-"""Between two questions to a registry that did not answer."""
+"""Pause before asking again a registry that did not answer."""
 
 
 class ImageNotAllowed(Exception):
-    """A job asks for an image that this cluster does not run. offered: the names of its own."""
+    """A job names an image that this cluster does not run. offered: the names of the cluster's images."""
 
     def __init__(self, image: str, offered: Sequence[str] = (), why: str = "") -> None:
         super().__init__(f"image {image}: {why or 'this cluster does not run it'}")
         names = ", ".join(offered)
-        listed = f", or give one of: {names}, or another of %distribute images" if offered else ""
+        listed = f", or give one of: {names}, or another one of %distribute images" if offered else ""
         self.hint = (
-            f"Leave --image out for the cluster's own{listed}. If you named none, your notebook server is "
-            "older than the cluster's last upgrade: stop it at the hub and start it again; your files stay."
+            f"Leave --image out for the cluster's default{listed}. If you gave no --image, your notebook "
+            "server is older than the cluster's last upgrade: stop and start it on the hub's page; your "
+            "files stay."
         )
 
 
 class ImageOwn(Exception):
-    """The cluster's own images are offered by its settings, and admins do not change that."""
+    """The settings offer this image, so its state cannot be changed."""
 
     def __init__(self, image: ImageRecord) -> None:
         super().__init__(f"the image {image.name} is one of the cluster's own")
@@ -42,7 +43,7 @@ class ImageOwn(Exception):
 class Catalogue:
     """The images of the engine's settings, and those that users published.
 
-    publishing: "ask" an admin before others may run one, "allow" it at once, or "off".
+    publishing: "ask": an admin must allow each. "allow": allowed at once. "off": users cannot publish.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Catalogue:
     # --- for requests ---------------------------------------------------------------------------
 
     def resolve(self, named: str | None) -> str | None:
-        """Return the reference by digest of the image that a job names; None: the engine's own.
+        """Return the reference by digest of the image that a job names; None for the engine's environment.
 
         Raises ImageNotAllowed.
         """
@@ -78,7 +79,7 @@ class Catalogue:
                 return None
             raise ImageNotAllowed(named, why="this cluster runs cells in its own environment")
         meant = named or own[0]
-        # Every job asks this, and there may be many images with long recipes: not all are read.
+        # Called for every job. There may be many images with long recipes, so not all are read.
         reference = ImageReference.of(meant)
         candidates = self._store.images.called({meant, reference.name, reference.digest})
         found = [image for image in candidates if _is_called(image, meant)]
@@ -90,22 +91,22 @@ class Catalogue:
         raise ImageNotAllowed(meant, offered, _why(found))
 
     async def listed(self, owner: str, *, everything: bool = False) -> ImageList:
-        """Return the images that a user may run, and those that they published; everything: for admins."""
-        # In a thread, since the database reads the recipes.
+        """Return the images that a user may run, and the user's own. everything: all images, for admins."""
+        # In a thread, since the database reads the long recipes.
         found = await asyncio.to_thread(self._store.images.listed, None if everything else owner)
         nodes = self.nodes()
         images = tuple(message(one, nodes.get(one.image.digest, ())) for one in found)
         return ImageList(images=images, publishing=self.publishing if self.can_publish else "off")
 
     async def whole(self, digest: str, owner: str, *, everything: bool = False) -> Image | None:
-        """Return an image with all of its packages; None if `listed` would not have it."""
+        """Return an image with all of its packages; None if `listed` does not have it."""
         record = await asyncio.to_thread(self._store.images.find, digest)
         if record is None or not (everything or record.state is ImageState.ALLOWED or record.owner == owner):
             return None
         return message(ListedImage.of(record, None), self.nodes().get(digest, ()))
 
     def nodes(self) -> dict[str, list[str]]:
-        """Return the nodes that have each image, by digest: it has run a job there, or runs now."""
+        """Return, by digest, the nodes where an image has run a job or runs now."""
         found = {digest: set(nodes) for digest, nodes in self._store.images.nodes().items()}
         images = self._engine.task_images
         for reference, nodes in images.on_nodes().items() if images else ():
@@ -115,13 +116,13 @@ class Catalogue:
     # --- published ones ---------------------------------------------------------------------------
 
     def publish(self, image: ImageRecord) -> ImageRecord:
-        """Enter a new image. Raises ImageNameTaken."""
+        """Add a new image. Raises ImageNameTaken."""
         entered = self._store.images.publish(image)
         self._log.info("image %s: %s published %s, %s", image.digest, image.owner, image.name, entered.state)
         return entered
 
     def change(self, digest: str, state: ImageState, by: str) -> Image | None:
-        """Allow or retire an image; None: there is none. Raises ImageOwn."""
+        """Allow or retire an image and return it; None if there is none. Raises ImageOwn."""
         known = self._store.images.look(digest)
         if known is not None:
             if not known.image.owner:
@@ -137,7 +138,7 @@ class Catalogue:
     # --- the cluster's own ----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Enter the engine's own images with size and device; return when these are known for all."""
+        """Add the engine's images with size and device; return when these are known for all images."""
         while True:
             try:
                 missing = await self._enter_own()
@@ -153,7 +154,7 @@ class Catalogue:
         return self._engine.task_images.own() if self._engine.task_images else ()
 
     async def _enter_own(self) -> list[str]:
-        """Return what is missing, in words."""
+        """Add the engine's images. Return messages about those without a digest."""
         known = self._store.images.own()
         found: list[ImageRecord] = []
         missing: list[str] = []
@@ -208,7 +209,7 @@ def message(listed: ListedImage, nodes: Iterable[str] = ()) -> Image:
 
 
 def _is_called(image: ImageRecord, text: str) -> bool:
-    """Whether people may mean an image by this: its name, its digest, or a reference to it."""
+    """Return whether a text names an image: by its name, its digest, or a reference to it."""
     if text in (image.name, image.digest):
         return True
     reference = ImageReference.of(text)
@@ -218,12 +219,13 @@ def _is_called(image: ImageRecord, text: str) -> bool:
 
 
 def _first_digest(known: Iterable[ImageRecord], reference: ImageReference) -> str:
-    """Return the digest that a tag had when it was first offered: what it gets later is another image."""
+    """Return the digest that a tag had when it was first offered; "" if it is new. Later digests of the tag
+    are other images."""
     return next((image.digest for image in known if _is_own(image, reference)), "")
 
 
 def _is_own(image: ImageRecord, reference: ImageReference) -> bool:
-    """Whether an image is the cluster's own of this name."""
+    """Return whether an image is the cluster's own with this name."""
     repository = ImageReference.of(image.reference).repository
     return not image.owner and (image.name, repository) == (reference.name, reference.repository)
 

@@ -1,7 +1,7 @@
-"""Publications under way: a job's layer is checked, pushed, and entered in the catalogue.
+"""Publishes images: checks a job's layer, pushes it to the registry, and adds the image to the catalogue.
 
-They are kept in memory alone. After a restart they are asked for again, and a push goes on with what the
-registry has.
+Progress is only in memory. After a restart the client requests the publication again, and the push skips what
+the registry already has.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MAX_SHOWN = 100
 _MAX_UNDER_WAY = 50
 _MAX_OF_OWNER = 5
 _AT_ONCE = 4
-"""Pushes of different owners. A registry that does not answer holds up these, and nothing else."""
+"""Pushes of different owners at once. A registry that does not answer delays only these."""
 _THREADS = 2
-"""Layers that are checked at once: each takes a core, for minutes."""
+"""Layers that are checked at once: each takes a core for minutes."""
 _Key = tuple[int, str]
 _Result = TypeVar("_Result")
 
@@ -49,7 +49,7 @@ class PublishingFiles:
 
 
 class PublishingBusy(Exception):
-    """There is no room for another publication; the message is one sentence."""
+    """Too many publications run already; the message is one sentence."""
 
 
 class RecipeTooLong(Exception):
@@ -57,9 +57,9 @@ class RecipeTooLong(Exception):
 
 
 class Publications:
-    """At most one push for each job and name, and one of an owner at a time.
+    """Runs one push for each job and name, and for each owner one at a time.
 
-    Layers are checked in threads of their own: the service's other requests need those of the event loop.
+    Layers are checked in own threads: the service's other requests need the event loop's threads.
     """
 
     def __init__(self, catalogue: Catalogue, limit_bytes: int) -> None:
@@ -73,7 +73,7 @@ class Publications:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishing")
 
     def ask(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> Publication:
-        """Begin to publish a job's files, or return the progress. A failure is returned once, then forgotten.
+        """Start to publish a job's files, or return the progress. A failure is returned once, then forgotten.
 
         Raises PublishingBusy.
         """
@@ -89,7 +89,7 @@ class Publications:
         return shown
 
     def knows(self, job: JobRecord, ask: PublishImage) -> bool:
-        """Whether this was asked for before."""
+        """Return whether this publication was requested before."""
         return (job.id, ask.name) in self._shown
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class Publications:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _make_room(self, owner: str) -> None:
-        """Forget the oldest that are over. Raises PublishingBusy."""
+        """Forget the oldest ended publications. Raises PublishingBusy."""
         if self._of_owner[owner] >= _MAX_OF_OWNER:
             raise PublishingBusy(f"{_MAX_OF_OWNER} of your images are being published already")
         if len(self._work) >= _MAX_UNDER_WAY:
@@ -110,7 +110,7 @@ class Publications:
 
     @asynccontextmanager
     async def _turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for the owner's turn first, so that nobody takes more than one of all turns."""
+        """Wait for the owner's lock before the semaphore, so that each owner has at most one of its slots."""
         async with self._turns.setdefault(owner, asyncio.Lock()), self._at_once:
             yield
 
@@ -137,7 +137,7 @@ class Publications:
         except (LayerRefused, RecipeTooLong, RegistryError, ImageNameTaken) as error:
             self._show(job, ask, problem=str(error), hint=_HINTS[type(error)])
         except Exception:
-            self._show(job, ask, problem="the job service failed", hint="Its log tells more. Try again.")
+            self._show(job, ask, problem="the job service failed", hint="Try again. Its log has the error.")
             raise
         finally:
             self._forget_work(job, ask)
@@ -178,9 +178,9 @@ class Publications:
 
 
 _HINTS: dict[type[Exception], str] = {
-    LayerRefused: "%distribute publish makes one that is taken; this one was made in another way.",
-    RecipeTooLong: "%pip uninstall what the image need not have, then publish it again.",
-    RegistryError: "Try again: what was sent is kept. If it stays so, an admin's `doctor` tells more.",
+    LayerRefused: "Publish with %distribute publish: it makes layers that are accepted.",
+    RecipeTooLong: "%pip uninstall packages that the image does not need, then publish it again.",
+    RegistryError: "Try again: the registry has what was sent. If that fails, an admin can run `doctor`.",
     ImageNameTaken: "Choose another name.",
 }
 
@@ -190,7 +190,7 @@ def _recipe(path: Path) -> Recipe:
     size_bytes = path.stat().st_size
     if size_bytes > RECIPE_BYTES:
         raise RecipeTooLong(
-            f"{RECIPE_FILE} has {size_bytes:,} bytes, more than the {RECIPE_BYTES:,} of an image's packages"
+            f"{RECIPE_FILE}, the list of packages, has {size_bytes:,} bytes; the limit is {RECIPE_BYTES:,}"
         )
     try:
         recipe = Recipe.model_validate_json(path.read_bytes())
@@ -198,6 +198,6 @@ def _recipe(path: Path) -> Recipe:
         raise LayerRefused("the recipe is not one of ours") from error
     if len(recipe.packages) > RECIPE_PACKAGES:
         raise RecipeTooLong(
-            f"{len(recipe.packages):,} packages are more than the {RECIPE_PACKAGES:,} of an image"
+            f"the image would have {len(recipe.packages):,} packages; the limit is {RECIPE_PACKAGES:,}"
         )
     return recipe

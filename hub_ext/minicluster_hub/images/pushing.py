@@ -1,6 +1,6 @@
-"""An image out of another one and a layer, by the registry's API alone: no engine, no build.
+"""Makes an image from a base image and a layer through the registry's API, without an engine or a build.
 
-The same base, layer and recipe give the same digest: nothing about the push itself is in the image.
+The same base, layer and recipe give the same digest, since the image has no data about the push.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from minicluster_hub.images.registry import (
 
 RECIPE_LABEL, BASE_LABEL = "org.minicluster.recipe", "org.minicluster.base"
 _BASES = "minicluster/bases"
-"""Holds the layers of bases from elsewhere once, for all images that are made of them."""
+"""Repository with the layers of bases from other registries, once for all images on them."""
 _LAYER_TYPES = {f"{DOCKER}.manifest.v2+json": "application/vnd.docker.image.rootfs.diff.tar.gzip"}
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedImage:
-    """What is to be made. repository, tag: in the registry that takes it."""
+    """The image to make. repository, tag: in the target registry."""
 
     base: ImageReference
     layer: Path
@@ -51,10 +51,10 @@ class PushedImage:
 
 
 async def push(image: DerivedImage, registries: Registries, show: ShowProgress) -> PushedImage:
-    """Make the image in the registry. What is there already is not sent again. Raises RegistryError."""
+    """Make the image in the registry; blobs that it already has are not sent. Raises RegistryError."""
     source, target = registries.of(image.base), registries.own
     if source is None:
-        raise RegistryError(f"the base {image.base.repository} is in no registry of this cluster")
+        raise RegistryError(f"the base image {image.base.repository} is in no registry of this cluster")
     base = await source.manifest(image.base.path, image.base.digest, image.recipe.machine)
     config = _serialized(_config(base, image))
     manifest = _manifest(base, image.recipe, config)
@@ -67,7 +67,7 @@ async def push(image: DerivedImage, registries: Registries, show: ShowProgress) 
         return lambda sent: show(doing, before + sent, total)
 
     for one in base_layers:
-        progress = shown("bringing the base's layers")
+        progress = shown("copying the base's layers")
         progress(0)
         await _have(one, image, source, target, progress)
         done += int(one["size"])
@@ -84,7 +84,7 @@ def _serialized(document: dict[str, Any]) -> bytes:
 
 
 def _config(base: Manifest, image: DerivedImage) -> dict[str, Any]:
-    """Return the base's config with one more layer. Its date is the base's: a push has none."""
+    """Return the base's config with one more layer. It keeps the base's date."""
     config: dict[str, Any] = copy.deepcopy(dict(base.config))
     config["rootfs"]["diff_ids"].append(f"sha256:{image.recipe.diff_sha256}")
     step = {"created_by": "%distribute publish", "comment": ", ".join(map(str, image.recipe.packages))}
@@ -103,7 +103,7 @@ def _manifest(base: Manifest, recipe: Recipe, config: bytes) -> dict[str, Any]:
     kind = _LAYER_TYPES.get(base.media_type, f"{OCI}.layer.v1.tar+gzip")
     layer = {"mediaType": kind, "digest": f"sha256:{recipe.layer_sha256}", "size": recipe.layer_bytes}
     document["layers"].append(layer)
-    document.pop("annotations", None)  # They describe the base, which this image is not.
+    document.pop("annotations", None)  # they describe the base
     return document
 
 
@@ -114,10 +114,10 @@ async def _have(
     target: Registry,
     progress: Callable[[int], None],
 ) -> None:
-    """Bring one of the base's layers into the image's repository, if it is not there."""
+    """Copy one of the base's layers into the image's repository, unless it is there."""
     digest, size_bytes = str(layer["digest"]), int(layer["size"])
 
-    async def bring(repository: str) -> None:
+    async def copy_to(repository: str) -> None:
         if not await target.has_blob(repository, digest):
             async with source.blob(image.base.path, digest) as pieces:
                 await target.upload(repository, digest, size_bytes, _counted(pieces, progress))
@@ -127,9 +127,9 @@ async def _have(
     origin = image.base.path
     if source is not target:
         origin = _BASES
-        await bring(origin)
+        await copy_to(origin)
     if not await target.mount(image.repository, digest, origin):
-        await bring(image.repository)
+        await copy_to(image.repository)
 
 
 async def _send(
@@ -140,7 +140,7 @@ async def _send(
 
 
 async def _counted(pieces: AsyncIterator[bytes], progress: Callable[[int], None]) -> AsyncIterator[bytes]:
-    """Pass bytes on, and report how many there were."""
+    """Pass bytes on, and report their number so far."""
     sent = 0
     async for piece in pieces:
         yield piece

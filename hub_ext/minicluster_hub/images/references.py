@@ -1,4 +1,4 @@
-"""References of images: REPOSITORY[:TAG][@DIGEST], and the short names that people use."""
+"""Image references: REPOSITORY[:TAG][@DIGEST], and the short names that people use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """tag, digest: "" for each that is missing. A digest always wins over a tag."""
+    """tag, digest: "" if missing. A digest wins over a tag."""
 
     repository: str
     tag: str = ""
@@ -23,7 +23,7 @@ class ImageReference:
 
     @property
     def host(self) -> str:
-        """The registry, as whoever wrote the reference reaches it."""
+        """The registry's address in the reference."""
         return self.repository.partition("/")[0]
 
     @property
@@ -33,7 +33,7 @@ class ImageReference:
 
     @property
     def name(self) -> str:
-        """What people call it: the last part, with the tag if there is no digest."""
+        """The short name: the last part, with the tag if there is no digest."""
         last = self.repository.rpartition("/")[2]
         return f"{last}:{self.tag}" if self.tag and not self.digest else last
 

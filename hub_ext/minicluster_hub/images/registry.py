@@ -1,4 +1,4 @@
-"""A registry by its HTTP API (OCI distribution): manifests, blobs, uploads.
+"""A client of a registry's HTTP API (OCI distribution): manifests, blobs, uploads.
 
 Why no library does this: docs/dependencies.md.
 """
@@ -23,16 +23,16 @@ DOCKER = "application/vnd.docker.distribution"
 _INDEXES = (f"{OCI}.index.v1+json", f"{DOCKER}.manifest.list.v2+json")
 _ACCEPT = ", ".join((f"{OCI}.manifest.v1+json", f"{DOCKER}.manifest.v2+json", *_INDEXES))
 _TORCH_LABEL = "org.minicluster.torch"
-"""Of our notebook images: the torch that they were built with; "cpu" is the CPU build."""
+"""Label of our notebook images: the torch that they were built with; "cpu" is the CPU build."""
 _TIMEOUT_S = 60.0
 _MAX_MANIFEST_BYTES = 4 << 20
 PIECE_BYTES = 1 << 20
 ShowProgress = Callable[[str, int, int], None]
-"""Is called with what is being done, the bytes sent, and the bytes to send in all."""
+"""Called with the present step, the bytes sent, and the total bytes to send."""
 
 
 class RegistryError(Exception):
-    """A registry did not do what was asked; the message is one sentence."""
+    """A request to a registry failed; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Of all layers, compressed."""
+        """The compressed size of all layers."""
         return sum(int(layer["size"]) for layer in self.document["layers"])
 
     @property
@@ -64,7 +64,7 @@ class Registry:
     """One registry. login: name and password. ca_file: the authority to trust; "": the system's."""
 
     def __init__(self, url: str, login: tuple[str, str] | None = None, ca_file: str = "") -> None:
-        # Imported here: a service that publishes nothing need not hold it in memory.
+        # Imported here to save memory in a service without a registry.
         import ssl
 
         import httpx
@@ -82,7 +82,7 @@ class Registry:
         await self._http.aclose()
 
     async def manifest(self, repository: str, digest: str, machine: str = "") -> Manifest:
-        """Return an image's manifest; of an index the one for a machine ("": the first one)."""
+        """Return an image's manifest. If it is an index: the manifest for a machine ("": the first one)."""
         document = await self._document(repository, digest)
         try:
             if document.get("mediaType") in _INDEXES or "manifests" in document:
@@ -94,7 +94,7 @@ class Registry:
             found = Manifest(document, config)
             _ = found.size_bytes, found.device, config["rootfs"]["diff_ids"]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise RegistryError(f"{repository}@{digest} is no image as we know them") from error
+            raise RegistryError(f"{repository}@{digest} is not an image in a known format") from error
         return found
 
     async def has_blob(self, repository: str, digest: str) -> bool:
@@ -102,7 +102,7 @@ class Registry:
         return answer.status_code == 200
 
     async def mount(self, repository: str, digest: str, origin: str) -> bool:
-        """Make a blob of another repository one of this, too; return whether that was possible."""
+        """Add a blob of another repository to this one; return whether that was possible."""
         query = {"mount": digest, "from": origin}
         answer = await self._ask("POST", f"{repository}/blobs/uploads/", params=query)
         return answer.status_code == 201
@@ -160,9 +160,9 @@ class Registry:
 
 @dataclass(frozen=True)
 class Registries:
-    """The cluster's registry and its cache, by the host under which nodes reach each.
+    """The cluster's registry and its cache, by the host at which nodes reach each.
 
-    name: the host of the one that takes new images, "" if none does.
+    name: the host of the one for published images; "" if there is none.
     """
 
     by_host: Mapping[str, Registry]
@@ -177,7 +177,7 @@ class Registries:
         return self.by_host[self.name]
 
     def of(self, reference: ImageReference) -> Registry | None:
-        """Return the registry that has an image; None if it is not one of these."""
+        """Return the registry of an image; None if it is not one of these."""
         return self.by_host.get(reference.host)
 
     async def close(self) -> None:
@@ -195,20 +195,20 @@ def _for_machine(manifests: list[dict[str, Any]], machine: str) -> dict[str, Any
         return manifests[0]
     there = {str(one.get("platform", {}).get("architecture")): one for one in reversed(manifests)}
     if wanted not in there:
-        raise RegistryError(f"the base image is not there for {machine}, only for {', '.join(sorted(there))}")
+        raise RegistryError(f"the base image is not for {machine}, only for {', '.join(sorted(there))}")
     return there[wanted]
 
 
 def _checked(data: bytes, digest: str, what: str) -> dict[str, Any]:
-    """Return a document if its bytes are those that its digest promises."""
+    """Return a JSON document. Raises RegistryError if its bytes do not match its digest."""
     if digest_of(data) != digest or len(data) > _MAX_MANIFEST_BYTES:
-        raise RegistryError(f"{what} came damaged: it is not {digest}")
+        raise RegistryError(f"{what} is damaged: its digest is not {digest}")
     try:
         found = json.loads(data)
     except ValueError as error:
-        raise RegistryError(f"{what} is no JSON") from error
+        raise RegistryError(f"{what} is not JSON") from error
     if not isinstance(found, dict):
-        raise RegistryError(f"{what} is no JSON object")
+        raise RegistryError(f"{what} is not a JSON object")
     return found
 
 

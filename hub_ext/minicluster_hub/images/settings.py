@@ -1,4 +1,4 @@
-"""Where the cluster's registry is, and pip's index: `--RegistrySettings.url=...` and the others."""
+"""The options of the cluster's registry (`--RegistrySettings.url=...` and others), and pip's variables."""
 
 from __future__ import annotations
 
@@ -12,33 +12,31 @@ from minicluster_hub.images.registry import Registries, Registry
 
 
 class RegistryBroken(ValueError):
-    """The settings lead to no registry; the message is one sentence for whoever starts the service."""
+    """The settings are unusable; the message is one sentence for the admin."""
 
 
 class RegistrySettings(LoggingConfigurable):
-    """The options."""
+    """The registry for published images, and the cache of images from outside."""
 
     url = Unicode(
-        help="The registry that takes published images, as the service reaches it; empty: no publishing."
+        help="URL of the registry for published images, as the service reaches it; empty: no publishing."
     ).tag(config=True)
-    name = Unicode("127.0.0.1:5100", help="The same registry, as the nodes name it.").tag(config=True)
-    cache_url = Unicode(help="The registry's cache of images from outside, as the service reaches it.").tag(
+    name = Unicode("127.0.0.1:5100", help="The same registry's address on the nodes.").tag(config=True)
+    cache_url = Unicode(help="URL of the cache of images from outside, as the service reaches it.").tag(
         config=True
     )
-    cache_name = Unicode("127.0.0.1:5101", help="The same cache, as the nodes name it.").tag(config=True)
-    ca_file = Unicode(help="File with the authority of their certificates; empty: the system's.").tag(
+    cache_name = Unicode("127.0.0.1:5101", help="The same cache's address on the nodes.").tag(config=True)
+    ca_file = Unicode(help="File with the CA of their certificates; empty: the system's CAs.").tag(
         config=True
     )
-    login_file = Unicode(help="File with NAME:PASSWORD of who may publish; empty: nobody asks.").tag(
-        config=True
-    )
+    login_file = Unicode(help="File with NAME:PASSWORD of the registries; empty: no login.").tag(config=True)
 
     def registries(self) -> Registries:
-        """Return what these lead to. Raises RegistryBroken."""
-        places = {self.name: self.url, self.cache_name: self.cache_url}
+        """Return the clients of these registries. Raises RegistryBroken."""
+        urls = {self.name: self.url, self.cache_name: self.cache_url}
         login = self._login()
         try:
-            found = {name: Registry(url, login, self.ca_file) for name, url in places.items() if url}
+            found = {name: Registry(url, login, self.ca_file) for name, url in urls.items() if url}
         except OSError as error:
             raise RegistryBroken(
                 f"RegistrySettings.ca_file: {self.ca_file} cannot be used ({error.strerror or error})"
@@ -58,7 +56,7 @@ class RegistrySettings(LoggingConfigurable):
 
 
 def pip_environment(index_url: str) -> dict[str, str]:
-    """Return the variables by which pip uses a mirror; it trusts one without TLS only by name."""
+    """Return the variables by which pip uses a mirror. pip must be told to trust a host without TLS."""
     if not index_url:
         return {}
     url = urlsplit(index_url)

@@ -1,1 +1,1 @@
-"""The body of `./run`: starts the hub on this machine, tells the user, and ends all of it again."""
+"""The body of `./run`: starts the hub on this machine, prints how to log in, and ends all that it started."""

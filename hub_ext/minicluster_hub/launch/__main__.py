@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def change_user(options: Options) -> int:
-    """Make or remove a user, or make a new password; a running hub knows it at once."""
+    """Add or remove a user, or set a new password; a running hub reads the change at the next login."""
     datafolder.make(options.data_dir)
     users = PasswordFile(options.data_dir / "passwords.json")
     if options.remove_user:

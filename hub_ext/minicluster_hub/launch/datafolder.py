@@ -1,4 +1,4 @@
-"""The data folder: made, checked, and held by one cluster at a time."""
+"""The data folder: created, checked, and locked so that one cluster at a time uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHECKED_BYTES = 64 * 2**20
 
 
 def make(data_dir: Path) -> None:
-    """Make the folder and see that it can be written."""
+    """Create the folder and check that it is writable. Raises DataFolderUnusable."""
     try:
         for folder in (data_dir, data_dir / "hub", data_dir / "service"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -31,7 +31,7 @@ def make(data_dir: Path) -> None:
 
 @contextmanager
 def held(data_dir: Path, holder: str) -> Iterator[None]:
-    """Hold the folder for this process; `holder` is what a second start is told."""
+    """Lock the folder for this process. holder: shown by a second start that finds the folder in use."""
     path = data_dir / "lock"
     with path.open("a+") as lock:
         try:
@@ -49,7 +49,7 @@ def held(data_dir: Path, holder: str) -> Iterator[None]:
 
 
 def check_databases(data_dir: Path) -> None:
-    """See that the databases which are there can be read."""
+    """Check that the existing databases are readable. Raises DatabaseBroken."""
     for path in (data_dir / "hub" / "jupyterhub.sqlite", data_dir / "service" / "minicluster.sqlite"):
         if path.exists():
             _check_database(path)
@@ -65,6 +65,6 @@ def _check_database(path: Path) -> None:
         found = str(error)
     if found != "ok":
         raise DatabaseBroken(
-            f"The database {path} is broken ({found}). Restore it from a backup, or move it"
-            " away: it is made anew then, without what it held."
+            f"The database {path} is broken ({found}). Restore it from a backup. Or move it away:"
+            " then the next start makes an empty one."
         )

@@ -1,4 +1,4 @@
-"""`./run --demo`: the main job without a person, through every door that a user goes through."""
+"""`./run --demo`: logs in, starts a server and runs the quickstart as a user would, without a browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from minicluster_hub.launch.errors import DemoFailed, Stopped
-from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
+from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.messages import say
 from minicluster_hub.launch.signals import END
 from minicluster_hub.launch.visitor import Visitor
@@ -30,13 +30,13 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Stopwatch:
-    """Prints what was done and how long it took."""
+    """Prints each step and how long it took."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def lap(self, what: str, detail: str = "") -> None:
-        """Print a line for what happened since the last one."""
+        """Print the time since the last line, with the step that took it."""
         now = time.monotonic()
         say(f"  {what:<20}{now - self._last:6.1f} s   {detail}".rstrip())
         self._last = now
@@ -48,7 +48,7 @@ def temporary_data() -> Path:
 
 
 def keep_only(data_dir: Path, kept: Path) -> None:
-    """Remove a temporary data folder's content up to the executed notebook."""
+    """Remove everything from a temporary data folder but the executed notebook."""
     for path in data_dir.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -57,7 +57,7 @@ def keep_only(data_dir: Path, kept: Path) -> None:
 
 
 def run_visit(url: str, name: str, password: str, executed: Path) -> None:
-    """Run the notebook as a user and check what came back; raise DemoFailed, VisitFailed or Stopped."""
+    """Run the notebook as a user and check its results. Raises DemoFailed, VisitFailed or Stopped."""
     asyncio.run(_stoppable(_visit(url, name, password, executed)))
 
 
@@ -93,13 +93,13 @@ async def _visit(url: str, name: str, password: str, executed: Path) -> None:
 
 
 async def _fetch(visitor: Visitor) -> NotebookNode:
-    """Read the notebook out of the user's home, through the server."""
+    """Read the notebook from the user's home, through the notebook server."""
     here = visitor.server_path
     model = await visitor.call("GET", f"{here}api/contents/{NOTEBOOK}", here)
     return nbformat.reads(json.dumps(model["content"]), as_version=4)
 
 
-async def _run_cells(kernel: NotebookKernel, notebook: NotebookNode, watch: Stopwatch) -> None:
+async def _run_cells(kernel: KernelConnection, notebook: NotebookNode, watch: Stopwatch) -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for count, cell in enumerate(cells, start=1):
         first_line = cell.source.partition("\n")[0]
@@ -119,12 +119,12 @@ async def _newest_job(visitor: Visitor) -> dict[str, Any]:
     await visitor.http.get(SERVICE_PATH)
     answer = await visitor.call("GET", f"{SERVICE_PATH}api/jobs", SERVICE_PATH)
     if not answer["jobs"]:
-        raise DemoFailed("The job service knows no job: the cell ran somewhere else.")
+        raise DemoFailed("The job service has no job: the cell did not run on the cluster.")
     return answer["jobs"][0]
 
 
 def _check(accuracy: float, ranks: int, job: dict[str, Any]) -> None:
-    """See that the model was trained by three ranks on three nodes, and is a good one."""
+    """Check that three ranks on three nodes trained the model, and that it is accurate."""
     say(f"job {job['id']} {job['state']} with {job['world_size']} ranks on {', '.join(job['nodes'])}")
     if job["state"] != "succeeded" or job["world_size"] != _RANKS or len(set(job["nodes"])) != _RANKS:
         raise DemoFailed(f"The job should have succeeded with {_RANKS} ranks on {_RANKS} nodes: {job}")

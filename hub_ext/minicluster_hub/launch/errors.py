@@ -1,12 +1,12 @@
-"""What keeps a cluster from starting, each told in one sentence."""
+"""Why a cluster does not start. Each message is one sentence for the user."""
 
 
 class LaunchError(Exception):
-    """Base of this room's errors: the text is all that a user sees."""
+    """Base of this room's errors. The user sees the text and no traceback."""
 
 
 class DataFolderUnusable(LaunchError):
-    """The data folder cannot be made, written, or is held by another cluster."""
+    """The data folder cannot be created or written, or another cluster uses it."""
 
 
 class DatabaseBroken(LaunchError):
@@ -14,7 +14,7 @@ class DatabaseBroken(LaunchError):
 
 
 class PortTaken(LaunchError):
-    """Another program listens where browsers should come in."""
+    """The port for browsers is in use or cannot be opened."""
 
 
 class HubEnded(LaunchError):
@@ -22,12 +22,12 @@ class HubEnded(LaunchError):
 
 
 class DemoFailed(LaunchError):
-    """The main job did not do what it should."""
+    """A step of the demo failed or gave a wrong result."""
 
 
 class VisitFailed(LaunchError):
-    """A door that a user goes through did not open."""
+    """The hub, the notebook server or the job service did not answer a user as it should."""
 
 
 class Stopped(Exception):
-    """A signal asked for the end; not an error."""
+    """A signal asked this program to end; not an error."""

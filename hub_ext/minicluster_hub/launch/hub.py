@@ -1,4 +1,4 @@
-"""`python -m minicluster_hub.launch.hub`: JupyterHub itself, imported faster, that says when it is ready."""
+"""`python -m minicluster_hub.launch.hub`: JupyterHub, which starts faster and reports when it is ready."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 from minicluster_hub.hub.quick_import import import_quickly
 
 READY_FD = "MINICLUSTER_READY_FD"
-
-
 _LONGEST_WAIT_S = 0.2
 
 
-def look_often() -> None:
-    """Shorten JupyterHub's waits for a server to come up.
+def poll_often() -> None:
+    """Shorten the pauses between JupyterHub's checks whether a server is up.
 
-    They double up to 5 s, so that a service which is there after 1.2 s is seen after 4. On one
-    machine a look costs nothing.
+    They double up to 5 s: the hub would notice after 4 s a service that answers after 1.2 s. A check on
+    this machine costs nothing.
     """
     from jupyterhub import utils
 
@@ -27,11 +25,11 @@ def look_often() -> None:
 
 
 def main() -> None:
-    """Run JupyterHub; write to the pipe named in the environment when all its routes are there."""
+    """Run JupyterHub. When it has all its routes, write to the pipe that the environment names."""
     import_quickly()
     from jupyterhub.app import JupyterHub
 
-    look_often()
+    poll_often()
     ready_fd = os.environ.pop(READY_FD, None)
 
     class Hub(JupyterHub):

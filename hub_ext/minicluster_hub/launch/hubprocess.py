@@ -1,4 +1,4 @@
-"""The hub as a child: started in a session of its own, watched, and ended with all that it began."""
+"""The hub as a child process: started in its own session, watched, and ended with everything it started."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ class HubProcess:
         self._ready_fd = -1
 
     def start(self) -> None:
-        """Start the hub, its output in a file, with a pipe on which it says that it is ready."""
+        """Start the hub. It writes its output to a file, and to a pipe when it is ready."""
         parent = os.getpid()
-        self._ready_fd, told_fd = os.pipe()
+        self._ready_fd, child_fd = os.pipe()
         os.set_blocking(self._ready_fd, False)
         with self._open_log() as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "minicluster_hub.launch.hub", "-f", str(self._config)],
                 cwd=self.settings.data_dir / "hub",
-                env={**os.environ, **self._environment(), READY_FD: str(told_fd)},
+                env={**os.environ, **self._environment(), READY_FD: str(child_fd)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 umask=0o077,
                 start_new_session=True,
-                pass_fds=[told_fd],
+                pass_fds=[child_fd],
                 preexec_fn=lambda: die_with_parent(parent),
             )
-        os.close(told_fd)
+        os.close(child_fd)
 
     def _environment(self) -> dict[str, str]:
         programs = str(Path(sys.executable).parent)
@@ -70,43 +70,43 @@ class HubProcess:
         return self.log.open("ab")
 
     def wait_ready(self, signals: Signals) -> None:
-        """Return when a browser gets answers; raise HubEnded or Stopped instead."""
+        """Return when the hub answers browsers. Raises HubEnded or Stopped."""
         deadline = time.monotonic() + _START_LIMIT_S
-        while not self._said_ready():
+        while not self._is_ready():
             self._check(signals.wait(deadline - time.monotonic(), self._ready_fd))
             if time.monotonic() > deadline:
                 raise HubEnded(f"The hub was not ready after {_START_LIMIT_S:.0f} s.\n{self.last_lines()}")
 
-    def _said_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
-            said = os.read(self._ready_fd, 16)
+            text = os.read(self._ready_fd, 16)
         except BlockingIOError:
             return False
-        if not said and self._child is not None:
-            # The pipe's end closes with the process: a moment later it can be asked for its exit code.
+        if not text and self._child is not None:
+            # The pipe closes a moment before the process has an exit code.
             self._child.wait(_HUB_GRACE_S)
-        return bool(said)
+        return bool(text)
 
     def wait_end(self, signals: Signals) -> None:
-        """Sleep until the hub dies (HubEnded) or somebody wants the end (Stopped)."""
+        """Sleep until the hub ends (raises HubEnded) or an end signal comes (raises Stopped)."""
         while True:
             self._check(signals.wait(None))
 
-    def _check(self, came: set[int]) -> None:
-        if came & END:
+    def _check(self, signals: set[int]) -> None:
+        if signals & END:
             raise Stopped
         if self._child is not None and self._child.poll() is not None:
             code = self._child.returncode
             raise HubEnded(f"The hub ended by itself (exit code {code}).\n{self.last_lines()}")
 
     def last_lines(self, count: int = 15) -> str:
-        """The end of the hub's log, with its place."""
+        """Return the end of the hub's log, with the path of the log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         lines = "\n".join(f"  {line}" for line in text.splitlines()[-count:])
         return f"The last lines of {self.log}:\n{lines}"
 
     def stop(self) -> None:
-        """End the hub (and with it proxy and service), then everything else of this data folder."""
+        """End the hub with its proxy and service, then all other processes of this data folder."""
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
             try:
@@ -120,11 +120,11 @@ class HubProcess:
 
 
 def _smaller(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that save memory (bench/idle.py); what the user's environment says of the same wins.
+    """Return variables that save memory (bench/idle.py). The user's own values of them win.
 
-    MALLOC_TRIM_THRESHOLD_: glibc gives freed memory back, 131 to 115 MB for the hub; the set value keeps
-    it from raising this limit by itself. NODE_OPTIONS: 82 to 67 MB for the proxy once a JupyterLab page
-    went through it, since Node.js else keeps 16 MB for each half of its young objects.
+    MALLOC_TRIM_THRESHOLD_: makes glibc return freed memory; the hub takes 115 MB, not 131. A fixed value
+    keeps glibc from raising the threshold. NODE_OPTIONS: Node.js reserves 16 MB for each half of its young
+    objects; with 1 MB the proxy takes 67 MB, not 82, after a JupyterLab page.
     """
     node = f"--max-semi-space-size=1 {env.get('NODE_OPTIONS', '')}".strip()
     return {
@@ -134,8 +134,8 @@ def _smaller(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def end_left_over(data_dir: Path) -> None:
-    """End hub, proxy and service of a start that was killed; its notebook servers and tasks go on."""
+    """End hub, proxy and service of a `./run` that was killed. Notebook servers and tasks keep running."""
     ours = of_data_folder(data_dir)
     end_all(lambda env: ours(env) and TASK_LABEL not in env and SERVER_LABEL not in env, 2.0)
-    # The hub would kill whichever process has this id by now.
+    # Another process may have this id by now, and the hub would kill it.
     (data_dir / "hub" / "proxy.pid").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A notebook run through its server: one kernel, cells sent over the websocket, outputs collected."""
+"""Runs a notebook's cells through its server: sends them over the kernel's websocket, collects outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minicluster_hub.launch.visitor import Visitor
 _SHOWN = ("stream", "display_data", "execute_result", "error")
 
 
-class NotebookKernel:
+class KernelConnection:
     """A running kernel at the other end of a websocket."""
 
     def __init__(self, connection: WebSocketClientConnection) -> None:
@@ -27,11 +27,11 @@ class NotebookKernel:
         self._session = uuid.uuid4().hex
 
     def close(self) -> None:
-        """Close the connection, as a page that is closed; the kernel goes on."""
+        """Close the connection, as closing the page does; the kernel keeps running."""
         self._connection.close()
 
     async def run(self, source: str) -> list[NotebookNode]:
-        """Run a cell and return its outputs, as a notebook keeps them."""
+        """Run a cell and return its outputs in the form that notebook files have."""
         outputs: list[NotebookNode] = []
         shown: dict[str, NotebookNode] = {}
         async for message in self._answers(source, {}):
@@ -52,11 +52,11 @@ class NotebookKernel:
                 value = message["content"]["user_expressions"]["value"]
                 if value["status"] == "ok":
                     return value["data"]["text/plain"]
-                raise VisitFailed(f"the kernel cannot tell {expression}: {value.get('evalue')}")
-        raise VisitFailed(f"the kernel did not tell {expression}")
+                raise VisitFailed(f"the kernel cannot evaluate {expression}: {value.get('evalue')}")
+        raise VisitFailed(f"the kernel did not return the value of {expression}")
 
     async def _answers(self, source: str, expressions: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
-        """Yield all that the kernel says about one request, up to its reply and the end of its outputs."""
+        """Yield the kernel's messages about one request, until its reply and its state idle have come."""
         request = self._request(source, expressions)
         await self._connection.write_message(json.dumps(request))
         missing = {"execute_reply", "idle"}
@@ -94,7 +94,7 @@ def _picture(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add(outputs: list[NotebookNode], output: NotebookNode) -> None:
-    """Add an output; text of the same stream is joined, as in a notebook."""
+    """Add an output. Text joins the output before it if both are of the same stream, as in a notebook."""
     last = outputs[-1] if outputs else None
     if last and output.output_type == "stream" == last.output_type and output.name == last.name:
         last.text += output.text
@@ -103,8 +103,8 @@ def _add(outputs: list[NotebookNode], output: NotebookNode) -> None:
 
 
 @asynccontextmanager
-async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[NotebookKernel]:
-    """Open a notebook's session as JupyterLab does; end its kernel on leaving."""
+async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[KernelConnection]:
+    """Open a notebook's session as JupyterLab does; end its kernel on exit."""
     here = visitor.server_path
     wanted = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": "python3"}}
     session = await visitor.call("POST", f"{here}api/sessions", here, json=wanted)
@@ -114,7 +114,7 @@ async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[Notebook
     request = HTTPRequest(address, headers=headers, validate_cert=visitor.verify)
     connection = await websocket_connect(request, max_message_size=2**28)
     try:
-        yield NotebookKernel(connection)
+        yield KernelConnection(connection)
     finally:
         connection.close()
         await visitor.call("DELETE", f"{here}api/sessions/{session['id']}", here)

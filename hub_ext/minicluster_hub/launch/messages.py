@@ -1,4 +1,4 @@
-"""What `./run` prints: few lines, each one of use."""
+"""The messages of `./run`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 def say(text: str = "") -> None:
-    """Print at once, also into a pipe."""
+    """Print and flush, so that a pipe gets the text at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def complain(text: str) -> None:
-    """Print to where errors belong."""
+    """Print an error to stderr."""
     sys.stderr.write(f"minicluster: {text}\n")
     sys.stderr.flush()
 
 
 def welcome(settings: Settings, password: str | None) -> str:
-    """The lines after a start; the password only when it was made just now."""
-    known = "as before; a new one: ./run --reset-password"
+    """Return the lines after a start. password: None unless this start made it."""
+    unchanged = "as before; a new one: ./run --reset-password"
     lines = [
         f"Minicluster is ready: {settings.browsers_url}",
         "",
         f"  user      {FIRST_USER}",
-        f"  password  {password + '   (shown only now)' if password else known}",
+        f"  password  {password + '   (shown only now)' if password else unchanged}",
         f"  data      {settings.data_dir}   (log: hub/hub.log)",
         f"  nodes     {settings.nodes}, virtual, all on this machine",
         "",
@@ -39,17 +39,17 @@ def welcome(settings: Settings, password: str | None) -> str:
     ]
     if settings.host not in _LOOPBACK:
         lines[1] = (
-            "  WARNING: reachable from the network without TLS: passwords can be read on the way."
+            "  WARNING: the network reaches the hub without TLS, so others can read passwords."
             " Put a TLS proxy in front."
         )
     return "\n".join(lines)
 
 
 def new_password(name: str, password: str) -> str:
-    """The answer to --add-user and --reset-password."""
+    """Return the answer to --add-user and --reset-password."""
     return f"user      {name}\npassword  {password}   (shown only now)"
 
 
 def removed(name: str) -> str:
-    """The answer to --remove-user."""
-    return f"{name} may no longer come in. Home and jobs are kept; an admin can stop the jobs."
+    """Return the answer to --remove-user."""
+    return f"{name} can no longer log in. The home and the jobs stay; an admin can stop the jobs."

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from minicluster_hub.login.accounts_file import FIRST_USER
 
-_EPILOG = 'The first start makes the user "admin" with a new password and prints it once.'
+_EPILOG = 'The first start creates the user "admin" and prints the password once.'
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for. port None: 8000, or a free one for the demo."""
+    """The options given. port: None for 8000, or for the demo a free port."""
 
     data_dir: Path
     host: str
@@ -29,11 +29,11 @@ class Options:
     reset_password: str | None
     remove_user: str | None
     policies: Path | None = None
-    """The folder of the lab's own policies, None: `policies` in the data folder."""
+    """The folder of the lab's own policies; None: `policies` in the data folder."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read the arguments; on a wrong one, say which and exit with code 2."""
+    """Read the arguments. If one is wrong, print which and exit with code 2."""
     default_data = tree() / "data"
     parser = _parser(default_data)
     given = parser.parse_args(arguments)
@@ -73,14 +73,14 @@ def _parser(default_data: Path) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--data", type=Path, metavar="DIR", help=f"folder for everything that is kept ({default_data})")
+    add("--data", type=Path, metavar="DIR", help=f"folder of all data ({default_data})")
     add("--port", type=int, help="port for browsers (8000)")
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     add(
         "--domain",
         default="",
         metavar="NAME",
-        help="name of this machine, below which each user's server has its own (localhost: for a trial)",
+        help="domain of this machine; each user's server gets a subdomain (localhost: to try it)",
     )
     add("--nodes", type=int, default=3, metavar="N", help="virtual nodes of this machine (3)")
     add("--policies", type=Path, metavar="DIR", help="folder of your own scheduling policies (DATA/policies)")
@@ -88,7 +88,7 @@ def _parser(default_data: Path) -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--demo", action="store_true", help="run the quickstart without a person, then end")
     what.add_argument("--add-user", metavar="NAME", help="make a user and print the password")
-    what.add_argument("--remove-user", metavar="NAME", help="let a user in no more; home and jobs are kept")
+    what.add_argument("--remove-user", metavar="NAME", help="remove a user's login; home and jobs stay")
     what.add_argument(
         "--reset-password",
         metavar="NAME",

@@ -1,6 +1,6 @@
-"""Which ports a cluster takes: those of the last start, as far as they are free.
+"""Which ports a cluster uses: those of the last start, if they are free.
 
-Tasks that outlived a crash know the job service by its port; with the same one they go on.
+Tasks that survive a crash of the job service reach it again only at the same port.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from minicluster_hub.settings import Ports
 
 
 def check_public(host: str, port: int) -> None:
-    """See that browsers can come in at this address."""
+    """Check that the port for browsers can be opened. Raises PortTaken."""
     try:
         _bind(host, port).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             reason = "is in use by another program"
         else:
-            reason = f"cannot be listened on ({error.strerror or error})"
+            reason = f"cannot be opened ({error.strerror or error})"
         raise PortTaken(f"Port {port} on {host} {reason}. Choose another with --port or --host.") from error
 
 
@@ -33,20 +33,20 @@ def choose_public(host: str) -> int:
         return listener.getsockname()[1]
 
 
-def choose(kept: Path) -> Ports:
-    """Return loopback ports for hub, proxy and service, and keep them for the next start."""
-    before = _read(kept)
+def choose(file: Path) -> Ports:
+    """Return loopback ports for hub, proxy and service, and write them to a file for the next start."""
+    before = _read(file)
     listeners = {field.name: _bind_or_any(before.get(field.name, 0)) for field in fields(Ports)}
     ports = Ports(**{name: listener.getsockname()[1] for name, listener in listeners.items()})
     for listener in listeners.values():
         listener.close()
-    kept.write_text(json.dumps(asdict(ports)))
+    file.write_text(json.dumps(asdict(ports)))
     return ports
 
 
-def _read(kept: Path) -> dict[str, int]:
+def _read(file: Path) -> dict[str, int]:
     try:
-        ports = json.loads(kept.read_text())
+        ports = json.loads(file.read_text())
         return {name: int(port) for name, port in ports.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

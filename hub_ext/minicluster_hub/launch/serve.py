@@ -1,4 +1,4 @@
-"""The two ways to run a hub: until a signal comes, and for the demo."""
+"""The two ways to run a hub: until an end signal comes, and for the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minicluster_hub.settings import Settings
 
 
 def serve(options: Options) -> int:
-    """Run the hub until a signal comes."""
+    """Run the hub until an end signal comes; return the exit code."""
     with prepared(options, options.port or 8000) as hub, Signals() as signals:
         try:
             hub.start()
@@ -35,7 +35,7 @@ def serve(options: Options) -> int:
 
 
 def demo(options: Options) -> int:
-    """Run the main job without a person; return 0 only if all of it is right."""
+    """Run the demo; return 0 only if every step of it succeeds."""
     from minicluster_hub.launch import demo as steps
 
     if not options.own_data:
@@ -71,7 +71,7 @@ def _demo(hub: HubProcess, options: Options, executed: Path) -> None:
 
 @contextmanager
 def prepared(options: Options, port: int) -> Iterator[HubProcess]:
-    """Hold the data folder, see that it and the port can be used, and yield a hub to start."""
+    """Lock the data folder, check it and the port, and yield a hub that is not started yet."""
     datafolder.make(options.data_dir)
     holder = f"process {os.getpid()} (http://{options.host}:{port})"
     with datafolder.held(options.data_dir, holder):

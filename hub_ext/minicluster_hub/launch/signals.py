@@ -1,4 +1,4 @@
-"""Waiting for signals without polling: each one wakes a select, none is lost."""
+"""Waits for signals without polling: each signal wakes a select, and none is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WATCHED = END | {signal.SIGCHLD}
 
 
 class Signals:
-    """While entered, the end signals and SIGCHLD come out of `wait` and do nothing else."""
+    """Inside the `with` block, `wait` returns the end signals and SIGCHLD; they have no other effect."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -34,11 +34,11 @@ class Signals:
         self._writer.close()
 
     def wait(self, timeout_s: float | None, also_fd: int | None = None) -> set[int]:
-        """Return the signals that came: none after `timeout_s`, or when `also_fd` can be read."""
+        """Return the signals that came; none if `timeout_s` passed or `also_fd` became readable."""
         watched = [self._reader.fileno(), *([] if also_fd is None else [also_fd])]
         readable, _, _ = select.select(watched, [], [], timeout_s)
         return set(self._reader.recv(4096)) if self._reader.fileno() in readable else set()
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Let the wake-up do the work."""
+    """Do nothing: the wake-up file descriptor reports the signal."""

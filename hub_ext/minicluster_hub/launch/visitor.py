@@ -1,4 +1,4 @@
-"""A user without a browser: logs in by the form, follows the redirects, keeps the cookies."""
+"""A user without a browser: sends the login form, follows redirects, stores cookies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SERVER_LIMIT_S = 120.0
 
 
 class Visitor:
-    """One user's session with the hub at `url`. verify False: a self-made certificate is taken."""
+    """One user's session with the hub at `url`. verify: False accepts a self-signed certificate."""
 
     def __init__(self, url: str, name: str, *, verify: bool = True) -> None:
         self.url = url
@@ -39,7 +39,7 @@ class Visitor:
         return f"/user/{self.name}/"
 
     async def log_in(self, password: str) -> httpx.Response:
-        """Send the login form; return the page that a browser would show then."""
+        """Send the login form; return the page that a browser would show next."""
         page = await self.http.get("/hub/login")
         found = _XSRF_INPUT.search(page.text)
         if found is None:
@@ -48,12 +48,12 @@ class Visitor:
         return await self.http.post("/hub/login", data=form)
 
     async def start_server(self) -> None:
-        """Ask for the notebook server, wait until the hub says that it is there, and open JupyterLab."""
+        """Request the notebook server, wait until the hub reports it ready, and open JupyterLab."""
         await self.http.get(f"/hub/spawn/{self.name}")
         await self.wait_server()
 
     async def wait_server(self) -> None:
-        """Wait until the hub says that a server that was asked for is there, and open JupyterLab."""
+        """Wait until the hub reports a requested server ready, and open JupyterLab."""
         address = f"/hub/api/users/{self.name}/server/progress"
         async with self.http.stream(
             "GET", address, headers={"X-XSRFToken": self.xsrf("/hub/")}, timeout=_SERVER_LIMIT_S
@@ -64,19 +64,19 @@ class Visitor:
             raise VisitFailed(f"JupyterLab answers {page.status_code} at {page.url}")
 
     def xsrf(self, path: str) -> str:
-        """The XSRF token of the pages under a path; each of hub, server and service has its own."""
+        """Return the XSRF token of the pages under a path: hub, server and service have one each."""
         for cookie in self.http.cookies.jar:
             if cookie.name == "_xsrf" and cookie.path == path:
                 return cookie.value or ""
         return ""
 
     def cookies_for(self, path: str) -> str:
-        """The Cookie header for an address, for a client that does not share the jar."""
+        """Return the Cookie header for an address, for a client with no access to the cookie jar."""
         request = self.http.build_request("GET", path)
         return request.headers.get("cookie", "")
 
     async def call(self, method: str, path: str, under: str, **arguments: Any) -> Any:
-        """Call a REST address as a page's script does: cookies and XSRF token; return its JSON."""
+        """Call a REST address with cookies and XSRF token, as a page's script does; return its JSON."""
         headers = {"X-XSRFToken": self.xsrf(under)}
         answer = await self.http.request(method, path, headers=headers, **arguments)
         if answer.is_error:

@@ -1,4 +1,4 @@
-"""The users of an embedded cluster: one file of salted password hashes in the data folder."""
+"""The users and their salted password hashes, in one file in the data folder."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ _USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,62}")
 _N, _R, _P = 2**14, 8, 1
 SHORTEST_PASSWORD = 10
 LONGEST_PASSWORD = 256
-"""In characters. A longer one is refused before anything is computed from it."""
+"""In characters. A longer one is refused before it is hashed."""
 
 
 class PasswordError(Exception):
-    """Base of what can be wrong with the password file or a name in it."""
+    """Base of errors of the password file and of names in it."""
 
 
 class UserNameRefused(PasswordError):
-    """A user name that cannot be one."""
+    """A user name has a form that is not allowed, or is taken."""
 
 
 class UserUnknown(PasswordError):
-    """A user that the file does not hold."""
+    """The file has no such user."""
 
 
 class PasswordRefused(PasswordError):
-    """A new password that is too short, too long, or the user's name."""
+    """A new password is too short, too long, or the user's name."""
 
 
 class LastAdmin(PasswordError):
-    """Nobody would be left who may add people."""
+    """The change would leave no admin."""
 
 
 class PasswordFileBroken(PasswordError):
-    """The file is there and cannot be understood or read."""
+    """The file exists but cannot be read or parsed."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """One user's line; scrypt's cost is kept, so that it can be raised for new passwords."""
+    """One user's entry. n, r, p: scrypt's cost, stored so that new passwords can have a higher one."""
 
     salt: str
     hash: str
@@ -62,33 +62,33 @@ class Account:
 
     @property
     def version(self) -> str:
-        """Another one for each password that is set, also for the same one; tells nothing of it."""
+        """Changes whenever a password is set, even to the same one; reveals nothing about it."""
         return hashlib.sha256(f"{self.salt}:{self.hash}".encode()).hexdigest()[:16]
 
     def matches(self, password: str) -> bool:
-        """Compare in constant time (about 50 ms of scrypt; releases the interpreter's lock)."""
+        """Compare in constant time. Takes about 50 ms in scrypt, which releases the interpreter's lock."""
         return hmac.compare_digest(_scrypt(password, self.salt, self.n, self.r, self.p), self.hash)
 
 
 def make_password() -> str:
-    """Make a password that can be read aloud: ten syllables of 80, 63 bits."""
+    """Make a password that can be read aloud: ten syllables out of 80 possible ones, 63 bits."""
     syllables = [secrets.choice(_CONSONANTS) + secrets.choice(_VOWELS) for _ in range(10)]
     return "-".join(first + second for first, second in zip(syllables[::2], syllables[1::2], strict=True))
 
 
 def check_user_name(name: str) -> str:
-    """Return the name as it is kept (lower case) or refuse it with the rule."""
-    kept = name.strip().lower()
-    if not _USER_NAME.fullmatch(kept):
+    """Return the name in its stored form (lower case). Raises UserNameRefused."""
+    stored = name.strip().lower()
+    if not _USER_NAME.fullmatch(stored):
         raise UserNameRefused(
             f"The user name {name!r} cannot be used: take 1 to 63 of a-z, 0-9 and . _ @ + -,"
             " a letter or digit first."
         )
-    return kept
+    return stored
 
 
 def check_new_password(name: str, password: str) -> None:
-    """Refuse a password that a person chose badly, with the rule."""
+    """Raise PasswordRefused, with the rule that a password breaks."""
     if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         raise PasswordRefused(
             f"The new password has {len(password)} characters:"
@@ -99,14 +99,14 @@ def check_new_password(name: str, password: str) -> None:
 
 
 class PasswordFile:
-    """passwords.json: looked at before each use, so that a running hub sees a change at once."""
+    """passwords.json. It is checked for changes before each use, so that a running hub notices them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read: tuple[tuple[int, ...], Mapping[str, Account]] = ((), {})
 
     def users(self) -> Mapping[str, Account]:
-        """All users; none when the file is not there yet."""
+        """Return all users; none if the file does not exist yet."""
         try:
             found = self.path.stat()
             state = (found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
@@ -118,12 +118,12 @@ class PasswordFile:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise PasswordFileBroken(
-                f"The password file {self.path} cannot be read ({error}). Restore it, or move it away and"
-                " start again: a new first user is made then."
+                f"The password file {self.path} cannot be read ({error}). Restore it from a backup. Or move"
+                " it away: then the next start makes a new first user."
             ) from error
 
     def verify(self, name: str, password: str) -> Account | None:
-        """Return the user's entry when the password is right; an unknown user takes as long."""
+        """Return the user's entry if the password is right. An unknown user takes as long as a known one."""
         entry = self.users().get(name)
         if entry is None:
             _nobody().matches(password)
@@ -131,7 +131,7 @@ class PasswordFile:
         return entry if entry.matches(password) else None
 
     def add(self, name: str, *, admin: bool = False) -> str:
-        """Make a user with a fresh password, which is returned and kept nowhere."""
+        """Add a user and return the new password, which is stored only as a hash."""
         name = check_user_name(name)
         with self._locked():
             users = self.users()
@@ -143,12 +143,12 @@ class PasswordFile:
             return self._set(users, name, make_password(), admin)
 
     def reset(self, name: str) -> str:
-        """Give a user a fresh password, which is returned and kept nowhere."""
+        """Set a new password and return it; it is stored only as a hash."""
         with self._changing(name) as (users, name):
             return self._set(users, name, make_password(), users[name].admin)
 
     def set_password(self, name: str, password: str) -> None:
-        """Give a user the password that the user chose. Raises PasswordRefused."""
+        """Set the password that the user chose. Raises PasswordRefused."""
         check_new_password(name, password)
         with self._changing(name) as (users, name):
             self._set(users, name, password, users[name].admin)
@@ -159,19 +159,19 @@ class PasswordFile:
             self._keep_an_admin({**users, name: replace(users[name], admin=admin)})
 
     def remove(self, name: str) -> None:
-        """Let a user in no more. Raises LastAdmin."""
+        """Remove a user. Raises LastAdmin."""
         with self._changing(name) as (users, name):
             self._keep_an_admin({known: entry for known, entry in users.items() if known != name})
 
     def add_first(self) -> str | None:
-        """Make the first admin when there is none; return the password then."""
+        """Add the first admin and return the password; None if there is an admin."""
         if any(entry.admin for entry in self.users().values()):
             return None
         return self.add(FIRST_USER, admin=True)
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[tuple[Mapping[str, Account], str]]:
-        """Hold the file for a change of one user. Raises UserUnknown."""
+        """Lock the file for a change of one user. Raises UserUnknown."""
         name = check_user_name(name)
         with self._locked():
             users = self.users()
@@ -182,7 +182,7 @@ class PasswordFile:
 
     def _keep_an_admin(self, users: Mapping[str, Account]) -> None:
         if not any(entry.admin for entry in users.values()):
-            raise LastAdmin("Nobody would be an admin any more: make another user an admin first.")
+            raise LastAdmin("There would be no admin left: make another user an admin first.")
         self._write(users)
 
     def _set(self, users: Mapping[str, Account], name: str, password: str, admin: bool) -> str:
@@ -207,7 +207,7 @@ class PasswordFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold off another process that changes the file; readers need no lock."""
+        """Keep other processes from changing the file; readers need no lock."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""JupyterHub's login against the password file: whoever is not in the file stays out."""
+"""JupyterHub's authenticator for the password file: only users in the file can log in."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from minicluster_hub.login.password_check import LoginGate, LoginRefused
 
 
 class PasswordAuthenticator(Authenticator):
-    """Users and passwords from one file, made by `./run --add-user` and the page People."""
+    """Users and passwords in one file, which `./run --add-user` and the page People change."""
 
     passwords_file = Unicode(
-        "passwords.json", help="Path of the file with the users' password hashes; changes count at once."
+        "passwords.json", help="Path of the file with the users' password hashes; changes apply at once."
     ).tag(config=True)
 
     passwords = Instance(PasswordFile)
@@ -47,7 +47,7 @@ class PasswordAuthenticator(Authenticator):
 
     @default("auth_refresh_age")
     def _auth_refresh_age_default(self) -> int:
-        """A look costs one stat of the file, so that a changed password counts within a second."""
+        """Notice a changed password within a second: a check costs one stat of the file."""
         return 1
 
     @default("auth_refresh_strict")
@@ -55,13 +55,13 @@ class PasswordAuthenticator(Authenticator):
         return True
 
     def get_handlers(self, app: Any) -> list[tuple[str, Any]]:
-        """Add the pages Password and People to the hub's own, and put bounds on tokens."""
+        """Add the pages Password and People to the hub's own, and limit users' tokens."""
         self.origins = OriginFinder(getattr(app.proxy, "api_url", ""), app.trusted_downstream_ips)
         app.template_vars["account_pages"] = True
         return [*super().get_handlers(app), *HANDLERS]
 
     async def authenticate(self, handler: Any, data: dict[str, str] | None) -> Any:
-        """Return the user as a dict, or None for a wrong name or password (the same answer for both)."""
+        """Return the user as a dict; None if the name or the password is wrong."""
         name = self.normalize_username((data or {}).get("username", ""))
         try:
             entry = await self.check(handler, name, (data or {}).get("password", ""))
@@ -72,7 +72,7 @@ class PasswordAuthenticator(Authenticator):
         if (user := handler.find_user(name)) is not None:
             sessions.tie(user.orm_user, entry)
         remember_device(handler, name)
-        return _told(name, entry)
+        return _model(name, entry)
 
     async def check(self, handler: Any, name: str, password: str) -> Account | None:
         """Return the user's entry if the password is right. Raises LoginRefused."""
@@ -80,16 +80,16 @@ class PasswordAuthenticator(Authenticator):
         return await self.gate.check(name, password, origin)
 
     def check_allowed(self, username: str, authentication: dict[str, Any] | None = None) -> bool:
-        """Allow whom the file holds, and nobody else."""
+        """Return whether the file has the user."""
         return username in self.passwords.users()
 
     def add_user(self, user: Any) -> None:
-        """End what began with another password: at the hub's start, and before a first session."""
+        """End sessions of an earlier password; called at the hub's start, and before a first session."""
         super().add_user(user)
         sessions.tie(getattr(user, "orm_user", user), self.passwords.users().get(user.name))
 
     def delete_user(self, user: Any) -> None:
-        """Close the account of a user whom an admin deletes on the hub's own page."""
+        """Remove the account, too, when an admin deletes a user on the hub's own page."""
         super().delete_user(user)
         if user.name in self.passwords.users():
             try:
@@ -98,7 +98,7 @@ class PasswordAuthenticator(Authenticator):
                 raise HTTPError(400, str(error)) from None
 
     async def refresh_user(self, user: Any, handler: Any = None) -> Any:
-        """Send a user whose account or password is another one back to the login page."""
+        """Send a user back to the login page if the account or the password has changed."""
         account = self.passwords.users().get(user.name)
         by_token = handler.get_token() if getattr(handler, "_token_authenticated", False) else None
         current = sessions.tie(user.orm_user, account)
@@ -107,25 +107,26 @@ class PasswordAuthenticator(Authenticator):
             return False
         if not current and not sessions.is_kept(by_token):
             return False
-        told = _told(user.name, account)
-        same = user.admin == account.admin and [group.name for group in user.groups] == told["groups"]
-        return True if same else told
+        model = _model(user.name, account)
+        same = user.admin == account.admin and [group.name for group in user.groups] == model["groups"]
+        return True if same else model
 
     def _stop_servers(self, handler: Any, user: Any) -> None:
-        """Not awaited: it may be the server that asks, and it has to hear an answer to end."""
+        """Stop servers in the background: the caller may be such a server, and it waits for its answer."""
         if handler is not None and user.active:
             stopping = asyncio.ensure_future(stop_servers(handler, user))
             self.stopping.add(stopping)
             stopping.add_done_callback(self.stopping.discard)
 
     def pre_spawn_start(self, user: Any, spawner: Any) -> None:
-        """Remember the token that the notebook server gets."""
+        """Mark the token that the notebook server gets."""
         sessions.mark_server_token(user.orm_user, spawner.name, spawner.api_token)
 
     def post_spawn_stop(self, user: Any, spawner: Any) -> None:
-        """Let a notebook server's token end with it."""
+        """Delete the token of a notebook server that stopped."""
         sessions.end_server_token(user.orm_user, spawner.name)
 
 
-def _told(name: str, account: Account) -> dict[str, Any]:
+def _model(name: str, account: Account) -> dict[str, Any]:
+    """Return the user as JupyterHub's authenticators do."""
     return {"name": name, "admin": account.admin, "groups": [ADMIN_GROUP] if account.admin else []}

@@ -1,4 +1,4 @@
-"""Where a try to log in comes from: the address that our own proxy saw, or a browser known from before."""
+"""The origin of a login attempt: the address that our proxy saw, or a browser that logged in before."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _ASK_AGAIN_S = 1.0
 
 @dataclass(frozen=True)
 class Origin:
-    """A block of addresses (an IPv4 address, an IPv6 /64) and, if it is known, the browser."""
+    """A block of addresses (an IPv4 address or an IPv6 /64), and the browser's id if it is known."""
 
     block: str
     device: str | None = None
 
     @property
     def key(self) -> str:
-        """What tries are counted by: who logged in from this browser before has a line of his own."""
+        """What attempts are counted by. A browser that logged in before is counted for itself."""
         return f"device {self.device}" if self.device else self.block
 
 
 @dataclass
 class OriginFinder:
-    """Finds the origin of a request; `proxy_url` is our proxy's API, `trusted` proxies before it."""
+    """Finds the origin of a request. proxy_url: our proxy's API. trusted: proxies in front of it."""
 
     proxy_url: str
     trusted: Collection[str] = ()
@@ -40,14 +40,15 @@ class OriginFinder:
     _asked_at: float = -_ASK_AGAIN_S
 
     async def of(self, handler: Any, name: str) -> Origin:
-        """Return where a request for a user's login comes from."""
+        """Return the origin of a request to log in as a user."""
         peer = plain(peer_of(handler.request))
         forwarded = handler.request.headers.get_list("X-Forwarded-For") if await self._is_proxy(peer) else ()
         address = client_address(peer, forwarded, self.trusted)
         return Origin(block_of(address), known_device(handler, name))
 
     async def _is_proxy(self, peer: str) -> bool:
-        """Believe X-Forwarded-For only from our proxy: a notebook server can call the hub, too."""
+        """Return whether the peer is our proxy. Only its X-Forwarded-For counts: a notebook server can call
+        the hub, too."""
         if peer in self._proxies or ip_address(peer).is_loopback:
             return True
         if time.monotonic() - self._asked_at >= _ASK_AGAIN_S:
@@ -57,13 +58,13 @@ class OriginFinder:
 
 
 def peer_of(request: Any) -> str:
-    """The address of the connection. tornado's `remote_ip` believes any X-Real-Ip that a client writes."""
+    """Return the address of the connection. tornado's `remote_ip` would take a client's X-Real-Ip."""
     address = request.connection.context.address
     return str(address[0]) if isinstance(address, tuple) else "127.0.0.1"
 
 
 def client_address(peer: str, forwarded: Iterable[str], trusted: Collection[str]) -> str:
-    """Return the last address that no trusted proxy has; those before it are the client's own words."""
+    """Return the last address that is no trusted proxy's. The client may have invented those before it."""
     hops = [hop.strip() for line in forwarded for hop in line.split(",")]
     for hop in reversed(hops):
         try:
@@ -76,25 +77,25 @@ def client_address(peer: str, forwarded: Iterable[str], trusted: Collection[str]
 
 
 def plain(address: str) -> str:
-    """Write an address in its usual form; an IPv4 address within IPv6 as itself. Raises ValueError."""
+    """Return an address in its usual form, an IPv4 address within IPv6 as IPv4. Raises ValueError."""
     return str(_parse(address))
 
 
 def block_of(address: str) -> str:
-    """Return what one client has to itself: an IPv4 address, an IPv6 /64."""
+    """Return the block of addresses that one client has: an IPv4 address or an IPv6 /64."""
     found = _parse(address)
     return str(ip_network((found, 64), strict=False)) if found.version == 6 else str(found)
 
 
 def known_device(handler: Any, name: str) -> str | None:
-    """Return the browser's id if this user logged in from it before: the cookie is signed by the hub."""
+    """Return the browser's id if this user logged in from it before. The hub signs the cookie."""
     value = handler.get_secure_cookie(_DEVICE_COOKIE, max_age_days=_DEVICE_DAYS)
     owner, _, device = (value or b"").decode("utf-8", "replace").partition(":")
     return device if device and owner == name else None
 
 
 def remember_device(handler: Any, name: str) -> None:
-    """Let the browser show later that this user logged in from it. It opens nothing by itself."""
+    """Set the cookie by which a later login shows that this user knows the browser. It grants no access."""
     device = known_device(handler, name) or secrets.token_hex(16)
     handler._set_cookie(
         _DEVICE_COOKIE, f"{name}:{device}", path=handler.hub.base_url, expires_days=_DEVICE_DAYS
@@ -107,7 +108,7 @@ def _parse(address: str) -> IPv4Address | IPv6Address:
 
 
 async def _addresses(host: str | None) -> set[str]:
-    """All addresses of a host; none where the name cannot be found."""
+    """Return all addresses of a host; none if the name cannot be resolved."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the hub serves beside its own: the pages Password and (for admins) People, and a bound on tokens."""
+"""Handlers that we add to the hub: the pages Password and (for admins) People, and a limit of tokens."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from minicluster_hub.login.accounts_file import (
 from minicluster_hub.login.password_check import LoginRefused
 
 MOST_TOKENS, LONGEST_NOTE = 200, 1000
-"""JupyterHub's own table says 1023 characters, which SQLite does not look at."""
+"""JupyterHub's table allows notes of 1023 characters, but SQLite does not enforce it."""
 _OWN_CLIENT = "jupyterhub"
 FIELDS = ("present", "new", "again")
 
 
 class _AccountPage(BaseHandler):
-    """What both pages share. Only a browser's cookie counts here, no token."""
+    """What both pages share. They accept only a browser's cookie, no token."""
 
     template = ""
 
     @property
     def me(self) -> Any:
-        """The hub's user who asks; `authenticated` has seen to it that there is one."""
+        """The calling user; `authenticated` ensures that there is one."""
         return self.current_user
 
     @property
     def login(self) -> Any:
-        """Our authenticator: it brought these pages."""
+        """Our authenticator, which added these pages."""
         return self.authenticator
 
     @property
@@ -53,7 +53,7 @@ class _AccountPage(BaseHandler):
 
 
 class PasswordPage(_AccountPage):
-    """A user's own password: the present one opens it, a new one ends all other sessions."""
+    """Changes a user's own password. It needs the present one, and ends all other sessions."""
 
     template = "password.html"
 
@@ -75,7 +75,7 @@ class PasswordPage(_AccountPage):
     async def _change(self, present: str, new: str, again: str) -> None:
         name = self.me.name
         if new != again:
-            raise PasswordRefused("The new password was typed in two ways: type the same in both fields.")
+            raise PasswordRefused("The two new passwords differ: type the same in both fields.")
         check_new_password(name, new)
         if await self.login.check(self, name, present) is None:
             raise PasswordRefused("The present password is wrong.")
@@ -88,7 +88,7 @@ class PasswordPage(_AccountPage):
 
 
 class PeoplePage(_AccountPage):
-    """Who may come in: admins add people, give new passwords, remove people and make admins."""
+    """The list of users, for admins: they add and remove users, reset passwords, make admins."""
 
     template = "people.html"
 
@@ -113,9 +113,9 @@ class PeoplePage(_AccountPage):
         await self._list(**words)
 
     def _admit(self) -> None:
-        # The whole scope: who manages one group's users must not give passwords to all.
+        # The whole scope: a manager of one group's users must not set everybody's passwords.
         if not self.has_scope("admin:users"):
-            raise HTTPError(403, "Only who may manage all users sees this page.")
+            raise HTTPError(403, "This page needs the right to manage all users.")
 
     def _check_rights(self, name: str) -> None:
         account = self.accounts.users().get(name)
@@ -128,7 +128,7 @@ class PeoplePage(_AccountPage):
 
     async def _add(self, name: str) -> dict[str, Any]:
         password = await asyncio.to_thread(self.accounts.add, name, admin=self._asks_admin)
-        return {"whose": name, "password": password, "done": f"{name} may come in."}
+        return {"whose": name, "password": password, "done": f"{name} can log in."}
 
     async def _reset(self, name: str) -> dict[str, Any]:
         password = await asyncio.to_thread(self.accounts.reset, name)
@@ -138,24 +138,24 @@ class PeoplePage(_AccountPage):
         return {"whose": name, "password": password, "done": f"{name} has a new password."}
 
     async def _remove(self, name: str) -> dict[str, Any]:
-        self._refuse_oneself(name, "remove")
+        self._refuse_oneself(name, "remove yourself")
         await asyncio.to_thread(self.accounts.remove, name)
         user = self._end_sessions(name)
         if user is not None:
             await stop_servers(self, user)
-        return {"done": f"{name} may no longer come in. Home and jobs are kept."}
+        return {"done": f"{name} can no longer log in. The home and the jobs stay."}
 
     async def _admin(self, name: str) -> dict[str, Any]:
-        self._refuse_oneself(name, "take the admin's rights from")
+        self._refuse_oneself(name, "change your own admin rights")
         await asyncio.to_thread(self.accounts.set_admin, name, self._asks_admin)
         return {"done": f"{name} is {'an' if self._asks_admin else 'no'} admin."}
 
     def _refuse_oneself(self, name: str, what: str) -> None:
         if name == self.me.name:
-            raise PasswordRefused(f"Nobody can {what} himself: ask another admin.")
+            raise PasswordRefused(f"You cannot {what}: ask another admin.")
 
     def _end_sessions(self, name: str) -> Any:
-        """End a user's sessions now; return the hub's user, None if there was no login yet."""
+        """End a user's sessions now. Return the hub's user; None if the user never logged in."""
         user = self.find_user(name)
         if user is not None:
             sessions.tie(user.orm_user, self.accounts.users().get(name))
@@ -167,7 +167,7 @@ class PeoplePage(_AccountPage):
 
 
 async def stop_servers(handler: Any, user: Any) -> None:
-    """Stop a user's notebook servers; one that is just starting or stopping is left to the next call."""
+    """Stop a user's notebook servers. The next call stops one that is just starting or stopping."""
     for name, spawner in list(user.spawners.items()):
         if not spawner.active or spawner.pending:
             continue
@@ -180,12 +180,12 @@ async def stop_servers(handler: Any, user: Any) -> None:
 
 
 class TokensOfUser(UserTokenListAPIHandler):
-    """JupyterHub's own, with bounds. A password in the body, which it takes as well, counts for nothing."""
+    """JupyterHub's handler, with limits. Unlike there, a password in the body does not authenticate."""
 
     async def post(self, user_name: str) -> None:
         """Make a token."""
         if self.current_user is None:
-            raise HTTPError(403, "Make tokens on the hub's page Token, or with a token that may.")
+            raise HTTPError(403, "Make tokens on the hub's page Token, or with a token that has the scope.")
         body: Any = self.get_json_body()
         note = body.get("note") if isinstance(body, dict) else None
         if note is not None and not (isinstance(note, str) and len(note) <= LONGEST_NOTE):
@@ -197,12 +197,13 @@ class TokensOfUser(UserTokenListAPIHandler):
 
 
 def _check_room(user: Any) -> None:
-    """Count tokens, but for those that browsers get when they visit a service: they expire."""
+    """Raise HTTPError if a user has too many tokens. Those that browsers get from services do not count:
+    they expire."""
     if sum(token.client_id == _OWN_CLIENT for token in user.api_tokens) >= MOST_TOKENS:
         raise HTTPError(
             409,
-            f"{user.name} has {MOST_TOKENS} tokens, the most that there may be. "
-            "Revoke those that nobody needs on the hub's page Token.",
+            f"{user.name} has {MOST_TOKENS} tokens, which is the limit. "
+            "Revoke tokens that nobody needs on the hub's page Token.",
         )
 
 
@@ -211,4 +212,3 @@ HANDLERS = [
     ("/people", PeoplePage),
     (r"/api/users/([^/]+)/tokens", TokensOfUser),
 ]
-"""What the hub serves beside its own."""

@@ -1,7 +1,7 @@
-"""A person's sessions and tokens belong to one password: with another one, or without an account, they end.
+"""Ends a user's sessions and tokens when the password changes or the account is removed.
 
-What ties them is the end of the hub's `cookie_id`: the version of the account's password. It lies in
-the hub's database, so a password that was changed while the hub was down counts at its next start.
+The hub's `cookie_id` of a user ends with the version of the account's password. It is in the hub's database,
+so a password that changes while the hub is down ends the sessions at the hub's next start.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _OWN_CLIENT = "jupyterhub"
 
 
 def tie(user: Any, account: Account | None) -> bool:
-    """Say whether the user's sessions are of this account's password; if not, end them."""
+    """Return whether the user's sessions belong to this account's password. If not, end them."""
     version = account.version if account else _NOBODY
-    _, tied, known = user.cookie_id.partition(".")
-    if known == version:
+    _, tied, before = user.cookie_id.partition(".")
+    if before == version:
         return True
     if tied:
         _end(user)
@@ -35,7 +35,7 @@ def tie(user: Any, account: Account | None) -> bool:
 
 
 def mark_server_token(user: Any, server: str, token: str) -> None:
-    """Remember which token a notebook server was started with. A note could be written by anybody."""
+    """Mark the token that a notebook server was started with. Not by its note, which anybody can write."""
     found = orm.APIToken.find(_session(user), token)
     if found is not None:
         found.session_id = _SERVER + server
@@ -43,18 +43,18 @@ def mark_server_token(user: Any, server: str, token: str) -> None:
 
 
 def end_server_token(user: Any, server: str) -> None:
-    """Delete the token of a server that stopped, also if the hub started again meanwhile."""
+    """Delete the token of a server that stopped, even if the hub restarted in between."""
     _delete(user, lambda token: _is_of(token, {server}))
     _session(user).commit()
 
 
 def is_kept(token: Any) -> bool:
-    """Say whether a token outlived the end of its owner's sessions."""
+    """Return whether a token still exists after its owner's sessions were ended."""
     return token is not None and bool(inspect(token).persistent)
 
 
 def _end(user: Any) -> None:
-    """Delete all but the tokens of running notebook servers, whose jobs go on."""
+    """Delete all tokens but those of running notebook servers, which keep running."""
     running = {server.name for server in user._orm_spawners if server.server}
     _delete(user, lambda token: not _is_of(token, running))
     for code in list(user.oauth_codes):
@@ -62,7 +62,7 @@ def _end(user: Any) -> None:
 
 
 def _adopt(user: Any) -> None:
-    """Take over a user of before: only browsers log in again. From then on notes count for nothing."""
+    """Mark the server tokens of a user of an earlier release, by their notes; browsers must log in again."""
     for server in user._orm_spawners:
         for token in user.api_tokens:
             if server.server and token.note == f"Server at {server.server.base_url}":
@@ -70,7 +70,7 @@ def _adopt(user: Any) -> None:
 
 
 def _is_of(token: Any, servers: set[str]) -> bool:
-    # The session of an OAuth token is what its browser says: only the hub's own client counts.
+    # A browser chooses the session id of its OAuth token, so only tokens of the hub's own client count.
     return token.client_id == _OWN_CLIENT and token.session_id in {_SERVER + server for server in servers}
 
 

@@ -1,4 +1,4 @@
-"""Notices as e-mails, by the mail server that an admin names, and how many of them may go out."""
+"""Sends notices as e-mails through the mail server that an admin names, within limits per hour."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ _HOST = r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*"
 _ADDRESS = re.compile(rf"(?!.*=\?)(?=.{{1,64}}@.{{1,253}}$){_WORDS}@{_HOST}")
 _HOUR_S = 3600.0
 _CODES = Rate(per_s=3 / _HOUR_S, burst=3.0)
-"""How many codes one user may ask for."""
-_CODES_THERE = Rate(per_s=3 / (24 * _HOUR_S), burst=3.0)
-"""How many codes one address gets, whoever asks: it may belong to somebody who has nothing to do with the
-cluster."""
+"""Codes that one user may request."""
+_CODES_TO_ADDRESS = Rate(per_s=3 / (24 * _HOUR_S), burst=3.0)
+"""Codes that one address gets, from all users together: its owner may be a stranger to the cluster."""
 _CODE_SUBJECT = "Minicluster: is this address yours?"
 _CODE = """The user {owner!r} of a cluster wants its notices at this address. If that is you, the code is
 
     {code}
 
-It is good for a day. If it is not you, there is nothing to do: no other mail comes.
+It is valid for a day. If that is not you, do nothing: you will get no other mail.
 """
 
 
 class Emails:
-    """host: of the mail server; "": there are no e-mails. sender: the address that they come from."""
+    """host: the mail server; "": send no e-mails. sender: the From address."""
 
     def __init__(self, host: str = "", port: int = 25, sender: str = "", *, starttls: bool = True) -> None:
         self.host = host
         self._port = port
         self._sender = sender
         self._starttls = starttls
-        # Threads of its own: a mail server that hangs must not take those of the rest of the service.
+        # Own threads: a mail server that hangs must not block the threads of the rest of the service.
         self._threads = ThreadPoolExecutor(2, "emails")
 
     def check(self, address: str) -> None:
@@ -51,7 +50,7 @@ class Emails:
         if not self.host:
             raise AddressRefused("this cluster sends no e-mails", "An admin sets smtp_host.")
         if not _ADDRESS.fullmatch(address):
-            raise AddressRefused(f"{address!r} is no e-mail address")
+            raise AddressRefused(f"{address!r} is not an e-mail address")
 
     async def send(self, address: str, notice: Notice) -> None:
         """Raises AddressRefused and NotSent."""
@@ -68,12 +67,12 @@ class Emails:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send, mail)
         except (OSError, smtplib.SMTPException) as error:
-            raise NotSent(f"the mail server {self.host}:{self._port} did not take it: {error}") from None
+            raise NotSent(f"the mail server {self.host}:{self._port} did not accept it: {error}") from None
 
     def message(self, address: str, notice: Notice) -> EmailMessage:
-        """Return the mail; sent again, the same notice has the same Message-ID.
+        """Return the mail. A notice that is sent twice has the same Message-ID.
 
-        Names that users chose are in the body only: in a header, an encoded word of theirs would be decoded.
+        Names that users chose are only in the body: in a header, a mail program would decode encoded words.
         """
         text = f"{notice.text}\n\n{notice.url}\n" if notice.url else f"{notice.text}\n"
         return self._mail(address, f"Minicluster: {headline(notice)}", notice.id, text)
@@ -105,12 +104,12 @@ class MailRates:
         self._user, self._all = _hourly(user_per_hour), _hourly(per_hour)
 
     def take_notice(self, owner: str) -> float:
-        """Count one mail and return 0.0, or return in how many seconds one may go."""
+        """Count one mail and return 0.0; or count none and return the seconds until one may be sent."""
         return self._take((("notice", owner), self._user))
 
     def take_code(self, owner: str, address: str) -> float:
         """Do the same for a mail with a code."""
-        return self._take((("code", owner), _CODES), (("address", address.lower()), _CODES_THERE))
+        return self._take((("code", owner), _CODES), (("address", address.lower()), _CODES_TO_ADDRESS))
 
     def _take(self, *mine: tuple[tuple[str, str], Rate]) -> float:
         taken = (*mine, (("all", ""), self._all))

@@ -1,4 +1,4 @@
-"""Why a notice does not reach its user."""
+"""Why a notice is not sent."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class AddressRefused(Exception):
 
 
 class NotSent(Exception):
-    """This try to send a notice failed."""
+    """An attempt to send a notice failed."""
 
 
 class TooManyMails(Exception):
     """Another code may be sent in `wait_s` seconds."""
 
     def __init__(self, wait_s: float) -> None:
-        super().__init__("too many codes were asked for")
+        super().__init__("too many codes were requested")
         self.wait_s = wait_s

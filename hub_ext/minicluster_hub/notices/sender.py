@@ -1,4 +1,4 @@
-"""Sends the notices in the outbox. Each webhook and each mailbox has a queue; none waits for another."""
+"""Sends the notices in the store's outbox. Each webhook and each mailbox has its own queue."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, NoticeMessage, N
 from minicluster_hub.support.notifier import NOTICES, Notifier
 
 PAUSES_S = (10.0, 120.0)
-"""Between the tries to send a notice."""
+"""Pauses between the attempts to send a notice."""
 _AT_ONCE = 8
 _STORE_PAUSE_S = 5.0
 
 
 class NoticeSender:
-    """public_url: of the job service as browsers reach it, "" if it is not known."""
+    """public_url: the job service's URL in browsers; "" if unknown."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class NoticeSender:
         return code
 
     async def run(self, changes: Notifier) -> None:
-        """Send until cancelled, first what an earlier service left."""
+        """Send notices until cancelled, beginning with those that an earlier service left."""
         try:
             async with changes.listen() as subscription:
                 while True:
@@ -73,7 +73,7 @@ class NoticeSender:
         self.emails.close()
 
     def _start_queues(self, changes: Notifier) -> bool:
-        """Serve the queues that are not served yet; return whether the store answered."""
+        """Start tasks for queues that have none; return whether the store answered."""
         try:
             queues = self._store.notices.queues()
         except StoreError as error:
@@ -105,7 +105,7 @@ class NoticeSender:
             del self._queues[queue]
 
     async def _send(self, message: NoticeMessage, target: str | None) -> None:
-        """Send a message, postpone it, or give it up."""
+        """Send a message, postpone it, or discard it."""
         notices = self._store.notices
         if target is None:
             notices.done(message)
@@ -120,7 +120,7 @@ class NoticeSender:
             self._postpone(message, f"{error}")
         except Exception:
             self._log.exception("a notice for %s was not sent", message.queue[0])
-            self._postpone(message, "an error of the job service; its log tells more")
+            self._postpone(message, "an error of the job service; see its log")
         else:
             notices.done(message)
 
@@ -128,7 +128,7 @@ class NoticeSender:
         if message.tries < len(self._pauses_s):
             self._store.notices.again(message, self._clock() + self._pauses_s[message.tries])
         else:
-            self._log.warning("a notice for %s was given up: %s", message.queue[0], trouble)
+            self._log.warning("a notice for %s was discarded: %s", message.queue[0], trouble)
             self._store.notices.done(message, trouble)
 
     def worded(self, notice: Notice) -> Notice:

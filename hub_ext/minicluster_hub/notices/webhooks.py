@@ -1,7 +1,7 @@
-"""Notices as HTTP requests, to the hosts that an admin allows and to nothing else in the cluster's network.
+"""Sends notices as HTTP requests to hosts that an admin allows.
 
-A user chooses the URL, and the job service calls it from inside the cluster. So there are no redirects and no
-passwords in URLs, and a host that only a pattern allows must have public addresses at the moment of the call.
+A user chooses the URL, and the job service calls it from inside the cluster. So redirects are not followed,
+URLs must not have passwords, and a host that only a pattern allows must have public addresses at each call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Webhooks:
-    """hosts: "chat.lab.org", with a port unless it is the usual one; with * only public hosts are allowed."""
+    """hosts: "chat.lab.org", with an unusual port appended. A pattern with * allows only public hosts."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.hosts = tuple(host.lower() for host in hosts)
@@ -43,14 +43,16 @@ class Webhooks:
         if not self.hosts:
             raise AddressRefused("this cluster sends no webhooks", "An admin sets notice_hosts.")
         if not _URL.fullmatch(url):
-            raise AddressRefused("the webhook is no URL like https://host/path, without a password")
+            raise AddressRefused("the webhook must be a URL like https://host/path, without a password")
         host = _host(url)
         if not any(fnmatchcase(host, allowed) for allowed in self.hosts):
             raise AddressRefused(
-                f"webhooks may not go to {host}", f"They may go to {', '.join(self.hosts)}; an admin sets it."
+                f"webhooks may not call {host}", f"An admin allows hosts: {', '.join(self.hosts)}."
             )
         if url.startswith("http:") and not self._named(host):
-            raise AddressRefused(f"webhooks to {host} need https", "Or an admin names the host in full.")
+            raise AddressRefused(
+                f"webhooks to {host} need https", "Or an admin adds the host's full name to notice_hosts."
+            )
 
     async def send(self, url: str, notice: Notice) -> None:
         """Send a notice. Raises AddressRefused and NotSent."""
@@ -86,7 +88,7 @@ class Webhooks:
 
 
 class Addresses(Resolver):
-    """Resolves names in threads of its own, as that may take long. public_only: refuse private addresses."""
+    """Resolves names in own threads, since it may take long. public_only: refuse private addresses."""
 
     def initialize(self, public_only: bool) -> None:
         self._public_only = public_only
@@ -101,7 +103,7 @@ class Addresses(Resolver):
         inside = [address[0] for *_, address in found if not is_public(str(address[0]))]
         if inside and self._public_only:
             raise OSError(
-                f"its address {inside[0]} is not a public one, so an admin must name the host in full"
+                f"its address {inside[0]} is not public, so an admin must add its full name to notice_hosts"
             )
         return [(kind, address) for kind, _, _, _, address in found]
 
@@ -110,7 +112,7 @@ class Addresses(Resolver):
 
 
 def is_public(text: str) -> bool:
-    """Return whether an address means the same single machine everywhere."""
+    """Return whether an address is the same single machine on every network."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address

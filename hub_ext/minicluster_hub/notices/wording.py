@@ -28,6 +28,6 @@ def _happened(notice: Notice) -> str:
         case NoticeEvent.FAILED:
             return f"{job} has failed"
         case NoticeEvent.PREEMPTED:
-            return f"{job} made room for others and waits again"
+            return f"{job} was preempted and waits again"
         case _:
             return f"{job} was stopped" if notice.state == JobState.STOPPED else f"{job} has succeeded"

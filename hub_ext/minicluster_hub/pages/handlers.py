@@ -1,6 +1,6 @@
-"""The pages, in the hub's own look: its styles, its Bootstrap, its navigation.
+"""The pages, in the hub's look: its styles, its Bootstrap, its navigation.
 
-To add a page: a class here and its template. The navigation has all pages whose path has no varying part.
+To add a page, add a class here and its template. The navigation has all pages without variables in the path.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ def page(path: str, title: str) -> Callable[[F], F]:
     return route(path, title, scope=Scope.READ, answer=_HTML)
 
 
-class Page(UserHandler):
-    """Base: sends who is not logged in to the hub, and shows errors as a page."""
+class PageHandler(UserHandler):
+    """Base of the pages: redirects to the hub's login, and shows errors as a page."""
 
     def refuse_unknown(self) -> None:
-        # The hub sends the browser back to this very path; nothing of it comes from a parameter.
-        if not self.led_home():
+        # The hub redirects back to this path; no part of it comes from a parameter.
+        if not self.redirected():
             self.redirect(self.get_login_url())
 
     def show(self, template: str, **values: Any) -> None:
-        """Render a template of ours. What stands in it never changes what the browser may run."""
+        """Render one of our templates. Its values cannot add scripts that the browser would run."""
         title = self.route.summary if self.route else ""
         namespace = {**self._hub_names(), "title": title, **values}
         html = _environment().get_template(template).render(namespace)
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", self._policy())
-        # Whoever opened this page in a window, be it of the same origin, cannot reach into it.
+        # A page that opens this one in a window cannot access it, even at the same origin.
         self.set_header("Cross-Origin-Opener-Policy", "noopener-allow-popups")
         self.finish(html)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = api_error(kwargs.get("exc_info", (None, None, None))[1], status_code)
         self.set_status(error.status)
-        # No script runs there that would ask for something; and who was refused gets no token.
+        # No script runs there that needs the token, and the user was refused.
         self.show("minicluster_problem.html", detail=error.detail, xsrf_token="")
 
     def _hub_names(self) -> dict[str, Any]:
-        """Return what `minicluster_base.html` asks for."""
+        """Return the values of `minicluster_base.html`."""
         model = self.current_user
         return {
             "hub_url": self.hub_auth.hub_host + self.hub_auth.hub_prefix,
@@ -73,7 +73,7 @@ class Page(UserHandler):
         return bool(self.hub_auth.check_scopes({Scope.ADMIN.value}, self.current_user))
 
     def _policy(self) -> str:
-        """Return the content security policy: files of service and hub, nothing inline, in no frame."""
+        """Return the content security policy: files of service and hub, nothing inline, no frames."""
         hub = self.hub_auth.hub_host and f" {self.hub_auth.hub_host}{self.hub_auth.hub_prefix}"
         return (
             f"default-src 'none'; script-src 'self'{hub}; style-src 'self'{hub}; "
@@ -86,51 +86,51 @@ def _is_in_navigation(one: Route) -> bool:
     return one.answer == _HTML and "{" not in one.path
 
 
-class JobsPage(Page):
+class JobsPage(PageHandler):
     @page("", "Jobs")
     def get(self) -> None:
         self.show("minicluster_jobs.html")
 
 
-class JobPage(Page):
+class JobPage(PageHandler):
     @page("jobs/{job_id}", "One job")
     def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
         self.show("minicluster_job.html", job_id=record.id, title=f"Job {record.id}")
 
 
-class NodesPage(Page):
+class NodesPage(PageHandler):
     @page("nodes", "Nodes")
     def get(self) -> None:
         self.show("minicluster_nodes.html")
 
 
-class ImagesPage(Page):
+class ImagesPage(PageHandler):
     @page("images", "Images")
     def get(self) -> None:
         self.show("minicluster_images.html")
 
 
-class QueuePage(Page):
+class QueuePage(PageHandler):
     @page("queue", "Queue")
     def get(self) -> None:
         self.show("minicluster_queue.html")
 
 
-class StoragePage(Page):
+class StoragePage(PageHandler):
     @page("storage", "Storage")
     def get(self) -> None:
         self.show("minicluster_storage.html")
 
 
 class LoginCallback(HubOAuthCallbackHandler):
-    """Where the hub sends a browser after its login."""
+    """Where the hub redirects a browser after the login."""
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
         self.hub_auth = context.hub_auth
 
     async def prepare(self) -> None:
-        # The base class asks for `current_user`, which must not block by then.
+        # The base class reads `current_user`, which would block if it were not set.
         self.current_user = await self.hub_auth.get_user(self, sync=False)
 
     @route("oauth_callback", "The end of a login")
@@ -139,11 +139,11 @@ class LoginCallback(HubOAuthCallbackHandler):
 
     def write_error(self, status_code: int, **_kwargs: Any) -> None:
         self.set_header("Content-Security-Policy", "default-src 'none'")
-        self.finish(f'The login did not work. <a href="{self.hub_auth.base_url}">Try again</a>.')
+        self.finish(f'The login failed. <a href="{self.hub_auth.base_url}">Try again</a>.')
 
 
 class JobsRedirect(RequestHandler):
-    """To the list of jobs, for who leaves out a job's number."""
+    """Redirects a path without a job's id to the list of jobs."""
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
         self.prefix = context.prefix
@@ -154,7 +154,7 @@ class JobsRedirect(RequestHandler):
 
 
 class StaticFiles(StaticFileHandler):
-    """Our scripts. A new release has new file contents, so a browser asks each time (by ETag)."""
+    """Our scripts and styles. Browsers check them at each load by ETag, since a release changes them."""
 
     def initialize(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, context: Context, routes: Mapping[str, Route]
@@ -170,8 +170,8 @@ class StaticFiles(StaticFileHandler):
         self.set_header("Cache-Control", "no-cache")
 
 
-class NoPage(Page):
-    """Any other path that a person may have typed. Last, since it takes what no other handler takes."""
+class NoPage(PageHandler):
+    """Any other path. It comes last, since it matches everything."""
 
     @route("{other}", "No page", scope=Scope.READ, answer=_HTML, parts={"other": "(?!api/).*"})
     def get(self, other: str) -> None:
@@ -180,7 +180,7 @@ class NoPage(Page):
 
 @cache
 def _environment() -> Environment:
-    """Return the templates. jinja2 is loaded at the first page."""
+    """Return the templates. The first page imports jinja2."""
     from jinja2 import Environment, FileSystemLoader
 
     return Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True)

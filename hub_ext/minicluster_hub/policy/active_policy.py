@@ -1,4 +1,4 @@
-"""The active policy: admins choose it, it is kept over restarts, and it is taken back when it fails."""
+"""The active policy: admins choose it, it survives restarts, and it is replaced when it fails."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from minicluster_hub.store.users.policies import Chosen
 BUILT_IN = PolicyChoice(policy="backfill", placement="pack")
 """The choice of a cluster whose settings name none."""
 LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
-"""Active while the choice of the cluster's settings does not work."""
+"""Active while the choice of the cluster's settings fails."""
 AWAY_S = 5.0
-"""While the sandbox of custom policies is away, the time between two tries to reach it."""
-_HINT = "nothing was changed; try the file with `simulate --policy FILE.py`, mend it, and choose it again"
+"""While the sandbox of custom policies does not answer, the time between two attempts to reach it."""
+_HINT = "nothing was changed; try the file with `simulate --policy FILE.py`, correct it, and choose it again"
 _LAST_RESORT = Chosen(None, ActivePolicy(choice=LAST_RESORT))
 _NOTHING: Mapping[int, Places] = {}
 
 
 class PlanFailed(Exception):
-    """Policy or placement raised at a snapshot; the message is what they raised, in words."""
+    """A policy or placement raised at a snapshot; the message is that of its error."""
 
 
 class PolicyManager:
     """Holds the active policy: the newest choice of an admin, else `default`, the choice of the settings.
 
-    A custom policy loads and plans beside the event loop: call `schedule` only when `ready_for` returns true;
-    otherwise `changed` is called when it may. A policy that fails is taken back: for good if an admin chose
-    it, until the service restarts if the settings did. While the sandbox is away, a built-in policy stands
-    in.
+    A custom policy loads and plans in a thread. So call `schedule` only if `ready_for` returns true;
+    otherwise `changed` is called when it is ready. A policy that fails is withdrawn: for good if an admin
+    chose it, until the service restarts if the settings did. While the sandbox does not answer, a built-in
+    policy replaces it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PolicyManager:
         self._log = log
         self.policy, self.placement = build(default, self.custom)
         self.loaded = False
-        """Whether the newest choice is active, or a stand-in for it."""
+        """Whether the newest choice is active, or a built-in policy in its place."""
         self._plan: ReadyPlan | None = None
         self._default_trouble = self._away = ""
         self._choosing = asyncio.Lock()
@@ -79,9 +79,9 @@ class PolicyManager:
     # Planning.
 
     def ready_for(self, snapshot: Snapshot) -> bool:
-        """Return whether `schedule` can be called now. If not, load the custom policy and have it plan.
+        """Return whether `schedule` can be called now. If not, have the custom policy load and plan.
 
-        Raises what the store raised since the last call.
+        Raises errors of the store since the last call.
         """
         if self._plan is not None and not self._plan.holds(snapshot):
             self._plan = None
@@ -92,14 +92,14 @@ class PolicyManager:
         return self._ready
 
     def ask_again(self, snapshot: Snapshot) -> None:
-        """Have it plan anew if the last plan was asked for before something happened."""
+        """Have it plan again if the situation has changed since the last plan was requested."""
         if self._outdated:
             self._ask(snapshot)
 
     def schedule(self, snapshot: Snapshot, barred: Mapping[int, Places] = _NOTHING) -> Schedule:
-        """Return what to do now. Raises PlanFailed: blame a job for it, or the policy.
+        """Return what to do now. Raises PlanFailed; the caller blames a job or the policy.
 
-        barred: slots that a job may not be placed on, by job.
+        barred: by job, slots that it must not get.
         """
         policy, self._plan = self._plan or self.policy, None
         try:
@@ -108,14 +108,14 @@ class PolicyManager:
             raise PlanFailed(in_words(error)) from error
 
     def drop_answer(self) -> None:
-        """Forget what a custom policy planned: its plan is for one moment only."""
+        """Forget a custom policy's plan, which is for one moment only."""
         self._plan = None
 
     def blame(self, failed: PlanFailed) -> None:
-        """Take the active policy back. Raises `failed` if there is none to replace it."""
+        """Withdraw the active policy. Raises `failed` if there is none to replace it."""
         if self._chosen.id is None and self.active.choice == LAST_RESORT:
             raise failed
-        self._take_back(self._chosen, str(failed))
+        self._withdraw(self._chosen, str(failed))
 
     @property
     def _ready(self) -> bool:
@@ -148,7 +148,7 @@ class PolicyManager:
             if isinstance(error, PolicyGone):
                 self.loaded = False
             else:
-                self._take_back(self._chosen, str(error))
+                self._withdraw(self._chosen, str(error))
         else:
             if policy is self.policy:
                 self._plan = ReadyPlan(policy, plan)
@@ -156,9 +156,9 @@ class PolicyManager:
     # Choosing.
 
     async def choose(self, choice: PolicyChoice, by: str, snapshot: Snapshot) -> None:
-        """Activate a choice for the next tick, after a trial beside the event loop.
+        """Activate a choice for the next tick, after a trial in a thread.
 
-        Raises ChoiceRefused, with nothing changed.
+        Raises ChoiceRefused, and then changes nothing.
         """
         async with self._choosing:
             self._on_trial, placement = policy, placement = build(choice, self.custom)
@@ -181,7 +181,7 @@ class PolicyManager:
         self._log.info("policy %s with placement %s, by %s", choice.policy, choice.placement, by)
 
     def report(self) -> PolicyReport:
-        """Return the active policy, what else there is, and why the newest choice is not active."""
+        """Return the active policy, all policies, and why the newest choice is not active."""
         default_trouble = self._default_trouble if self._chosen.id is None else ""
         return PolicyReport(
             in_force=self.active,
@@ -198,7 +198,7 @@ class PolicyManager:
         for policy in (self.policy, self._on_trial, self._loading):
             close(policy)
 
-    # Activating what was chosen, and taking it back.
+    # Activating a choice, and withdrawing it.
 
     def _newest(self) -> Chosen:
         return self._store.policies.in_force() or self._default
@@ -210,7 +210,7 @@ class PolicyManager:
         close(before)
 
     def _activate_built_in(self, *others: Chosen) -> None:
-        """Activate the newest choice, or the first of the others, if that is built in and can be built."""
+        """Activate the newest choice, or the first of the others, if it is built in and can be built."""
         for chosen in others or (self._newest(),):
             if chosen.told.choice.policy in POLICIES:
                 with contextlib.suppress(ChoiceRefused):
@@ -218,25 +218,25 @@ class PolicyManager:
                     return
 
     async def _load(self) -> None:
-        """Activate the newest choice; take back one that cannot be built, and try the one before."""
+        """Activate the newest choice; withdraw one that cannot be built, and try the one before."""
         while not self.loaded:
             chosen = self._newest()
             try:
                 policy, placement = await self._built(chosen.told.choice)
             except SandboxAway as away:
                 if not self.loaded:
-                    self._stand_in(chosen, away)
+                    self._substitute(chosen, away)
             except (ChoiceRefused, PolicyFailed) as refused:
                 if not self.loaded:
-                    self._take_back(chosen, str(refused))
+                    self._withdraw(chosen, str(refused))
             else:
-                if self.loaded:  # an admin's choice was activated meanwhile
+                if self.loaded:  # meanwhile an admin's choice was activated
                     close(policy)
                 else:
                     self._activate(chosen, policy, placement)
 
     async def _built(self, choice: PolicyChoice) -> tuple[Policy, Placement]:
-        """Return policy and placement of a choice, loaded. If it raises, no process is left.
+        """Return policy and placement of a choice, loaded. An error leaves no process behind.
 
         Raises ChoiceRefused, PolicyFailed, SandboxAway.
         """
@@ -251,7 +251,7 @@ class PolicyManager:
             self._loading = None
         return policy, placement
 
-    def _take_back(self, failed: Chosen, why: str) -> None:
+    def _withdraw(self, failed: Chosen, why: str) -> None:
         """Have the choice before it loaded; before that of the settings there is only LAST_RESORT."""
         name = failed.told.choice.policy
         self._log.error("the policy %s is taken back: %s", name, why)
@@ -262,8 +262,8 @@ class PolicyManager:
             self._default_trouble = f"{name}, which the cluster's settings name, was taken back: {why}"
         self.loaded = False
 
-    def _stand_in(self, chosen: Chosen, away: SandboxAway) -> None:
-        """Activate the newest choice that needs no sandbox until there is one again."""
+    def _substitute(self, chosen: Chosen, away: SandboxAway) -> None:
+        """Activate the newest choice that needs no sandbox, until the sandbox answers again."""
         before = self._away
         self._activate_built_in(*self._store.policies.standing(), self._default, _LAST_RESORT)
         name, instead = chosen.told.choice.policy, self.active.choice.policy

@@ -1,4 +1,4 @@
-"""Builds the policy and the placement of a choice, and lists what there is to choose from."""
+"""Builds the policy and the placement of a choice, and lists all policies and placements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minicluster_hub.scheduling.placement import PLACEMENTS
 from minicluster_hub.scheduling.policies import POLICIES
 
 _NONE = CustomPolicies()
-_NO_FILE = ": none that is built in, no {}.py in the folder of policies, and no installed package brings it"
+_NO_FILE = ": none is built in, the folder of policies has no {}.py, and no installed package provides it"
 
 
 class ChoiceRefused(Exception):

@@ -1,7 +1,7 @@
-"""What the process of a custom policy may do: compute, and read its own files and packages.
+"""Limits the process of a custom policy: it may compute, and read its own files and packages.
 
-The kernel's limits always hold. Python's audit hook refuses the rest, and names the line; code that bypasses
-Python bypasses the hook. On a cluster, the container stops such code.
+The kernel's limits always hold. Python's audit hook refuses the rest, and names the line. Code that bypasses
+Python bypasses the hook; on a cluster, the container stops such code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYSTEM = (
 
 
 def confine(folder: Path | None) -> None:
-    """Give up for good what no policy needs. folder: of the lab's policies, which stays readable."""
+    """Give up for good all rights that no policy needs. folder: the lab's policies, which stay readable."""
     limits = {
         resource.RLIMIT_AS: MEMORY_BYTES,
         resource.RLIMIT_CORE: 0,
@@ -48,7 +48,7 @@ def confine(folder: Path | None) -> None:
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
-    # No network, and no access to other processes of this user; not every kernel allows a user to do this.
+    # No network, and no access to other processes of this user. Some kernels do not allow this to users.
     if sys.platform == "linux":
         ctypes.CDLL(None).unshare(_NEW_USER | _NEW_NETWORK)
     sys.dont_write_bytecode = True
@@ -56,7 +56,7 @@ def confine(folder: Path | None) -> None:
 
 
 def _readable(folder: Path | None) -> tuple[str, ...]:
-    """Return what may be read: Python's own files, installed packages, the lab's policies."""
+    """Return the readable paths: Python's own files, installed packages, the lab's policies."""
     paths = (*sys.path, sys.prefix, sys.base_prefix, *_SYSTEM, *((str(folder),) if folder else ()))
     return tuple({os.path.realpath(path) for path in paths if path} | {"/proc/self", "/dev/null"})
 

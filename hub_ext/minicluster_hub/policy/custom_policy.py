@@ -1,6 +1,6 @@
-"""A lab's custom policies: which there are, and the service's end of one that runs in its sandbox.
+"""A lab's custom policies: their list, and the service's end of one that runs in its sandbox.
 
-The sandboxed process gets snapshots and answers with plans, both in JSON: nothing of a policy is run,
+The sandboxed process gets snapshots and answers with plans, both in JSON. No code of a policy is run,
 imported or unpickled here.
 """
 
@@ -32,11 +32,11 @@ _GRACE_S = 0.5
 _ANSWER_BYTES = 1 << 20
 _ERROR_CHARS = 2000
 _PRINTED_CHARS = 64 << 10
-"""The most that a policy may print into the service's log, from its loading on."""
+"""Most characters that a policy may print into the service's log after it was loaded."""
 
 
 class PolicyGone(Exception):
-    """Its process ended between two plans: it has to be loaded again."""
+    """The policy's process ended between two plans: it must be loaded again."""
 
     def __init__(self) -> None:
         super().__init__("its process ended between two plans")
@@ -46,7 +46,7 @@ class PolicyGone(Exception):
 class CustomPolicies:
     """The custom policies of a cluster: files of a folder, and entry points of installed packages.
 
-    sandbox: where they run; None: there are none. One with a built-in policy's name is left out.
+    sandbox: where they run; None: there are none. Those with a built-in policy's name are ignored.
     """
 
     folder: Path | None = None
@@ -61,14 +61,14 @@ class CustomPolicies:
         return sorted({*self._files(), *self._installed()})
 
     def offered(self) -> list[OfferedPolicy]:
-        """Return what there is to choose, without running any of it."""
+        """Return the custom policies, without running any of them."""
         found = {name: _of_package(point) for name, point in self._installed().items()}
         if self.folder is not None:
             found |= {name: policy_files.about(self.folder, name) for name in self._files()}
         return [found[name] for name in sorted(found)]
 
     def policy(self, name: str, options: Mapping[str, OptionValue]) -> CustomPolicy:
-        """Return one of them, not loaded yet."""
+        """Return a custom policy, not loaded yet."""
         if self.sandbox is None:
             raise LookupError(name)
         return CustomPolicy(name, options, self.sandbox, self.log)
@@ -95,7 +95,7 @@ def _of_package(point: EntryPoint) -> OfferedPolicy:
 
 
 class CustomPolicy:
-    """A custom policy in a process of its own. `load` it first, and `close` it, or its process stays.
+    """A custom policy in its own process. Call `load` first; call `close` at the end, or its process stays.
 
     Loading and planning take up to START_S and PLAN_S. `close` from another thread interrupts them.
     """
@@ -115,7 +115,7 @@ class CustomPolicy:
         self._asking, self._changing = threading.Lock(), threading.Lock()
 
     def load(self) -> None:
-        """Load it in a new process. Raises PolicyFailed, SandboxAway."""
+        """Load the policy in a new process. Raises PolicyFailed, SandboxAway."""
         connection = self._sandbox.connect()
         with self._changing:
             self._connection, closed = connection, self._closed
@@ -126,7 +126,7 @@ class CustomPolicy:
         self.elastic = bool(answered.get("elastic"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return its plan, checked. Raises PolicyFailed, PolicyGone."""
+        """Return the policy's plan, checked. Raises PolicyFailed, PolicyGone."""
         if self._connection is None or not is_quiet(self._connection.link):
             raise PolicyGone
         answered = self._ask({"plan": snapshot_to_json(snapshot)}, PLAN_S)
@@ -138,7 +138,7 @@ class CustomPolicy:
             raise PolicyFailed(f"its answer is no plan ({_short(error)})") from error
 
     def close(self) -> None:
-        """End its process, and all that this has started."""
+        """End the process, and everything that it started."""
         with self._changing:
             self._closed, connection = True, self._connection
         if connection is not None:
@@ -147,7 +147,7 @@ class CustomPolicy:
                 connection.close()
 
     def _ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """Return the answer; end a process that gives none. Raises PolicyFailed."""
+        """Return the answer; end a process that does not answer. Raises PolicyFailed."""
         self._number += 1
         with self._asking:
             answer = self._exchange({**question, "number": self._number, "limit_s": limit_s}, limit_s)
@@ -190,7 +190,7 @@ class CustomPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ReadyPlan:
-    """What a custom policy planned a moment ago; it stands for the policy in one decision."""
+    """The recent plan of a custom policy; it takes the policy's place in one decision."""
 
     policy: CustomPolicy
     planned: Plan
@@ -204,7 +204,7 @@ class ReadyPlan:
         return self.policy.elastic
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return the plan for the jobs that are left. Raises PolicyFailed if it does not fit any more."""
+        """Return the plan for the remaining jobs. Raises PolicyFailed if it no longer fits."""
         return sound(snapshot, fitted(self.planned, snapshot))
 
     def holds(self, snapshot: Snapshot) -> bool:
@@ -217,7 +217,7 @@ class ReadyPlan:
 
 
 def close(policy: Policy | None) -> None:
-    """End the process of a policy that has one."""
+    """End the process of a policy, if it has one."""
     if isinstance(policy, CustomPolicy):
         policy.close()
 

@@ -28,10 +28,10 @@ def send(link: socket.socket, message: object, until: float | None = None) -> No
 
 
 def receive(link: socket.socket, most_bytes: int | None = None, until: float | None = None) -> Any:
-    """Return the next message. Raises TimeoutError, LinkLost, and ValueError if it is no JSON or too long."""
+    """Return the next message. Raises TimeoutError, LinkLost, and ValueError if not JSON or too long."""
     (length,) = _LENGTH.unpack(_read(link, _LENGTH.size, until))
     if most_bytes is not None and length > most_bytes:
-        raise ValueError(f"a message of {length} bytes; there may be {most_bytes}")
+        raise ValueError(f"a message of {length} bytes; the limit is {most_bytes}")
     data = _read(link, length, until)
     try:
         return json.loads(data)

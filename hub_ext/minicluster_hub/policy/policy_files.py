@@ -1,5 +1,4 @@
-"""The files of custom policies: NAME.py in a folder that only the installer writes. They are read, never
-run."""
+"""The files of custom policies: NAME.py in a folder that only the installer writes; parsed, never run."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from pathlib import Path
 from minicluster.wire import OfferedOption, OfferedPolicy
 
 ENTRY_POINTS = "minicluster.policies"
-"""The group of entry points by which installed packages bring policies."""
+"""The group of entry points of policies in installed packages."""
 KINDS: Mapping[str, type | tuple[type, ...]] = {"bool": bool, "int": int, "float": (int, float), "str": str}
 """The kinds of options, as annotations name them, and the types of their values."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -20,13 +19,13 @@ _MOST_BYTES = 256 << 10
 
 
 def path_of(folder: Path, name: str) -> Path | None:
-    """Return the file of that policy, None if there is none."""
+    """Return the file of a policy; None if there is none."""
     path = folder / f"{name}.py"
     return path if _NAME.fullmatch(name) and path.is_file() else None
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of the policies that are there."""
+    """Return the names of the policies in a folder."""
     try:
         found = sorted(path.stem for path in folder.glob("*.py"))
     except OSError:
@@ -35,7 +34,7 @@ def names(folder: Path) -> list[str]:
 
 
 def about(folder: Path, name: str) -> OfferedPolicy:
-    """Return what a file says of itself: the first line of its docstring, the options of its class."""
+    """Return a file's description: the first line of its docstring, and the options of its class."""
     path = folder / f"{name}.py"
     try:
         seen = path.stat()

@@ -1,7 +1,7 @@
 """The process of a custom policy: it loads a file or an entry point, then answers snapshots with plans.
 
-scheduling.own says what the file may hold. A policy that takes too long is interrupted, so that the answer
-names the line. What it prints is sent with the answers.
+scheduling.own defines the form of the file. A policy that takes too long is interrupted, so that the answer
+names the line. Its output is sent with the answers.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from minicluster_hub.scheduling.own import CustomPlan, PolicyFailed, policy_in
 from minicluster_hub.support.processes import die_with_parent
 
 PRINTED_CHARS = 4000
-"""The most that one answer carries of what a policy prints."""
+"""Most characters of a policy's output in one answer."""
 _MOST_LINES = 3
 
 
 class Overdue(BaseException):
-    """The question took too long. Not an Exception, so that few policies catch it."""
+    """A request took too long. Not an Exception, so that few policies catch it."""
 
 
 class Printed(io.TextIOBase):
-    """Takes the place of standard output, and keeps the first PRINTED_CHARS."""
+    """Replaces standard output, and stores the first PRINTED_CHARS."""
 
     def __init__(self) -> None:
-        self._kept = ""
+        self._text = ""
 
     def write(self, text: str, /) -> int:
-        self._kept += text[: PRINTED_CHARS - len(self._kept)]
+        self._text += text[: PRINTED_CHARS - len(self._text)]
         return len(text)
 
     def take(self) -> str:
-        kept, self._kept = self._kept, ""
-        return kept
+        text, self._text = self._text, ""
+        return text
 
 
 class PolicyProcess:
@@ -78,7 +78,7 @@ class PolicyProcess:
         return policy, {"moves_running": policy.moves_running, "elastic": policy.elastic}
 
     def _answer(self, make: Callable[[Any], tuple[CustomPlan | None, dict[str, Any]]]) -> CustomPlan | None:
-        """Answer the next question by `make`, or with its error and the lines that raised it."""
+        """Answer the next request by `make`, or with its error and the lines that raised it."""
         asked = receive(self._link)
         made, limit_s = None, asked["limit_s"]
         signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -101,14 +101,14 @@ def main() -> None:
     folder = Path(sys.argv[3]) if sys.argv[3] else None
     process = PolicyProcess(socket.socket(fileno=int(sys.argv[1])), folder)
     signal.signal(signal.SIGALRM, _interrupt)
-    _throw_away_output()
+    _discard_output()
     confine(folder)
     die_with_parent(int(sys.argv[2]))
     process.run()
 
 
-def _throw_away_output() -> None:
-    """Output that bypasses sys.stdout would fill the service's log."""
+def _discard_output() -> None:
+    """Discard output that bypasses sys.stdout: it would fill the service's log."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -120,7 +120,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _installed(name: str) -> object:
-    """Return what an entry point of that name loads. Raises PolicyFailed, and what its import raises."""
+    """Load the entry point with that name. Raises PolicyFailed, and errors of its import."""
     found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
     if not found:
         raise PolicyFailed(f"there is no {name}.py in the policies' folder, and no package brings {name}")

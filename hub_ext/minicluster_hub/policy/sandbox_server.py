@@ -1,7 +1,7 @@
-"""`python -m minicluster_hub.policy.sandbox_server SOCKET FOLDER`: what runs in the policy container.
+"""`python -m minicluster_hub.policy.sandbox_server SOCKET FOLDER`: the program of the policy container.
 
-Each connection to the socket gets a new process for a policy, until either ends. The server reads nothing of
-what they send each other.
+Each connection to the socket gets a new process for a policy, until either ends. The server does not read
+their messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minicluster_hub.policy.link import LinkLost, send
 from minicluster_hub.policy.sandbox import end_child, how_ended, start_child
 
 _MOST = 8
-"""Processes at once: one active, one on trial, and those that are just ending."""
+"""Processes at once: one active, one on trial, and some that are ending."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class _Session:
     pidfd: int
 
     def close(self) -> None:
-        """End the process; if it ended by itself, tell the service how."""
+        """End the process; if it ended by itself, send the service its exit status."""
         ended = self.child.poll()
         end_child(self.child)
         if ended is not None:
@@ -77,7 +77,7 @@ class SandboxServer:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return the listening socket, which this user and the group of its folder may connect to."""
+    """Return the listening socket; this user and the group of its folder may connect."""
     path.unlink(missing_ok=True)
     os.umask(0o007)
     listening = socket.socket(socket.AF_UNIX)

@@ -1,1 +1,1 @@
-"""Notebook servers: where they run, and what becomes of GPUs that they do not use."""
+"""Notebook servers: their placement, and taking back GPUs that they leave idle."""

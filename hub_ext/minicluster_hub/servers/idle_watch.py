@@ -1,7 +1,7 @@
-"""Warns the owners of notebook servers whose GPUs are idle, and reclaims these GPUs when that lasts.
+"""Warns owners whose notebook servers leave GPUs idle, and later gives the GPUs to others.
 
-It looks whenever a data set agent reported GPU use. It stores a decision before it acts on it, so a service
-that ends between the two goes on with it at its next start.
+It runs at each report of a data set agent. A decision is stored before it is carried out, so that a service
+that ends in between completes it at its next start.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from minicluster_hub.scheduling.idle import (
 from minicluster_hub.store import NotLeading, Store, StoreError
 
 _AGAIN_S = 5.0
-"""After Docker or the database did not answer."""
+"""Pause after Docker or the database did not answer."""
 _GB = 1e9
 
 
 class IdleWatch:
-    """Runs in the service that leads; has no state of its own. slots_changed: called when slots are freed."""
+    """Runs in the leader. The store has all state. slots_changed: called when slots are freed."""
 
     def __init__(
         self,
@@ -61,18 +61,18 @@ class IdleWatch:
         async with self._status_cache.data_set_tracker.notifier.listen(GPUS) as subscription:
             while True:
                 try:
-                    await self._look()
+                    await self._check_all()
                     again_s = None
                 except NotLeading:
                     raise
                 except (StoreError, EngineError) as error:
-                    self._log.warning("idle GPUs are looked at again in %s s: %s", _AGAIN_S, error)
+                    self._log.warning("idle GPUs are checked again in %s s: %s", _AGAIN_S, error)
                     again_s = _AGAIN_S
                 await subscription.wait(again_s)
 
-    async def _look(self) -> None:
+    async def _check_all(self) -> None:
         world, now = self._status_cache.world, self._clock()
-        await self._end_strays({(server.owner, server.name) for server in world.servers})
+        await self._release_strays({(server.owner, server.name) for server in world.servers})
         needed = any(job.state is JobState.QUEUED for job in world.jobs)
         holding = {lease.server_id for lease in world.leases}
         for server in world.servers:
@@ -82,12 +82,12 @@ class IdleWatch:
                 await self._follow(server, use, now, needed=needed)
         self._status_cache.show_idle(dict(self._shown(now, needed=needed)))
 
-    async def _end_strays(self, known: Collection[tuple[str, str]]) -> None:
-        """Free GPUs that are held for servers without a place: of a store that was put back, say."""
+    async def _release_strays(self, placed: Collection[tuple[str, str]]) -> None:
+        """Release GPUs held for servers that the store does not place, as after a restored backup."""
         if (holds := self._holds) is None:
             return
-        for owner, name in [key for key in holds.all() if key not in known]:
-            self._log.warning("GPUs are held for the server %r of %s, which has no place", name, owner)
+        for owner, name in [key for key in holds.all() if key not in placed]:
+            self._log.warning("GPUs are held for the server %r of %s, which is not placed", name, owner)
             await holds.release(owner, name)
 
     async def _follow(self, server: ServerRecord, use: GpuUse, now: float, *, needed: bool) -> None:
@@ -107,7 +107,7 @@ class IdleWatch:
                 pass
 
     async def _give_back(self, server: ServerRecord) -> None:
-        """Free what the engine holds first: whoever gets the slots next must find their GPUs free."""
+        """Release the engine's GPUs first: the next user of the slots must find them free."""
         if holds := self._holds:
             await holds.release(server.owner, server.name)
         self._store.idle.freed(server.id)
@@ -123,7 +123,7 @@ class IdleWatch:
         return self._status_cache.data_set_tracker.gpus.use(server.node, gpus, now)
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
-        """Yield what the pages say of the servers whose owners were warned."""
+        """Yield what the pages show of servers whose owners were warned."""
         for server in self._status_cache.world.servers:
             if server.warned_at is None or server.reclaimed_at is not None:
                 continue
@@ -134,23 +134,23 @@ class IdleWatch:
 
 
 def warning(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | None, now: float) -> str:
-    """Tell the owner what will happen, and what to do about it."""
+    """Return the owner's warning: what will happen, and what to do about it."""
     since = f"nothing was computed on them since {clock_time(idle_since(server, use), now)}"
     if due is None:
         return f"{since}; stop the server if you do not need them, so that others can have them"
     if use.held_bytes <= limits.held_bytes:
         return f"{since}; without use they go to others at {clock_time(due, now)}, and the server goes on"
     return (
-        f"{since}, and {use.held_bytes / _GB:.1f} GB of a GPU's memory are held; delete what you do not need "
-        "and call torch.cuda.empty_cache(), or stop the server, so that others can have them from "
+        f"{since}, but kernels hold {use.held_bytes / _GB:.1f} GB of a GPU's memory; delete what you do not "
+        "need and call torch.cuda.empty_cache(), or stop the server, so that others can have them from "
         f"{clock_time(due, now)} on"
     )
 
 
 def farewell(server: ServerRecord, use: GpuUse, now: float) -> str:
-    """Tell the owner what has happened, and what follows from it."""
+    """Return the owner's notice: the GPUs were taken back, and what that means."""
     return (
         f"nothing was computed on them since {clock_time(idle_since(server, use), now)}; the server and its "
-        "kernels go on, but must not use them any more: compute with %%distribute, or stop the server and "
-        "start it with a GPU"
+        "kernels keep running, but must not use the GPUs any more: compute with %%distribute, or stop the "
+        "server and start it with a GPU"
     )

@@ -1,7 +1,7 @@
-"""Gives notebook servers their places: decides over the stored ledger, saves, and waits for warm slots.
+"""Places notebook servers on nodes and slots: decides from the stored leases, saves, waits for warm slots.
 
-Whether a server runs is its spawner's business. A place lasts until it is deleted, also past its
-time: only who stopped the server knows that its GPUs are free.
+The spawner starts and stops the servers. A placement lasts until the spawner deletes it, even past its time
+limit: only the spawner knows when the server has stopped and its GPUs are free.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 
 AGAIN_S = 0.05
-"""After a slot was taken by another service on the same database."""
+"""Pause after another service on the same database took a slot first."""
 _ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
 
 
@@ -72,16 +72,16 @@ class ServerPlaces:
         self._limits = limits
         self._clock = clock
         self._log = log
-        self.turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self.locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._patience_s = patience_s
 
-    def _turn(self, owner: str, name: str) -> asyncio.Lock:
-        """Return the server's lock, which is there as long as somebody holds it or waits for it."""
-        return self.turns.setdefault((owner, name), asyncio.Lock())
+    def _lock(self, owner: str, name: str) -> asyncio.Lock:
+        """Return the server's lock. The dictionary forgets it when nobody holds it or waits for it."""
+        return self.locks.setdefault((owner, name), asyncio.Lock())
 
     async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:
-        """Return the server's place, the one that it has or a new one. Raises ServerRefused."""
-        async with self._turn(owner, name):
+        """Return the server's placement: the present one, else a new one. Raises ServerRefused."""
+        async with self._lock(owner, name):
             record = await self._patiently(lambda: self._try(owner, name, ask))
             if not record.slots:
                 return self._message(record)
@@ -89,13 +89,13 @@ class ServerPlaces:
                 gpus = await self._hold_gpus(record)
             except GpusRefused as refused:
                 await self._end(record)
-                raise ServerRefused("no_free_gpu", str(refused), "Tell who runs the cluster.") from refused
+                raise ServerRefused("no_free_gpu", str(refused), "Tell the cluster's admin.") from refused
             self._store.idle.held(record.id, gpus)
             return self._message(record).model_copy(update={"gpus": gpus})
 
     async def again(self, owner: str, name: str) -> ServerPlace:
-        """Give a server the GPUs again that it left idle: the same ones, or none. Raises ServerRefused."""
-        async with self._turn(owner, name):
+        """Give a server back the same GPUs that it left idle. Raises ServerRefused if that is impossible."""
+        async with self._lock(owner, name):
             return await self._again(owner, name)
 
     async def _again(self, owner: str, name: str) -> ServerPlace:
@@ -114,7 +114,7 @@ class ServerPlaces:
         return self._message(record).model_copy(update={"gpus": gpus})
 
     async def _patiently(self, attempt: Callable[[], ServerRecord | None]) -> ServerRecord:
-        """Try until there is a record, for as long as warm gangs may take to end. Raises ServerRefused."""
+        """Try until there is a record, at most as long as warm gangs take to end. Raises ServerRefused."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience_s
         async with self._changes.listen(NODES) as subscription:
@@ -122,7 +122,7 @@ class ServerPlaces:
                 try:
                     record, again_s = attempt(), self._patience_s
                 except (SlotTaken, HomeMoved) as error:
-                    self._log.info("the place no longer holds: %s", error)
+                    self._log.info("placing a server again: %s", error)
                     record, again_s = None, AGAIN_S
                 if record is not None:
                     return record
@@ -131,8 +131,8 @@ class ServerPlaces:
                 await subscription.wait(min(again_s, until - loop.time()))
 
     async def end(self, owner: str, name: str, place_id: int | None = None) -> None:
-        """Free a server's place, None: whichever it has. Another one than that is left alone."""
-        async with self._turn(owner, name):
+        """Delete a server's placement. place_id: delete only this one; None: whichever the server has."""
+        async with self._lock(owner, name):
             record = self._store.server(owner, name)
             if record is not None and place_id in (None, record.id):
                 await self._end(record)
@@ -140,11 +140,11 @@ class ServerPlaces:
     async def _end(self, record: ServerRecord) -> None:
         await self._release_gpus(record)
         if self._store.end_server(record.id):
-            self._log.info("the server %r of %s gave back its place", record.name, record.owner)
+            self._log.info("the server %r of %s gave back its slots", record.name, record.owner)
             self._slots_changed()
 
     async def _hold_gpus(self, record: ServerRecord) -> tuple[str, ...]:
-        """Return the ids of a server's GPUs; none where its engine gives it GPUs in another way."""
+        """Return the ids of a server's GPUs; none if the engine assigns GPUs in another way."""
         holds = self._engine.gpu_holds
         return await holds.hold(record) if holds else ()
 
@@ -158,7 +158,7 @@ class ServerPlaces:
         return tuple(server_message(server, homes.get(server.owner), now) for server in servers)
 
     def _try(self, owner: str, name: str, ask: PlaceServer) -> ServerRecord | None:
-        """Return the server's place, or None when warm gangs are being ended for it."""
+        """Return the server's record, or None while warm gangs end for it."""
         known = self._store.server(owner, name)
         if known is not None:
             check_same(known, ask)
@@ -177,7 +177,7 @@ class ServerPlaces:
             now=now,
             given_up_home=given_up_home,
         )
-        what = f"slots {', '.join(map(str, place.slots)) or 'none'}, image {ask.image or 'not told'}"
+        what = f"slots {', '.join(map(str, place.slots)) or 'none'}, image {ask.image or 'not given'}"
         self._log.info("the server %r of %s is placed on %s: %s", name, owner, place.node, what)
         self._slots_changed()
         return record
@@ -201,7 +201,7 @@ class ServerPlaces:
         return record
 
     def _choose(self, owner: str, ask: PlaceServer, now: float) -> tuple[Placed, str | None] | None:
-        """Return a place and the home that is given up for it; None while warm gangs are ended for it."""
+        """Return a placement and the home that it replaces, if any; None while warm gangs end for it."""
         world = self._store.world()
         nodes = self._reservations.open_nodes(self._engine.nodes(), now)
         self._check_quota(owner, ask, world)

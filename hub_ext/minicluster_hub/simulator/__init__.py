@@ -1,1 +1,1 @@
-"""Replays jobs of a trace, or of the service, under the job service's own policies and placements."""
+"""Replays jobs of a trace, or of the service, under the job service's policies and placements."""

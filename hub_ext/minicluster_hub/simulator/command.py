@@ -1,4 +1,4 @@
-"""The command `simulate`: replays traces under several policies, and prints figures and assumptions."""
+"""The command `simulate`: replays traces under several policies, and prints the figures and assumptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         traces = _traces(given, setting.shape)
         _print(*_described(traces, setting.shape), "")
         if any(len(jobs) == too_large(jobs, setting.shape) for jobs in traces):
-            raise TraceDamaged("there is a trace without a job that these nodes have room for")
+            raise TraceDamaged("there is a trace without a job that fits on these nodes")
         rows = list(compare(traces, given.policies, given.placements, setting))
         _print(*table(rows), "", *legend(), "", "Assumed:", *setting.model.stated())
         if given.plot:
@@ -59,7 +59,7 @@ def policy_file(path: Path) -> CustomPlan:
     name = f"policy_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise PolicyFailed(f"{path} is no Python file; a policy's name ends with .py")
+        raise PolicyFailed(f"{path} is not a Python file; a policy's file name ends with .py")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -81,7 +81,7 @@ def _read(path: Path) -> list[TracedJob]:
     except (TraceUnknown, TraceDamaged) as error:
         raise TraceDamaged(f"{path}: {error}") from error
     except UnicodeDecodeError as error:
-        raise TraceDamaged(f"{path} is no text in UTF-8") from error
+        raise TraceDamaged(f"{path} is not text in UTF-8") from error
 
 
 def _described(traces: Sequence[Sequence[TracedJob]], shape: Shape) -> list[str]:
@@ -89,7 +89,7 @@ def _described(traces: Sequence[Sequence[TracedJob]], shape: Shape) -> list[str]
     times = "" if len(traces) == 1 else f" in {len(traces)} traces; figures are means ± standard deviation"
     lines = [f"{shape.nodes} nodes with {shape.slots_per_node} GPUs each; {count} jobs{times}"]
     if left_out := sum(too_large(jobs, shape) for jobs in traces):
-        lines.append(f"{left_out} of them need more GPUs than there are, and are left out")
+        lines.append(f"{left_out} of them need more GPUs than there are; they are left out")
     return lines
 
 

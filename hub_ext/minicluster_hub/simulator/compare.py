@@ -55,13 +55,13 @@ def compare(
 
 
 def replay(jobs: Iterable[TracedJob], policy_name: str, placement_name: str, setting: Setting) -> Replay:
-    """Replay those of a trace's jobs that fit on the cluster. Raises SimulationStuck."""
+    """Replay the jobs of a trace that fit on the cluster. Raises SimulationStuck."""
     custom = setting.custom.get(policy_name)
     return replay_under(jobs, custom or policy(policy_name), placement_name, setting)
 
 
 def replay_under(jobs: Iterable[TracedJob], chosen: Policy, placement_name: str, setting: Setting) -> Replay:
-    """Replay jobs under a policy with parameters of its own. Raises SimulationStuck."""
+    """Replay jobs under a policy with its own parameters. Raises SimulationStuck."""
     scheduler = SimulatedScheduler(setting.topology(), chosen, placement(placement_name), setting.model)
     return simulate(workload(jobs, setting.shape, setting.model, elastic=chosen.elastic), scheduler)
 

@@ -1,11 +1,11 @@
-"""When waiting jobs may start: the simulator plays the cluster on from its present state, without new jobs.
+"""Forecasts when waiting jobs start: simulates the cluster from its present state on, without new jobs.
 
-The run time of a job follows from its progress, if it logs any, else from half of its time limit: users set
+The run time of a job follows from its logged progress; without any, it is half of its time limit. Users set
 limits far beyond the run times (Mu'alem and Feitelson, IEEE TPDS 2001), so limits alone would forecast waits
-that are many times too long. A job that has outlived that half runs for as long again as it has run: run
+that are many times too long. If a job has run longer than that half, it is expected to run as long again: run
 times have heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
 
-A job without progress and without a limit is simulated as one that never ends. So no forecast rests on a
+A job without progress and without a limit is simulated as one that never ends. So no forecast depends on a
 guess of its end, and a job that needs its slots gets no forecast.
 """
 
@@ -36,7 +36,7 @@ BOUNDED = frozenset({"fifo", "round_robin", "time_slice", "backfill", "priority"
 the others, jobs that arrive later overtake too often."""
 
 _STILL_S = 3600.0
-"""The forecast ends after so long without a running job whose end is known: jobs may take turns for ever."""
+"""The forecast ends after this time without a running job of known end: jobs may take turns for ever."""
 
 _OVERDUE_SHARE = 0.1
 """A job that should have ended runs on for this share of the time that it has run."""
@@ -68,10 +68,10 @@ def forecast(
 def latest_starts(
     snapshot: Snapshot, policy: Policy, placement: Placement, rest: Callable[[], None] = no_rest
 ) -> Mapping[int, float]:
-    """Return by when waiting jobs start even if all jobs run to their time limits.
+    """Return the latest starts of waiting jobs, if all jobs run to their time limits.
 
-    Nothing can be said of jobs behind one without a limit, nor of any job while one without a limit runs.
-    Where the policy allows it, jobs that arrive later may overtake.
+    Jobs behind one without a limit are missing; while one without a limit runs, all are. If the policy allows
+    it, jobs that arrive later may overtake.
     """
     if any(job.time_limit_s is None for job in snapshot.running):
         return {}

@@ -1,7 +1,6 @@
-"""What other policies would have done with the service's past jobs.
+"""Simulates how other policies would have scheduled the service's past jobs.
 
-The replay assumes that the cluster was empty when the first job arrived, and what the model says of speeds
-and restarts.
+The replay assumes that the cluster was empty when the first job arrived, and the model's speeds and restarts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class PastJob:
 
 
 def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
-    """Return the jobs that did run and that fit on this cluster, in the order of their arrival."""
+    """Return the jobs that have run and that fit on this cluster, in the order of their arrival."""
     room = all_free(topology)
     fitting = [
         job
@@ -43,7 +42,7 @@ def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
 
 
 def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
-    """Return the figures of what really happened to one or more jobs; bytes on the network are not known."""
+    """Return the figures of what really happened to these jobs (at least one), without network bytes."""
     return measure([_outcome(job) for job in jobs], sum(topology.slots.values()))
 
 
@@ -90,7 +89,7 @@ def _outcome(job: PastJob) -> Outcome:
 
 
 def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterator[PastJob]:
-    """Yield the jobs that have ended and had slots, from their records and from who held slots when."""
+    """Yield the jobs that have ended and had slots, from their records and their use of slots."""
     by_job: dict[int, list[tuple[UseRecord, float]]] = {}
     for use in uses:
         if use.job_id is not None and use.ended_at is not None and use.ended_at > use.began_at:

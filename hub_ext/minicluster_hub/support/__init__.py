@@ -1,1 +1,1 @@
-"""Small things that know nothing of jobs: a clock, notifications, rates, TLS, processes."""
+"""Utilities that know nothing of jobs: a clock, notifications, rates, TLS, processes."""

@@ -1,7 +1,7 @@
-"""The service's time of day, as steady as a stop watch: set clocks must not end jobs or hold them back.
+"""The service's time of day, which never jumps: setting the system's clock must not end or delay jobs.
 
-Durations are taken between times that were stored, so a clock that is set would look like time that
-passed. Here it does not: the difference is caught up little by little, and no time comes twice.
+Durations are differences of stored times, so a jump of the clock would look like time that passed. This clock
+catches up with the system's clock gradually, and never goes back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 CATCH_UP = 0.1
-"""The share of the time that passes by which this clock may run faster or slower."""
+"""How much faster or slower this clock may run, as a share of the time that passes."""
 
 
 class SteadyClock:
-    """Call it for seconds since the epoch. It begins with `wall`, and runs by `monotonic`."""
+    """Returns seconds since the epoch. It starts with the time of `wall`, and advances with `monotonic`."""
 
     def __init__(
         self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
@@ -22,11 +22,11 @@ class SteadyClock:
         self._wall = wall
         self._monotonic = monotonic
         self._now = wall()
-        self._told_at = monotonic()
+        self._called_at = monotonic()
 
     def __call__(self) -> float:
-        told_at = self._monotonic()
-        passed_s, self._told_at = told_at - self._told_at, told_at
+        called_at = self._monotonic()
+        passed_s, self._called_at = called_at - self._called_at, called_at
         behind_s = self._wall() - (self._now + passed_s)
         most_s = CATCH_UP * passed_s
         self._now += passed_s + max(-most_s, min(most_s, behind_s))

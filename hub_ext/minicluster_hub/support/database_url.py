@@ -1,4 +1,4 @@
-"""Passwords in a database's URL: found before they stand in an argument, and hidden in messages."""
+"""Passwords in a database's URL: found before the URL is put into arguments, and hidden in messages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 _PASSWORDS = frozenset({"password", "sslpassword", "oauth_client_secret"})
-"""PostgreSQL's driver takes these in the query."""
+"""Parameters of the query that PostgreSQL's driver accepts."""
 
 
 def has_password(url: str) -> bool:
-    """Whether a database's URL holds a password, as far as it can be read as one."""
+    """Return whether a database's URL contains a password; False if it cannot be parsed."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -19,6 +19,6 @@ def has_password(url: str) -> bool:
 
 
 def without_password(url: URL) -> str:
-    """Return the URL for messages."""
+    """Return the URL with hidden passwords, for messages."""
     hidden = {name: "***" for name in _PASSWORDS & url.query.keys()}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)

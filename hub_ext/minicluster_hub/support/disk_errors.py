@@ -1,4 +1,4 @@
-"""Errors of a disk that did not take something, told apart: a full one needs a person."""
+"""Failed writes to a disk. A full disk is told apart, since a person must free space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 
 
 class NotKept(Exception):
-    """A disk did not take what came. It can be sent again. full: there was no room left."""
+    """A write to a disk failed; the client may send the data again. full: the disk had no space left."""
 
     def __init__(self, what: str, error: OSError) -> None:
         super().__init__(f"{what}: {error.strerror}")

@@ -1,10 +1,11 @@
-"""A small broadcast: subscribers learn that something changed, and read for themselves what.
+"""Notifies subscribers that something has changed; they read the change themselves.
 
-A notification carries a key and nothing else, so a needless one does no harm, and none is lost between waits.
+A notification carries only a key. So a needless one does no harm, and a subscription collects those that come
+between two waits.
 
-Keys of the status cache's `changes`: a job's id (int) when what its owner sees of it changed,
-`NODES` when a node or who holds its slots changed, `NOTICES` when there are some to send. Keys of the logs'
-notifier: a job's id; of the orders' notifier: a task's id.
+Keys of the status cache's `changes`: a job's id (int) when the owner's view of the job changed, `NODES` when
+a node or the holder of its slots changed, `NOTICES` when there are notices to send. Keys of the logs'
+notifier: a job's id. Keys of the orders' notifier: a task's id.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ NOTICES = "notices"
 
 
 class Subscription:
-    """Collects the keys that were notified since the last wait. Made by `Notifier.listen`."""
+    """Collects the keys notified since the last wait. `Notifier.listen` makes it."""
 
     def __init__(self) -> None:
         self._keys: set[Hashable] = set()
         self._event = asyncio.Event()
 
     def hear(self, key: Hashable) -> None:
-        """Keep the key and wake whoever waits."""
+        """Add a key and wake the waiting task."""
         self._keys.add(key)
         self._event.set()
 
@@ -49,42 +50,39 @@ class Subscription:
 
 
 class Notifier:
-    """Notifies all subscribers of a key, in the one event loop of the service."""
+    """Notifies all subscribers of a key. For use in one event loop."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[Hashable | None, set[Subscription]] = {}
         self._first: list[Callable[[Hashable], None]] = []
 
     def call_first(self, hear: Callable[[Hashable], None]) -> None:
-        """Call this at each notification, before any subscriber wakes."""
+        """Call a function at each notification, before any subscriber wakes."""
         self._first.append(hear)
 
     def notify(self, key: Hashable) -> None:
-        """Wake everyone who listens to this key, or to all keys."""
+        """Wake the subscribers of this key, and those of all keys."""
         for hear in self._first:
             hear(key)
-        for place in (key, None):
-            for subscription in self._subscriptions.get(place, ()):
+        for entry in (key, None):
+            for subscription in self._subscriptions.get(entry, ()):
                 subscription.hear(key)
 
     @asynccontextmanager
     async def listen(self, *keys: Hashable, into: Subscription | None = None) -> AsyncIterator[Subscription]:
-        """Listen to these keys (none given: to all), from now to the end of the block.
+        """Subscribe to these keys (no keys: to all) until the end of the block.
 
-        `into`: a subscription of another notifier, so that one wait covers both.
+        into: a subscription to another notifier, so that one wait covers both.
         """
         subscription = into if into is not None else Subscription()
-        places: tuple[Hashable | None, ...] = keys or (None,)
-        for place in places:
-            self._subscriptions.setdefault(place, set()).add(subscription)
+        entries: tuple[Hashable | None, ...] = keys or (None,)
+        for entry in entries:
+            self._subscriptions.setdefault(entry, set()).add(subscription)
         try:
             yield subscription
         finally:
-            for place in places:
-                self._leave(place, subscription)
-
-    def _leave(self, place: Hashable | None, subscription: Subscription) -> None:
-        remaining = self._subscriptions.get(place, set())
-        remaining.discard(subscription)
-        if not remaining:
-            self._subscriptions.pop(place, None)
+            for entry in entries:
+                remaining = self._subscriptions.get(entry, set())
+                remaining.discard(subscription)
+                if not remaining:
+                    self._subscriptions.pop(entry, None)

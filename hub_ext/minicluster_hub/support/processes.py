@@ -1,6 +1,6 @@
-"""Which processes are ours, told by a label in their environment, and how they are ended.
+"""Finds our processes by labels in their environment, and ends them.
 
-A label survives a fork, a new session and a lost parent; a process id or group does not.
+A label survives a fork, a new session and the end of the parent; a process id or group does not.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SCRATCH_LABEL = "MINICLUSTER_SCRATCH"
 
 Wanted = Callable[[Mapping[str, str]], bool]
 _PR_SET_PDEATHSIG = 1
-_LOOK_AGAIN_S = 0.03
+_POLL_S = 0.03
 
 
 def of_data_folder(data_dir: Path) -> Wanted:
-    """Everything that belongs to this data folder: hub, proxy, service, servers, tasks."""
+    """Match all processes of this data folder: hub, proxy, service, servers, tasks."""
     tasks = f"{data_dir}/tasks/"
 
     def wanted(env: Mapping[str, str]) -> bool:
@@ -36,7 +36,7 @@ def of_data_folder(data_dir: Path) -> Wanted:
 
 
 def labelled(**labels: str) -> Wanted:
-    """Processes whose environment holds all of these values."""
+    """Match processes whose environment has all of these values."""
 
     def wanted(env: Mapping[str, str]) -> bool:
         return all(env.get(name) == value for name, value in labels.items())
@@ -45,13 +45,13 @@ def labelled(**labels: str) -> Wanted:
 
 
 def find(wanted: Wanted) -> list[psutil.Process]:
-    """This user's living processes whose environment is wanted; never the caller itself."""
+    """Return this user's running processes that match, except the caller."""
     others = (process for process in psutil.process_iter() if process.pid != os.getpid())
     return [process for process in others if matches(process, wanted)]
 
 
 def matches(process: psutil.Process, wanted: Wanted) -> bool:
-    """Say whether a process is this user's, alive and wanted."""
+    """Return whether a process is this user's, running and wanted."""
     try:
         if process.uids().real != os.getuid() or process.status() == psutil.STATUS_ZOMBIE:
             return False
@@ -61,9 +61,9 @@ def matches(process: psutil.Process, wanted: Wanted) -> bool:
 
 
 def end_all(wanted: Wanted, grace_s: float) -> int:
-    """End all wanted processes: SIGTERM, after `grace_s` SIGKILL; return how many were there.
+    """End all wanted processes by SIGTERM, and after `grace_s` by SIGKILL; return their number.
 
-    Looks again after each round, since a process may fork while it is being ended.
+    Each round searches again, since a process may fork while it is being ended.
     """
     processes = find(wanted)
     seen = {process.pid for process in processes}
@@ -78,24 +78,24 @@ def end_all(wanted: Wanted, grace_s: float) -> int:
 
 
 def end_one(process: psutil.Process, grace_s: float) -> None:
-    """End a single process in the gentle way; it may be gone already."""
+    """End one process by SIGTERM, and after `grace_s` by SIGKILL; it may have ended already."""
     signal_all([process], signal.SIGTERM)
     signal_all(wait_gone([process], grace_s), signal.SIGKILL)
 
 
 def wait_gone(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait until the processes have ended; return those that have not.
+    """Wait until the processes have ended; return those that still run.
 
-    One that ended is gone, also when nobody asks for its exit code: psutil's own wait would go on.
+    A zombie counts as ended; psutil's own wait would wait until its parent reads the exit code.
     """
     deadline = time.monotonic() + timeout_s
     while (alive := [process for process in processes if lives(process)]) and time.monotonic() < deadline:
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
     return alive
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process is there, and more than a zombie."""
+    """Return whether a process runs and is no zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -103,7 +103,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def signal_all(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> None:
-    """Send a signal to each of them that is still there."""
+    """Send a signal to each of these that still runs."""
     for process in processes:
         try:
             process.send_signal(number)
@@ -112,10 +112,10 @@ def signal_all(processes: Iterable[psutil.Process], number: int = signal.SIGKILL
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Run in a new child before exec: SIGTERM when the parent is gone (Linux; else no effect)."""
+    """Have a new child get SIGTERM when its parent ends; called in the child before exec. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent_pid:
-            # The parent's own handler would be run here, in a copy of it.
+            # Otherwise the parent's handler would run in this copy of the parent.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""TLS between the job service and what calls it inside the cluster.
+"""TLS between the job service and its clients inside the cluster.
 
-The cluster's authority signed one certificate, that of the job service, and its key is gone. So whoever shows
-that certificate is a job service: agents see by it whom they speak to, and one job service lets another in.
+The cluster's authority signed only the job service's certificate, and its key was deleted. So the owner of
+that certificate is a job service: agents verify it, and one job service accepts another by it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ServiceTls:
-    """Files: the certificate and its key, which both ends of two job services show, and the authority's."""
+    """Paths of the job service's certificate, of its key, and of the authority's certificate."""
 
     cert_file: str
     key_file: str
     ca_file: str
 
     def server(self) -> ssl.SSLContext:
-        """Return what listens: agents come without a certificate. Raises OSError."""
+        """Return the context of the agents' port; agents have no certificate. Raises OSError."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.num_tickets = 0  # agents keep their connections
         return context
 
     def client(self) -> ssl.SSLContext:
-        """Return what asks another job service. Raises OSError."""
+        """Return the context for calls to another job service. Raises OSError."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # the authority signed nothing else
+        context.check_hostname = False  # the authority signed only this certificate
         return context
 
     def _context(self, protocol: int) -> ssl.SSLContext:

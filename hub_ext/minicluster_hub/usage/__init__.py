@@ -1,1 +1,1 @@
-"""Who used how much, and who may: accounting, quotas, reservations, reports."""
+"""Usage of slots and limits on it: accounting, quotas, reservations, reports."""

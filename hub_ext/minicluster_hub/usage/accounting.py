@@ -1,4 +1,4 @@
-"""Usage accounting: who held which slots when, for fair shares, quotas and reports."""
+"""Usage accounting: which owner held which slots when; for fair shares, quotas and reports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from minicluster_hub.usage.entitlements import Entitlements
 
 WEEK_S = 7 * 86400.0
 _HALF_LIVES = 10
-"""Use that is older than so many half-lives counts less than a thousandth."""
+"""Use before this many half-lives is ignored: it counts less than a thousandth."""
 
 Holder = tuple[int | None, int | None, int | None]
 
 
 class UsageAccounting:
-    """half_life_s: after so long, use counts half in fair shares. weights: of owners and groups; others have
-    1.
+    """half_life_s: after this time, use counts half in fair shares. weights: of owners and groups; default 1.
 
     quotas: those of the settings, until an admin changes them.
     """
@@ -39,7 +38,7 @@ class UsageAccounting:
         self._slot_share = SlotShare()
         self._open: dict[Holder, UseRecord] | None = None
         self._consumed: dict[int, float] = {}
-        """Slot seconds of open jobs, of attempts that have ended."""
+        """Slot seconds of ended attempts, by open job."""
         self._ended: defaultdict[str, deque[UseRecord]] = defaultdict(deque)
         """Use of GPUs that ended within the period of quotas, by owner."""
 
@@ -48,7 +47,7 @@ class UsageAccounting:
         return replace(self.entitlements.quotas, slot_share=self._slot_share)
 
     def note(self, world: World, nodes: Sequence[NodeView], now: float) -> None:
-        """Store who holds what, if that has changed since the last call."""
+        """Store which slots each owner holds, if that has changed since the last call."""
         self._slot_share = _slot_share(nodes)
         open_jobs = {job.id for job in world.jobs}
         self._consumed = {job_id: slot_s for job_id, slot_s in self._consumed.items() if job_id in open_jobs}
@@ -68,7 +67,7 @@ class UsageAccounting:
             before[use.holder] = use
             self._meter.add(use.owner, use.slots)
 
-    def attained(self, job_id: int) -> float:
+    def consumed(self, job_id: int) -> float:
         """Return the slot seconds of a job's attempts that have ended."""
         return self._consumed.get(job_id, 0.0)
 
@@ -116,7 +115,7 @@ class UsageAccounting:
 
 
 def _held(world: World, nodes: Iterable[NodeView], now: float) -> Iterator[UseRecord]:
-    """Yield what each task of a job and each notebook server holds; warm gangs count for nobody."""
+    """Yield the slots that each task of a job and each notebook server holds, without warm gangs."""
     kinds = {node.name: node.slot_kinds for node in nodes}
     leases: dict[Holder, list[Lease]] = {}
     for lease in world.leases:

@@ -1,4 +1,4 @@
-"""Quotas and shares of users and groups: those of the cluster's settings, until an admin changes them."""
+"""Quotas and shares of users and groups: the cluster's settings, until an admin changes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_WEIGHT = 0.001
 
 
 class Entitlements:
-    """quotas, weights: of the settings. An admin's choice replaces both."""
+    """quotas, weights: the settings. An admin's choice replaces both."""
 
     def __init__(self, store: Store, quotas: Quotas, weights: Mapping[str, float]) -> None:
         by_name: dict[str, dict[str, float | None]] = {
@@ -31,18 +31,18 @@ class Entitlements:
 
     @property
     def quotas(self) -> Quotas:
-        """The quotas of all users, with the groups that each is in."""
+        """The quotas of all users, with their groups."""
         return self._load()[1]
 
     def choose(self, choice: Allowances, by: str, now: float) -> None:
-        """Activate and store a choice. Raises QuotaWrong, with nothing changed."""
+        """Store and activate a choice. Raises QuotaWrong, and then changes nothing."""
         active = self._with_quotas(AllowancesInForce(allowances=choice, by=by, since=now))
         _check_weights(choice.shares)
         self._store.allowances.choose(choice, by, now)
         self._active = active
 
     def weight_of(self, owner: str) -> float:
-        """Return an owner's weight in fair shares: their own, else the greatest of their groups', else 1."""
+        """Return an owner's weight in fair shares: the owner's, else the highest of their groups, else 1."""
         shares = self.active.allowances.shares
         if owner in shares:
             return shares[owner]
@@ -50,13 +50,13 @@ class Entitlements:
         return max((shares[group] for group in groups if group in shares), default=1.0)
 
     def weights(self) -> Mapping[str, float]:
-        """Return the weights of all owners who have one."""
+        """Return the weights of all owners with a share or a group."""
         named = (name for name in self.active.allowances.shares if not name.startswith(GROUP))
         owners = {*named, *self._store.owners.groups()}
         return {owner: self.weight_of(owner) for owner in sorted(owners)}
 
     def forget_known(self) -> None:
-        """Read the choice again: another service may have changed it."""
+        """Have the choice read again: another service may have changed it."""
         self._active = None
 
     def _load(self) -> tuple[AllowancesInForce, Quotas]:
@@ -73,6 +73,6 @@ class Entitlements:
 def _check_weights(shares: Mapping[str, float]) -> None:
     for name, weight in shares.items():
         if name in (EVERYBODY, GROUP):
-            raise QuotaWrong(f"a share is a user's or a group's (group:NAME), not of {name!r}")
+            raise QuotaWrong(f"a share belongs to a user or a group (group:NAME), not to {name!r}")
         if not (isfinite(weight) and weight >= LEAST_WEIGHT):
-            raise QuotaWrong(f"the share of {name!r} is {weight!r}; want a number from {LEAST_WEIGHT:g} on")
+            raise QuotaWrong(f"the share of {name!r} is {weight!r}; it must be at least {LEAST_WEIGHT:g}")

@@ -1,7 +1,7 @@
-"""A user's view of the queue: why jobs wait, the user's share, and who goes first.
+"""A user's view of the queue: why jobs wait, the user's share, and which jobs go first.
 
-Of other users it shows owner, slots and times, and nothing that they wrote: no names of jobs, no code, no
-    options.
+Of other users' jobs it shows owner, slots and times, but no text that they wrote: no names of jobs, no code,
+no options.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _NEW = Usage()
 
 @dataclass(frozen=True)
 class QueueInputs:
-    """What the view is made from.
+    """The data of the view.
 
-    waits: in the order of the queue. usage: of owners. policy: the active one's name.
+    waits: in the order of the queue. usage: by owner. policy: the active one's name.
     gpu_hours: the user's, in the period of quotas.
     """
 
@@ -72,7 +72,7 @@ def _before(first: QueuedJob, inputs: QueueInputs) -> Iterator[Ahead]:
         if wait.position < first.position and other is not None:
             slots = other.min_chunks * other.chunk_slots
             why = why_before(other, mine, inputs.planned.snapshot, inputs.policy) if mine is not None else ""
-            why = why or "within its owner's quota, which yours is not"
+            why = why or "its owner is within the quota, and you are not"
             yield Ahead(owner=other.owner, slots=slots, since=other.since, why=why)
 
 

@@ -1,4 +1,4 @@
-"""Hours of slots and GPUs, summed by user or group and by day, week or month (UTC)."""
+"""Reports slot-hours and GPU-hours by user or group, and by day, week or month (UTC)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class ReportQuery:
-    """by: one of BY. period: one of PERIODS; "": the whole time as one. groups_of: an owner."""
+    """by: one of BY. period: one of PERIODS; "": the whole time in one row. groups_of: of an owner."""
 
     since: float
     until: float
@@ -95,7 +95,8 @@ def _note(shared: set[str]) -> str:
     if not shared:
         return ""
     return (
-        f"counted in each of their groups: {', '.join(sorted(shared))}; so the groups add up to more than all"
+        f"users in several groups: {', '.join(sorted(shared))}; their hours count in each, so the groups "
+        "add up to more than the total"
     )
 
 

@@ -1,5 +1,4 @@
-"""Reservations, maintenance windows and drained nodes: admins make them; they are stored, and end by
-themselves."""
+"""Reservations, maintenance windows and drained nodes. Admins make them, and they end by themselves."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ from minicluster_hub.scheduling.reservations.claims import LAPSE_S, Claim, Reser
 from minicluster_hub.store import Store
 
 SHOWN_S = 86_400.0
-"""How long the list shows reservations that are over."""
+"""How long the list shows ended reservations."""
 
 
 class ReservationRefused(Exception):
-    """A reservation that is not possible. code: for programs."""
+    """A reservation is not possible. code: for programs."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -40,7 +39,7 @@ class ReservationBook:
         return tuple(_claim(record) for record in self._store.reservations.open())
 
     def attend(self, snapshot: Snapshot) -> None:
-        """Note which reservations are used; end those whose time is over, or that nobody used in time."""
+        """Note which reservations are used. End those whose time is over, and those that lapse unused."""
         now = snapshot.now
         for claim in self.claims():
             lapses_at = claim.lapses_at()
@@ -63,7 +62,7 @@ class ReservationBook:
         )
 
     def drain(self, node: str, note: str, nodes: Sequence[NodeView], by: str, now: float) -> Reservation:
-        """Have a node take nothing new from now on; it may be drained already. Raises ReservationRefused."""
+        """Have a node take no new jobs or servers; it may be drained already. Raises ReservationRefused."""
         _check_nodes((node,), nodes)
         if drained := next(self._drains(node), None):
             return _message(drained, now)
@@ -76,13 +75,13 @@ class ReservationBook:
         if not drained:
             _check_nodes((node,), nodes)
         for record in drained:
-            self._end(_claim(record), f"taken back by {by}", now)
+            self._end(_claim(record), f"cancelled by {by}", now)
 
-    def take_back(self, reservation_id: int, by: str, now: float) -> bool:
-        """End a reservation; return whether there was one."""
+    def cancel(self, reservation_id: int, by: str, now: float) -> bool:
+        """Cancel a reservation; return whether there was one."""
         for claim in self.claims():
             if claim.reservation_id == reservation_id:
-                self._end(claim, f"taken back by {by}", now)
+                self._end(claim, f"cancelled by {by}", now)
                 return True
         return False
 
@@ -93,7 +92,7 @@ class ReservationBook:
         return ReservationList(claims=tuple(_message(record, now) for record in (*coming, *over)))
 
     def closed(self, now: float) -> dict[str, str]:
-        """Return the nodes that are now closed to everybody, and why."""
+        """Return the nodes that take nothing new now, and why."""
         closing = [one for one in self.claims() if not one.holder and one.due(now) and not one.over(now)]
         return {node: claim.told(now) for claim in closing for node in claim.nodes}
 
@@ -121,23 +120,23 @@ class ReservationBook:
 def _check(ask: MakeReservation, nodes: Sequence[NodeView], begins_at: float) -> None:
     if ask.ends_at <= begins_at:
         raise ReservationRefused(
-            "empty_period", "it ends before it begins, or has ended", "Give a later ends_at."
+            "empty_period", "it would end before it begins, or in the past", "Give a later ends_at."
         )
     _check_nodes(ask.nodes, nodes)
     if ask.kind == "maintenance":
         if ask.holder or ask.slots is not None or not ask.nodes:
-            message = "maintenance is of whole nodes, for nobody"
+            message = "maintenance has whole nodes and no holder"
             raise ReservationRefused("bad_claim", message, "Give nodes, and neither holder nor slots.")
         return
     if ask.holder in ("", "group:"):
         raise ReservationRefused(
-            "bad_claim", "a reservation is for somebody", "Give a holder: NAME or group:NAME."
+            "bad_claim", "a reservation needs a holder", "Give a holder: NAME or group:NAME."
         )
     there = sum(len(node.slot_kinds) for node in nodes if not ask.nodes or node.name in ask.nodes)
     if ask.slots is not None and ask.slots > there:
         where = "these nodes have" if ask.nodes else "the cluster has"
         raise ReservationRefused(
-            "too_large", f"{ask.slots} slots are asked for; {where} {there}", "Ask for fewer."
+            "too_large", f"{ask.slots} slots are requested; {where} {there}", "Request fewer slots."
         )
 
 

@@ -1,1 +1,1 @@
-"""What all handlers share: login, limits, errors, files, routes as data."""
+"""What all handlers share: authentication, limits, errors, files, declared routes."""

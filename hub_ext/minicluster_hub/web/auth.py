@@ -1,4 +1,4 @@
-"""Hub users: found through the hub's API without blocking the loop, their scopes checked each time."""
+"""Authenticates hub users through the hub's API without blocking the loop, and checks scopes per request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
 from minicluster_hub.jobs.records import JobRecord
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, scope_missing, unknown_job
 from minicluster_hub.web.route import Route, Scope, Who
@@ -24,16 +24,16 @@ _SESSION_ID_CHARS = 64
 
 
 class ServiceAuth(HubOAuth):
-    """The hub's word about tokens, kept for a while, also that it does not know one."""
+    """The hub's answers about tokens, cached for a while; that a token is unknown is cached, too."""
 
     def get_session_id(self, handler: RequestHandler) -> str:
-        """Return the login session's id, which is a part of the cache's key: a stranger may send 16 KB."""
+        """Return the login session's id, cut: it is part of the cache's key, and strangers may send 16 KB."""
         return super().get_session_id(handler)[:_SESSION_ID_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks, as the hub knows them. Scopes count, the hub's `admin` flag does not."""
+    """The calling user, as the hub describes them. Only scopes grant rights, not the hub's `admin` flag."""
 
     name: str
     model: dict[str, Any]
@@ -41,18 +41,18 @@ class User:
 
     @property
     def groups(self) -> tuple[str, ...] | None:
-        """Of the hub; None if it did not tell."""
-        told = self.model.get("groups")
-        return None if told is None else tuple(told)
+        """The user's groups in the hub; None if the hub did not say."""
+        groups = self.model.get("groups")
+        return None if groups is None else tuple(groups)
 
     def has(self, scope: Scope) -> bool:
-        """Say whether the token has a scope: for its own user, or (admin) for everyone."""
+        """Return whether the token has a scope for its own user, or, if it is the admin's, for everyone."""
         wanted = scope.value if scope is Scope.ADMIN else f"{scope.value}!user={self.name}"
         return bool(self.hub_auth.check_scopes({wanted}, self.model))
 
 
-class HubHandler(HubOAuthenticated, JobServiceHandler):
-    """Base of what users and services of the hub call."""
+class HubHandler(HubOAuthenticated, ServiceHandler):
+    """Base of handlers that users and services of the hub call."""
 
     who = Who.USER
 
@@ -69,18 +69,18 @@ class HubHandler(HubOAuthenticated, JobServiceHandler):
         if model is None:
             self.refuse_unknown()
             return
-        # The XSRF token counts only for cookies; `get_user` has marked those who sent a token.
+        # Only cookies need an XSRF token; `get_user` has marked requests that carry a token.
         self.check_xsrf()
         self.admit(model)
 
     @abstractmethod
     def admit(self, model: dict[str, Any]) -> None:
-        """Raise ApiError unless whom the hub knows as `model` may do this."""
+        """Raise ApiError unless the caller may do this. model: the hub's description of the caller."""
 
     async def hub_model(self) -> dict[str, Any] | None:
-        """Return what the hub says of the caller, None if it knows nobody.
+        """Return the hub's description of the caller; None if the hub does not know the token or login.
 
-        HubAuth's own `current_user` would ask synchronously and stop the event loop.
+        HubAuth's own `current_user` would call the hub synchronously and block the event loop.
         """
         try:
             model = await self.hub_auth.get_user(self, sync=False)
@@ -93,7 +93,7 @@ class HubHandler(HubOAuthenticated, JobServiceHandler):
 
     def refuse_unknown(self) -> None:
         """Answer a caller that the hub does not know."""
-        if self.led_home():
+        if self.redirected():
             return
         if not self.hub_auth.get_token(self, in_cookie=False) and self.hub_auth.get_token(self):
             self.check_xsrf()
@@ -104,32 +104,33 @@ class HubHandler(HubOAuthenticated, JobServiceHandler):
             "log in at the hub, or send the header `Authorization: token <a hub token>`",
         )
 
-    def led_home(self) -> bool:
-        """Send a person who came by the hub's name to the service's own, where a login is kept.
+    def redirected(self) -> bool:
+        """Redirect a browser from the hub's domain to the service's own, which has the login cookie.
 
-        It has one where users have names of their own; links in notebooks outside of the hub lead here.
+        With per-user subdomains the service has its own domain. Links in notebooks outside of the hub lead
+        to the hub's domain.
         """
-        home = urlsplit(self.context.hub_auth.oauth_redirect_uri)
+        own = urlsplit(self.context.hub_auth.oauth_redirect_uri)
         visit = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
-        if home.netloc in ("", self.request.host) or not visit:
+        if own.netloc in ("", self.request.host) or not visit:
             return False
-        self.redirect(f"{home.scheme}://{home.netloc}{self.request.uri}")
+        self.redirect(f"{own.scheme}://{own.netloc}{self.request.uri}")
         return True
 
     def check_xsrf_cookie(self) -> None:
-        """Raise HTTPError unless the header holds the page's token, or a person visits a page.
+        """Raise HTTPError unless the header has the page's token, or a browser navigates to a page.
 
-        Stricter than the hub's own check: a token in a URL does not count, since URLs stand in logs, and
-        neither does a read of the mode no-cors: a script of the same origin reads its answer, token and all.
+        Stricter than the hub's own check. A token in a URL does not count, since logs contain URLs. A read in
+        the mode no-cors needs the token, too: a script of the same origin could read the answer.
         """
         if getattr(self, "_token_authenticated", False) or _is_visit(self.request):
             return
-        told = self.request.headers.get("X-XSRFToken", "")
-        if not hmac.compare_digest(told.encode(), self.xsrf_token):
+        sent = self.request.headers.get("X-XSRFToken", "")
+        if not hmac.compare_digest(sent.encode(), self.xsrf_token):
             raise HTTPError(403, "the header X-XSRFToken does not hold this page's token")
 
     def check_xsrf(self) -> None:
-        """Raise ApiError if a cookie alone, without its page's XSRF token, would let someone in."""
+        """Raise ApiError if a request has a cookie without its page's XSRF token."""
         try:
             self.check_xsrf_cookie()
         except HTTPError as error:
@@ -138,7 +139,7 @@ class HubHandler(HubOAuthenticated, JobServiceHandler):
 
 
 class UserHandler(HubHandler):
-    """Base of what users and their notebooks call."""
+    """Base of handlers that users and their notebooks call."""
 
     user: User
 
@@ -159,7 +160,7 @@ class UserHandler(HubHandler):
             raise scope_missing(scope)
 
     def job_record(self, job_id: str, *, admins: bool = True) -> JobRecord:
-        """Return a job of the user's own; admins also get others'. Raises ApiError (404)."""
+        """Return a job of the user; admins also get other users' jobs. Raises ApiError (404)."""
         record = self.context.store.job(int(job_id))
         if record is None:
             raise unknown_job(job_id)
@@ -167,8 +168,8 @@ class UserHandler(HubHandler):
             raise unknown_job(job_id)
         return record
 
-    def owner_asked(self) -> str | None:
-        """Return whose jobs are asked for: the user's own, or None for everyone's (admins)."""
+    def requested_owner(self) -> str | None:
+        """Return the owner whose jobs are requested: the user, or None for all owners (only admins)."""
         if self.get_query_argument("owner", "") != "all":
             return self.user.name
         self.require(Scope.ADMIN)
@@ -176,9 +177,9 @@ class UserHandler(HubHandler):
 
 
 def _is_visit(request: HTTPServerRequest) -> bool:
-    """Tell whether a browser shows the answer in a window of its own, where no other page's script reads it.
+    """Return whether a browser shows the answer in its own window, where no other page's script can read it.
 
-    Browsers do not say so to addresses of plain HTTP other than their own machine's.
+    Over plain HTTP browsers send these headers only to their own machine.
     """
     mode = request.headers.get("Sec-Fetch-Mode", "navigate")
     shown_in = request.headers.get("Sec-Fetch-Dest", "document")

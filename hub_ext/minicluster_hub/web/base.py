@@ -1,4 +1,4 @@
-"""What all handlers share: who may come in, the wire's version, bodies with a limit, errors, headers."""
+"""The base of all handlers: authorization, the wire's version, limits of bodies, errors, headers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _WHOLE_NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 @stream_request_body
-class JobServiceHandler(RequestHandler, ABC):
-    """Base of all handlers. Bodies are streamed, so that a request is refused before its body comes."""
+class ServiceHandler(RequestHandler, ABC):
+    """Base of all handlers. Bodies are streamed, so that a handler can refuse a request before its body."""
 
     who: ClassVar[Who] = Who.ANYONE
     on_follower: ClassVar[OnFollower] = OnFollower.PROXY
@@ -58,12 +58,12 @@ class JobServiceHandler(RequestHandler, ABC):
             self.refuse(error)
 
     async def _admit(self) -> None:
-        """Raise ApiError if the request is not taken."""
-        if "%00" in (self.request.uri or ""):  # PostgreSQL takes no NUL, and would seem to be away
-            raise ApiError(422, "invalid", "the address holds a NUL character, which no name has")
+        """Raise ApiError if the request is refused."""
+        # PostgreSQL refuses a NUL with an error like that of a lost connection.
+        if "%00" in (self.request.uri or ""):
+            raise ApiError(422, "invalid", "the address contains a NUL character, which names cannot have")
         if self.route is None:
-            there = ", ".join(self.routes)
-            message = f"{self.request.method} is not for this path; there is: {there}"
+            message = f"this path has no {self.request.method}; it has: {', '.join(self.routes)}"
             raise ApiError(405, "method_not_allowed", message)
         self.check_version()
         await self.identify()
@@ -71,10 +71,10 @@ class JobServiceHandler(RequestHandler, ABC):
             self._check_length()
 
     def refuse(self, error: ApiError) -> None:
-        """Answer with an error once the body has come, all of which is thrown away.
+        """Throw the body away, and answer with an error when it has come.
 
-        An answer before that closes the connection, which resets it while the client still sends:
-        the client then sees a broken connection and not the answer.
+        An earlier answer would close the connection while the client still sends: the client would see a
+        reset connection instead of the answer.
         """
         self._body.clear()
         self.refused = True
@@ -86,10 +86,10 @@ class JobServiceHandler(RequestHandler, ABC):
 
     @abstractmethod
     async def identify(self) -> None:
-        """Find out who asks and raise ApiError if they may not."""
+        """Authenticate the caller. Raises ApiError if the caller may not do this."""
 
     async def slow_down(self, who: Hashable, rate: Rate) -> None:
-        """Take one request of who asks. Raises ApiError (429), after a while: a refusal costs work, too."""
+        """Count one request of a caller. Raises ApiError (429) after a pause: refusals cost work, too."""
         self._payer = who, rate
         wait_s = self.context.buckets.take(who, rate)
         if wait_s:
@@ -103,17 +103,17 @@ class JobServiceHandler(RequestHandler, ABC):
 
     @property
     def declared(self) -> Route:
-        """The route of a request that was let in."""
+        """The route of an admitted request."""
         return self.routes[self.request.method or ""]
 
     def check_version(self) -> None:
-        """Refuse a client that says it speaks another version; browsers say nothing."""
-        told = self.request.headers.get(VERSION_HEADER)
-        if told is not None and told != str(WIRE_VERSION):
+        """Refuse a client of another wire version. Browsers send no version."""
+        version = self.request.headers.get(VERSION_HEADER)
+        if version is not None and version != str(WIRE_VERSION):
             raise ApiError(
                 426,
                 "wire_version",
-                f"this job service speaks version {WIRE_VERSION} of the messages, you sent {told!r}",
+                f"this job service speaks version {WIRE_VERSION} of the messages, you sent {version!r}",
                 "install the release of minicluster that the hub has",
             )
 
@@ -128,12 +128,12 @@ class JobServiceHandler(RequestHandler, ABC):
         return "the request"
 
     def _check_length(self) -> None:
-        told = self.request.headers.get("Content-Length", "0")
-        if told.isdigit() and int(told) > self.body_limit_bytes:
+        length = self.request.headers.get("Content-Length", "0")
+        if length.isdigit() and int(length) > self.body_limit_bytes:
             raise too_large(self.body_name, self.body_limit_bytes)
 
     async def data_received(self, chunk: bytes) -> None:
-        """Collect the body. A chunked one tells no length, so it is counted as well."""
+        """Collect the body. Its bytes are counted here, too: a chunked body has no Content-Length."""
         if self.refused:
             return
         if len(self._body) + len(chunk) > self.body_limit_bytes:
@@ -155,7 +155,7 @@ class JobServiceHandler(RequestHandler, ABC):
             self._charge(cost_bytes // self.body_unit_bytes)
 
     def _check_debt(self) -> None:
-        """Refuse a long body while earlier ones are not paid for: many may have been let in at once."""
+        """Refuse a long body while the caller is over the rate: many may have been admitted at once."""
         if self._payer is None or len(self._body) < self.body_unit_bytes:
             return
         if wait_s := self.context.buckets.take(*self._payer):
@@ -163,22 +163,22 @@ class JobServiceHandler(RequestHandler, ABC):
 
     @property
     def body_unit_bytes(self) -> int:
-        """So much of a JSON body counts as a request more."""
+        """Each so many bytes of a JSON body count as one more request."""
         return self.context.limits.body_bytes
 
     def carried_bytes(self, message: BaseModel) -> int:
-        """Return how much of a body costs next to nothing to read: bytes that it only carries."""
+        """Return how many bytes of a body are not counted, since they cost almost nothing to parse."""
         return 0
 
     def _charge(self, requests: int) -> None:
-        """Take as many requests more from who asks."""
+        """Count more requests of the caller."""
         if self._payer is not None:
             self.context.buckets.charge(*self._payer, requests)
 
     def query_int(self, name: str, default: int = 0) -> int:
-        """Return a whole number of the URL's query, as the route declares it. Raises ApiError (422).
+        """Return a whole number from the URL's query, as the route declares it. Raises ApiError (422).
 
-        default: counts where the route declares none.
+        default: used if the route declares none.
         """
         query = next(one for one in self.declared.query if one.name == name)
         text = self.get_query_argument(name, None)
@@ -213,7 +213,7 @@ class JobServiceHandler(RequestHandler, ABC):
         self.finish(answer(error))
 
     def _handle_request_exception(self, e: BaseException) -> None:
-        """Give tornado a status for our own errors; it knows only HTTPError."""
+        """Give tornado the status of our own errors; it knows only HTTPError."""
         if isinstance(e, (OverQuota, NotKept, *REFUSALS)):
             e = api_error(e, 503)
         if isinstance(e, ApiError) and not self._finished and not self._headers_written:
@@ -227,9 +227,9 @@ class JobServiceHandler(RequestHandler, ABC):
             self.context.log.error("%s failed", where, exc_info=(typ, value, tb))
 
     def finish(self, chunk: Any = None) -> Any:
-        """End the answer. One that comes before the whole body ends the connection, and says so.
+        """End the answer. If the body is not complete, tell the client that the connection closes.
 
-        The proxy has few connections for all users: it would send another's request on one that is ended.
+        The proxy shares connections among users: it would send another user's request on a closing one.
         """
         if not self.request._body_future.done() and not self._headers_written:
             self.set_header("Connection", "close")
@@ -246,7 +246,7 @@ class JobServiceHandler(RequestHandler, ABC):
 
 
 def whole_number(query: Query, text: str) -> int:
-    """Return a number that a URL's query holds as text. Raises ApiError (422)."""
+    """Return the number in a text of a URL's query. Raises ApiError (422)."""
     if not (_WHOLE_NUMBER.fullmatch(text) and query.low <= int(text) <= query.high):
         wanted = f"a whole number from {query.low} to {query.high}"
         raise ApiError(422, "invalid", f"{query.name}={text[:40]!r}: want {wanted}")
@@ -254,18 +254,18 @@ def whole_number(query: Query, text: str) -> int:
 
 
 def _too_many(rate: Rate, wait_s: float) -> ApiError:
-    message = f"more than {rate.per_s:g} requests in a second came from you"
+    message = f"you sent more than {rate.per_s:g} requests per second"
     return too_many("too_many_requests", message, "wait as long as Retry-After says", wait_s)
 
 
-class OpenHandler(JobServiceHandler):
-    """Base of what tells nothing about anyone."""
+class OpenHandler(ServiceHandler):
+    """Base of handlers whose answers are public."""
 
     async def identify(self) -> None:
         return None
 
 
-class NotFoundHandler(JobServiceHandler):
+class NotFoundHandler(ServiceHandler):
     """Any other path."""
 
     async def prepare(self) -> None:

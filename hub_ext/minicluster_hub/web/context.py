@@ -1,4 +1,4 @@
-"""What every handler is given: the service's parts, and the limits of what comes and goes."""
+"""What every handler gets: the service's parts, and the limits of requests and answers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
-from minicluster_hub.support.long_poll import Holds
 from minicluster_hub.support.rates import Buckets, Rate
 from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
-from minicluster_hub.web.open_streams import OpenStreams
+from minicluster_hub.web.open_streams import HeldPolls, OpenStreams
 
 KIB = 1024
 
@@ -39,27 +38,27 @@ KIB = 1024
 class ApiLimits:
     """Sizes in bytes, times in seconds.
 
-    request_bytes: of a user's JSON body. report_bytes: of an agent's, and of lists. payload_bytes,
-        result_bytes, snapshot_bytes, piece_bytes: of what is uploaded.
-    artifacts_keep_days: how long the files of a job are kept after its end; 0: for ever. jobs_keep_days: the
-        same of its cell, result, snapshots and output.
-    lag_bytes: a reader of a stream that is further behind is moved forward, to the last `tail_bytes`.
-    displays_bytes: of a rank's displays, read and sent at once; no single one has more.
+    request_bytes: of a user's JSON body. report_bytes: of an agent's JSON body, and of lists. payload_bytes,
+        result_bytes, snapshot_bytes, piece_bytes: of uploads.
+    artifacts_keep_days: days from a job's end until its files are deleted; 0: never. jobs_keep_days: the
+        same for its cell, result, snapshots and output.
+    lag_bytes: a reader of a stream that is further behind skips to the last `tail_bytes`.
+    displays_bytes: of a rank's displays in one read; no single display is larger.
     push_interval_s: least time between two pieces of log text to a reader.
-    user_rate: requests of one user, by all tokens. A page makes some dozens, a cell some hundreds.
+    user_rate: requests of one user with all tokens. A page makes some dozens, a cell some hundreds.
     report_rate: reports and polls of one task; its agent makes at most 20 in a second.
     transfer_rate: blobs and files of one task. refusal_s: how long a request over the rate waits for its
-        refusal; less than a task may be silent.
-    answer_bytes, body_bytes: so much of a JSON answer or body counts as one request: to read 8 MB takes as
-        long as hundreds of requests. report_unit_bytes: the same of a task's reports, which may hold the
+        refusal; less than the heartbeat timeout of tasks.
+    answer_bytes, body_bytes: this much of a JSON answer or body counts as one request: reading 8 MB takes as
+        long as hundreds of requests. report_unit_bytes: the same for a task's reports, which may contain
         errors of many ranks.
-    streams, streams_bytes: event streams that a user may hold open, and what may wait to be sent on them.
+    streams, streams_bytes: event streams that a user may have open, and bytes that may wait on them.
     polls: held polls of one task. stalled_s: how long a reader may take for one event.
-    recheck_s: how often the hub is asked whether a stream's token is still good.
+    recheck_s: how often the service asks the hub whether a stream's token is still valid.
     uploads: files that a user, or a task, may send at once; notebooks and agents send about four.
     idle_s: how long a connection may wait for its next request, or for its first, TLS included. Longer than
-        agents keep theirs. body_stalled_s: how long a request's body may pause.
-    connections: that each address may have open to the agents' port. All tasks of a node may have the node's.
+        agents' connections are idle. body_stalled_s: how long a request's body may pause.
+    connections: open connections of each address to the agents' port. All tasks of a node may share one.
     """
 
     request_bytes: int = KIB * KIB
@@ -98,8 +97,8 @@ class ApiLimits:
 class Context:
     """The parts of the service that handlers use.
 
-    status_cache: what the reconciler last saw. job_environment: variables of every job and notebook server,
-        unless they have their own: pip's index.
+    status_cache: the reconciler's last observation. job_environment: default variables of every job and
+        notebook server: pip's index.
     """
 
     store: Store
@@ -126,7 +125,7 @@ class Context:
     notice_sender: NoticeSender
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
-    holds: Holds = field(default_factory=Holds)
+    held_polls: HeldPolls = field(default_factory=HeldPolls)
     buckets: Buckets = field(default_factory=Buckets)
     streams: OpenStreams = field(default_factory=OpenStreams)
     job_environment: Mapping[str, str] = field(default_factory=dict)

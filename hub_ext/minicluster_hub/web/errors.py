@@ -1,4 +1,4 @@
-"""Every error that a request can be answered with, and the one place where it becomes a body."""
+"""All errors that answer a request, and the one place where an exception becomes such an answer."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _STATUSES: dict[type[Exception], int] = {
     ServerRefused: 409,
 }
 _CODES = {AddressRefused: "address_refused", ImageNotAllowed: "image_not_allowed"}
-"""Of those that bring no code of their own."""
+"""Codes of errors without a `code`."""
 REFUSALS = tuple(_STATUSES)
-"""What handlers need not catch: each of these is answered with its own words."""
+"""Handlers need not catch these: their messages are written for users."""
 
 
 class ApiError(Exception):
-    """An answer with a status of 400 or more, for the one who asked."""
+    """An answer with a status of 400 or more."""
 
     def __init__(
         self, status: int, code: str, message: str, hint: str = "", *, retry_after_s: int | None = None
@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 def unknown_job(job_id: int | str) -> ApiError:
-    """The same answer for a job that is someone else's: its existence is nobody's business."""
+    """Return the answer for a missing job and for one of another user: both are alike."""
     return ApiError(404, "unknown_job", f"there is no job {job_id} of yours", "GET api/jobs lists your jobs")
 
 
@@ -67,7 +67,7 @@ def too_large(what: str, limit_bytes: int) -> ApiError:
         413,
         "too_large",
         f"{what} is over this cluster's limit of {limit_bytes} bytes",
-        "make it smaller, or ask who runs the cluster to raise the limit",
+        "make it smaller, or ask an admin to raise the limit",
     )
 
 
@@ -79,13 +79,13 @@ def disk_full() -> ApiError:
     return ApiError(
         507,
         "disk_full",
-        "the job service's disk is full, but for what its database needs",
-        "running jobs go on; tell who runs the cluster to free some space, then try again",
+        "the job service's disk is full, except for the reserve of its database",
+        "running jobs go on; ask an admin to free some space, then try again",
     )
 
 
 def invalid_body(error: ValidationError) -> ApiError:
-    """Name each field that is wrong and why."""
+    """Name each wrong field, and why it is wrong."""
     unknown, wrong = [], []
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     for problem in problems[:_MOST_PROBLEMS]:
@@ -103,7 +103,7 @@ def invalid_body(error: ValidationError) -> ApiError:
 
 
 def api_error(error: BaseException | None, status: int) -> ApiError:
-    """Return what to tell of any exception: text of a defect stays in the service's log."""
+    """Return the answer for any exception. The text of a defect stays in the service's log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, OverQuota):
@@ -111,23 +111,23 @@ def api_error(error: BaseException | None, status: int) -> ApiError:
     if isinstance(error, REFUSALS):
         return _refusal(error)
     if isinstance(error, NotLeading):
-        return ApiError(503, "not_leading", "another job service leads since a moment ago", "try again")
+        return ApiError(503, "not_leading", "another job service has just taken the lead", "try again")
     if isinstance(error, StoreFull) or (isinstance(error, NotKept) and error.full):
         return disk_full()
     if isinstance(error, StoreUnavailable):
         return ApiError(503, "store_unavailable", "the job service's database does not answer", "try again")
     if isinstance(error, NotKept):
-        return ApiError(503, "disk", "the job service's disk did not take it", "try again")
+        return ApiError(503, "disk", "the job service could not write to its disk", "try again")
     if isinstance(error, HTTPError) and error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
         return _of_http_error(error)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return ApiError(status, _code(status), HTTPStatus(status).phrase)
-    message = "the job service failed with this request; its own log tells more"
-    return ApiError(500, "internal", message, "try again, and tell who runs the cluster if it stays so")
+    message = "the job service failed on this request; its log has the error"
+    return ApiError(500, "internal", message, "try again; if that does not help, tell an admin")
 
 
 def _refusal(error: BaseException) -> ApiError:
-    """Return the answer to what a part of the service refuses: it says why itself."""
+    """Return the answer for one of REFUSALS."""
     status = next(known for kind, known in _STATUSES.items() if isinstance(error, kind))
     code = _CODES.get(type(error)) or getattr(error, "code", "refused")
     return ApiError(getattr(error, "status", status), code, str(error), getattr(error, "hint", ""))

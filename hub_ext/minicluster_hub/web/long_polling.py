@@ -1,7 +1,7 @@
-"""Polls of agents and keepers, held until there is something new.
+"""Long polling: requests of agents, held until there is something new.
 
-Each is answered: after a while at the latest, and with what there is when the service ends, so that whoever
-asked goes on to the next service at once. One whose asker has gone is held no longer.
+A request is answered after `orders_hold_s` at the latest. When the service ends, it answers all held requests
+at once, so that agents turn to the next service. A request whose client has gone is no longer held.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 from minicluster_hub.support.notifier import Notifier, Subscription
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 
 
 class Versioned(Protocol):
-    """What is polled for."""
+    """The answer to a poll."""
 
     @property
     def version(self) -> str: ...
@@ -24,34 +24,31 @@ class Versioned(Protocol):
 V = TypeVar("V", bound=Versioned)
 
 
-class HeldHandler(JobServiceHandler):
-    """Base: see the module."""
+class HeldHandler(ServiceHandler):
+    """Base of handlers that hold polls; see the module."""
 
     _gone = False
-    _waker: Subscription | None = None
+    _subscription: Subscription | None = None
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
         self._gone = True
-        if self._waker is not None:
-            self._waker.hear(None)
+        if self._subscription is not None:
+            self._subscription.hear(None)
 
-    async def held(self, look: Callable[[], V], notifier: Notifier, key: Hashable) -> V:
-        """Return what `look` finds once its version is not the one that the asker has, or a while later.
+    async def held(self, read: Callable[[], V], notifier: Notifier, key: Hashable) -> V:
+        """Return what `read` returns when its version differs from the client's, or when the time is over.
 
-        The bell rings with this key when there may be something new.
+        notifier, key: notified when there may be something new.
         """
-        have, loop, holds = (
-            self.get_query_argument("have", ""),
-            asyncio.get_running_loop(),
-            self.context.holds,
-        )
+        have = self.get_query_argument("have", "")
+        loop, polls = asyncio.get_running_loop(), self.context.held_polls
         until = loop.time() + self.context.limits.orders_hold_s
-        async with notifier.listen(key) as waker:
-            self._waker = waker
-            with holds.add(waker):
-                while (found := look()).version == have and loop.time() < until:
-                    if self._gone or holds.released:
+        async with notifier.listen(key) as subscription:
+            self._subscription = subscription
+            with polls.add(subscription):
+                while (found := read()).version == have and loop.time() < until:
+                    if self._gone or polls.released:
                         break
-                    await waker.wait(until - loop.time())
+                    await subscription.wait(until - loop.time())
         return found

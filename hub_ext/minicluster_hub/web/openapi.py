@@ -1,4 +1,4 @@
-"""The OpenAPI document, from the routes and the messages themselves."""
+"""The OpenAPI document, generated from the routes and the messages."""
 
 from __future__ import annotations
 

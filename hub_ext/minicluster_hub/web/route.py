@@ -1,7 +1,7 @@
-"""An endpoint is declared where it is handled, and nowhere else.
+"""Declares an endpoint at its handler's method, by the decorator `route`, and nowhere else.
 
-`route` stands on a handler's method. The router, the OpenAPI document, the authorization check, the pages'
-navigation and what a follower does with a request are all read from there: see `routes_in`.
+The router, the OpenAPI document, the authorization check, the pages' navigation and the treatment on a
+follower are all read from these declarations; see `routes_in`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Scope(StrEnum):
-    """The hub's custom scopes that the service asks for."""
+    """The hub's custom scopes that routes require."""
 
     READ = "custom:minicluster:read"
     SUBMIT = "custom:minicluster:submit"
@@ -47,14 +47,14 @@ class Who(StrEnum):
 
 
 AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
-"""Who uses the agents' port, where there is one."""
+"""Clients of the agents' port, if there is one."""
 
 
 class OnFollower(Enum):
     """What a job service that does not lead does with a request.
 
-    PROXY: passes it on to the leader. REFER: refuses it with the leader's address, since agents know all job
-    services and their way is shorter. ANSWER: answers itself.
+    PROXY: passes it on to the leader. REFER: refuses it with the leader's address; agents know all job
+    services, and a direct connection is shorter. ANSWER: answers it.
     """
 
     PROXY = auto()
@@ -64,9 +64,9 @@ class OnFollower(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parameter in the URL. `kind` is its JSON schema type; the numbers are of integers.
+    """A parameter in the URL. kind: its JSON schema type. low, high: bounds of integers.
 
-    default: None if it depends on the request, or if there is none.
+    default: None if there is none, or if it depends on the request.
     """
 
     name: str
@@ -84,11 +84,11 @@ OWNER = Query("owner", "string", "`all` (admins): everyone's")
 class Route:
     """One method on one path.
 
-    path: relative to the service's prefix, with `{name}` for parts that vary (see `path_pattern`).
+    path: relative to the service's prefix, with `{name}` for variable parts (see `path_pattern`).
     body: the model of the request's JSON, or a media type of raw bytes, or None.
     answer: the model of the answer's JSON, or its media type, or None for an empty answer.
-    formerly: an older path, which is answered for one release more.
-    parts: regular expressions of parts of the path that are not of the usual form.
+    formerly: the path of an earlier release, answered for one more release.
+    parts: regular expressions of variable parts with an unusual form.
     """
 
     path: str
@@ -133,7 +133,7 @@ def route(
 
 
 def routes_of(handler: type[RequestHandler]) -> list[Route]:
-    """Return what a handler's own methods declare; who may use it is said by its class."""
+    """Return the routes of a handler's own methods; `who` and `on_follower` come from its class."""
     who = getattr(handler, "who", Who.ANYONE)
     on_follower = getattr(handler, "on_follower", OnFollower.PROXY)
     return [
@@ -145,7 +145,7 @@ def routes_of(handler: type[RequestHandler]) -> list[Route]:
 
 @lru_cache
 def handlers_in(package: str) -> tuple[type[RequestHandler], ...]:
-    """Return the handlers of all modules of a package, as they stand there."""
+    """Return the handlers of all modules of a package, in their order there."""
     found: list[type[RequestHandler]] = []
     for info in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
         members = vars(import_module(info.name)).values()
@@ -161,15 +161,15 @@ def routes_in(package: str) -> tuple[Route, ...]:
 
 _NAME = r"[^/]{1,1024}"
 _DIGITS = r"[0-9]{1,15}"
-"""Ids of more digits are beyond what the databases take."""
+"""The databases have no room for longer ids."""
 _PARTS = {"sha256": r"[0-9a-f]{64}", "digest": r"sha256:[0-9a-f]{64}"}
 
 
 def path_parts(route: Route) -> dict[str, str]:
-    """Return the parts of a route's path that vary, with their regular expressions."""
-    known = {**_PARTS, **route.parts}
+    """Return the variable parts of a route's path, with their regular expressions."""
+    special = {**_PARTS, **route.parts}
     return {
-        name: known.get(name) or (_DIGITS if name.endswith("_id") else _NAME)
+        name: special.get(name) or (_DIGITS if name.endswith("_id") else _NAME)
         for name in re.findall(r"{(\w+)}", route.path)
     }
 

@@ -17,8 +17,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import PasswordFile
 from minicluster_hub.login.origin import Origin
-from minicluster_hub.login.password_check import LoginGate
-from minicluster_hub.login.throttle import LoginThrottle
+from minicluster_hub.login.password_check import LoginGate, LoginThrottle
 
 from ...hub.clusters import RunningCluster, run
 from ...patience import WITHIN_S, eventually
@@ -182,7 +181,7 @@ async def test_a_long_password_is_refused_before_anything_is_computed(tmp_path):
             looked.append(name)
             return accounts.verify(name, password)
 
-    gate = LoginGate(Watched(accounts.path), throttle=LoginThrottle(lines_kept=50))
+    gate = LoginGate(Watched(accounts.path), throttle=LoginThrottle(most_keys=50))
     assert await gate.check("ada", "x" * 1_000_000, Origin("10.0.0.1")) is None
     assert looked == []
     for name in (f"../{number}" for number in range(4)):

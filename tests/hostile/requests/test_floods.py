@@ -238,7 +238,7 @@ async def test_a_task_holds_few_polls(start_api):
             429,
             "too_many_streams",
         )
-        await api.context.holds.release()
+        await api.context.held_polls.release()
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
         assert not api.context.streams._open
 
@@ -333,7 +333,7 @@ async def test_names_of_servers_that_are_none_leave_nothing_behind(api):
     for number in range(50):
         answers += await flood(api.client("ada-token"), "POST", f"api/gpus/{number}-{'x' * 900}", 1)
     assert {code(answer) for answer in answers} == {(409, "no_gpus")}
-    assert len(api.context.server_places.turns) == 0
+    assert len(api.context.server_places.locks) == 0
 
 
 async def test_all_streams_of_a_user_have_a_part_of_the_time_together():

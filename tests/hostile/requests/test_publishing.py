@@ -188,8 +188,8 @@ async def test_jobs_and_lists_read_no_recipes(lab, read_recipes, monkeypatch):
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
-        (invented(2_001), "2,001 packages are more than the 2,000 of an image"),
-        (invented(1_000, "https://" + "x" * 600), f"more than the {RECIPE_BYTES:,} of an image's packages"),
+        (invented(2_001), "2,001 packages; the limit is 2,000"),
+        (invented(1_000, "https://" + "x" * 600), f"bytes; the limit is {RECIPE_BYTES:,}"),
     ],
 )
 async def test_a_recipe_that_is_too_long_is_refused(lab, recipe, said):
@@ -224,7 +224,7 @@ async def test_all_recipes_of_an_owner_have_an_end(lab):
     files = {LAYER_FILE: tiny()[0], RECIPE_FILE: recipe.model_dump_json().encode()}
     refused = await ask(api, await job_that_left(api, files))
     assert code(refused) == (409, "too_many_images")
-    assert "more than 8 MB together" in refused.json()["error"]["message"]
+    assert "together would exceed 8 MB" in refused.json()["error"]["message"]
     assert (await ask(api, await job_that_left(api, layer_and_recipe()))).status_code == 202
     bobs = await job_that_left(api, files, "bob")
     assert (await ask(api, bobs, owner="bob")).status_code == 202

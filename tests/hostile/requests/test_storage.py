@@ -284,7 +284,7 @@ async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api
     kept = (await api.ask("GET", f"api/jobs/{job.id}/log")).content
     assert 700 * KB < len(kept) <= MB and set(kept) == {ord("x")}
     assert used(api) <= MB
-    assert "is not kept" in (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
+    assert "is not stored" in (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
     story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     (told,) = [line["text"] for line in story if line["kind"] == "note"]
     assert "storage quota of 1 MB" in told and "%distribute storage" in told
@@ -448,12 +448,12 @@ async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
         assert await put(api.client(f"{owner}-token"), "api/data/pieces", manifest) == (200, "")
     async with api.context.data_sets.reading:
         first = asyncio.create_task(api.ask("PUT", "api/data/sets/one", json=name))
-        await eventually(lambda: api.context.data_sets.keeping)
+        await eventually(lambda: api.context.data_sets.storing)
         second = await api.ask("PUT", "api/data/sets/two", json=name)
         assert (second.status_code, second.json()["error"]["code"]) == (429, "push_under_way")
         bobs = asyncio.create_task(api.ask("PUT", "api/data/sets/his", "bob-token", json=name))
     assert (await first).status_code == (await bobs).status_code == 200
-    assert not api.context.data_sets.keeping
+    assert not api.context.data_sets.storing
 
 
 async def test_what_a_task_says_of_its_files_changes_nothing(api):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from minicluster_hub.launch.kernel import NotebookKernel, open_kernel
+from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.visitor import Visitor
 
 from ..cluster import LabCluster
@@ -69,10 +69,10 @@ async def jupyter(guest: Node, *docker_run: str) -> AsyncIterator[Room]:
         guest.run(["docker", "rm", "--force", container])
 
 
-class Typist(NotebookKernel):
+class Typist(KernelConnection):
     """A kernel whose user gives the same answer to each `input()`."""
 
-    def __init__(self, kernel: NotebookKernel, answer: str) -> None:
+    def __init__(self, kernel: KernelConnection, answer: str) -> None:
         super().__init__(kernel._connection)
         self._answer = answer
 

@@ -7,7 +7,7 @@ import asyncio
 import re
 from typing import Any
 
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 from ..behind import query
 from ..cluster import LabCluster, Person
@@ -91,13 +91,13 @@ for number in range(90):
 PUSH_LARGE = "%distribute data push ~/large --name large"
 
 
-async def error_of(kernel: NotebookKernel, source: str) -> str:
+async def error_of(kernel: KernelConnection, source: str) -> str:
     """Run a cell that fails; return what it says."""
     (error,) = [one for one in await kernel.run(source) if one.output_type == "error"]
     return str(error.evalue) + "\n".join(error.traceback)
 
 
-async def value(kernel: NotebookKernel, name: str) -> Any:
+async def value(kernel: KernelConnection, name: str) -> Any:
     return ast.literal_eval(await kernel.ask(name))
 
 
@@ -125,7 +125,7 @@ async def test_a_folder_goes_from_a_notebook_to_three_nodes_and_nobody_else_sees
     check_nothing_left(ready)
 
 
-async def ranks_read(kernel: NotebookKernel, name: str, files: Any) -> None:
+async def ranks_read(kernel: KernelConnection, name: str, files: Any) -> None:
     """Each rank has the same files at /data/NAME, and can change none."""
     text(await kernel.run(READ.format(name=name)))
     seen = await value(kernel, "seen")
@@ -143,7 +143,7 @@ def modes_are_right(cluster: LabCluster) -> None:
         assert cluster.docker(*asked, node=node) == ["1000:1000 711", "1000:1000 311"]
 
 
-async def sees_nothing(kernel: NotebookKernel) -> None:
+async def sees_nothing(kernel: KernelConnection) -> None:
     """Another user can neither name a data set nor find its folder on the nodes."""
     assert "There are no data sets" in text(await kernel.run("%distribute data"))
     for name in ("pets", "dora/pets"):
@@ -152,7 +152,7 @@ async def sees_nothing(kernel: NotebookKernel) -> None:
     assert await value(kernel, "seen") == [[DENIED, READ_ONLY, []]] * 3
 
 
-async def is_shared(hers: NotebookKernel, his: NotebookKernel) -> None:
+async def is_shared(hers: KernelConnection, his: KernelConnection) -> None:
     """What is shared can be read by its full name; pushed again, nothing is sent."""
     said = text(await hers.run("%distribute data push ~/pets --name pets --shared"))
     assert "0 bytes sent in 0 pieces, 40.3 MB were there already" in said, said

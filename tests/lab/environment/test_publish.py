@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 from ...service.publishing.index import Index
 from ..cluster import LabCluster
@@ -61,12 +61,12 @@ async def published_and_used(offering: LabCluster, people: People) -> str:
     return digest
 
 
-async def install(kernel: NotebookKernel, *packages: str) -> None:
+async def install(kernel: KernelConnection, *packages: str) -> None:
     told = text(await kernel.run(f"%pip install {' '.join(packages)}"))
     assert f"Successfully installed {' '.join(packages).replace('==', '-')}" in told
 
 
-async def for_one_job(kernel: NotebookKernel) -> None:
+async def for_one_job(kernel: KernelConnection) -> None:
     """Here it works, on the nodes only if the cell asks for it."""
     assert await kernel.ask("__import__('tinytints').RED") == "'ff0000'"
     lacks = error(await kernel.run(f"%%distribute --nodes 3\n{_USES}"))
@@ -75,7 +75,7 @@ async def for_one_job(kernel: NotebookKernel) -> None:
     assert await kernel.ask("colour") == "'ff0000'"
 
 
-async def publish(kernel: NotebookKernel, name: str) -> str:
+async def publish(kernel: KernelConnection, name: str) -> str:
     """Publish what is installed; return the digest."""
     told = text(await kernel.run(f"made = %distribute publish {name}\nmade"))
     assert f"{name} is published, with tinytints 1.0" in told

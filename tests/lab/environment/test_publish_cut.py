@@ -14,7 +14,7 @@ import pytest
 from nbformat import NotebookNode
 
 from minicluster_hub.cluster.registry.config import DATA_DIR
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 from ...service.publishing.index import Index
 from ..cluster import LabCluster
@@ -65,7 +65,7 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
 
 @asynccontextmanager
 async def stopped_push(
-    kernel: NotebookKernel, name: str, cluster: LabCluster
+    kernel: KernelConnection, name: str, cluster: LabCluster
 ) -> AsyncIterator[tuple[ControlGroup, asyncio.Task[list[NotebookNode]]]]:
     """Publish; while the block lasts the registry is stopped in the middle of taking a layer."""
     publishing = asyncio.create_task(kernel.run(f"made = %distribute publish {name}\nmade"))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.launch.kernel import NotebookKernel
+from minicluster_hub.launch.kernel import KernelConnection
 
 from ... import experiment
 from ...service.publishing.index import Index
@@ -90,7 +90,7 @@ async def test_a_cluster_from_published_images_gives_the_same_to_the_last_bit_an
 
 
 @asynccontextmanager
-async def with_pictures(person: Person) -> AsyncIterator[NotebookKernel]:
+async def with_pictures(person: Person) -> AsyncIterator[KernelConnection]:
     """A kernel of the experiment's notebook; cinic10 is a small data set of that layout meanwhile."""
     async with person.kernel(experiment.NAME) as kernel:
         source = inspect.getsource(experiment.draw)

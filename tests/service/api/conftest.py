@@ -107,7 +107,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
             await client.aclose()
         server.stop()
         hub.server.stop()
-        await context.holds.release()
+        await context.held_polls.release()
         await server.close_all_connections()
         await hub.server.close_all_connections()
         for work in (*works, offering):

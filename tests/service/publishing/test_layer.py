@@ -153,11 +153,11 @@ def test_nothing_comes_through_a_link_of_the_layer(tmp_path: Path) -> None:
     ("kind", "words"),
     [
         (tarfile.XHDTYPE, "extended header of"),
-        (tarfile.XGLTYPE, "no file, folder or link"),
-        (tarfile.SOLARIS_XHDTYPE, "no file, folder or link"),
-        (tarfile.GNUTYPE_LONGNAME, "no file, folder or link"),
-        (tarfile.GNUTYPE_LONGLINK, "no file, folder or link"),
-        (tarfile.GNUTYPE_SPARSE, "no file, folder or link"),
+        (tarfile.XGLTYPE, "neither a file nor a folder nor a link"),
+        (tarfile.SOLARIS_XHDTYPE, "neither a file nor a folder nor a link"),
+        (tarfile.GNUTYPE_LONGNAME, "neither a file nor a folder nor a link"),
+        (tarfile.GNUTYPE_LONGLINK, "neither a file nor a folder nor a link"),
+        (tarfile.GNUTYPE_SPARSE, "neither a file nor a folder nor a link"),
     ],
 )
 def test_a_header_that_takes_memory_is_not_read(tmp_path: Path, kind: bytes, words: str) -> None:

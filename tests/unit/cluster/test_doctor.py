@@ -236,7 +236,7 @@ def test_the_disk_holds_two_images_and_20_gb() -> None:
     )
     assert only(with_report(healthy(), report(2, disk_free_bytes=1 * GB))).level == "FAILED"
     large = replace(with_report(healthy(), report(2, disk_free_bytes=30 * GB)), image_bytes=18 * GB)
-    assert "36 GB are wanted" in only(large).what
+    assert "36 GB are recommended" in only(large).what
 
 
 def test_a_disk_below_twice_its_reserve_is_told_with_what_happens_there() -> None:
@@ -264,7 +264,7 @@ def test_shared_memory_is_as_asked() -> None:
         (2, {"driver_gpus": 1, "container_gpus": 1, "toolkit": "1.19.0"}, ["driver knows 1"]),
         (1, {"driver_gpus": 1, "container_gpus": 0, "toolkit": "1.19.0"}, ["default runtime"]),
         (1, {"driver_gpus": 1, "container_gpus": 1, "toolkit": "1.18.2"}, ["1.18.2 ignores"]),
-        (1, {"driver_gpus": 1, "container_gpus": 1}, ["cannot be found out"]),
+        (1, {"driver_gpus": 1, "container_gpus": 1}, ["toolkit is unknown"]),
         (1, {"driver_gpus": 1, "container_gpus": 1, "toolkit": "1.19.1"}, []),
     ],
 )
@@ -300,4 +300,4 @@ def test_work_that_fails_again_and_again_is_told_once() -> None:
         facts = with_report(facts, one.model_copy(update={"answers": answers}))
     finding = only(facts)
     assert (finding.level, finding.check, finding.node) == ("warning", "set-aside", "cluster")
-    assert "2 things" in finding.what
+    assert "2 steps" in finding.what

@@ -21,7 +21,7 @@ from minicluster_hub.cluster.registry import image_references
 from minicluster_hub.configure import configure
 from minicluster_hub.engines.swarm.docker import DockerMissing
 from minicluster_hub.engines.swarm.shared_homes import volume_options
-from minicluster_hub.hub.swarm_config import SwarmPlace
+from minicluster_hub.hub.swarm_config import SwarmSettings
 from minicluster_hub.login.accounts_file import PasswordFile
 
 DIGEST = "sha256:" + "a" * 64
@@ -289,9 +289,9 @@ def test_a_hub_on_a_swarm_finds_its_neighbours(tmp_path: Path, monkeypatch: pyte
         (tmp_path / name).write_text(f"{name}-0123456789abcdef0123456789abcdef\n")
     monkeypatch.setattr("minicluster_hub.hub.swarm_config._SECRETS", tmp_path)
     told = {"MINICLUSTER_ENGINE": "swarm", "MINICLUSTER_IMAGE": "n@sha256:1", "MINICLUSTER_SERVER_GPUS": "1"}
-    place = SwarmPlace.told(told, tmp_path)
+    place = SwarmSettings.read(told, tmp_path)
     assert place is not None
-    monkeypatch.setattr(SwarmPlace, "told", classmethod(lambda cls: place))
+    monkeypatch.setattr(SwarmSettings, "read", classmethod(lambda cls: place))
     c = Config()
     configure(c, data_dir=tmp_path / "data")
     assert c.JupyterHub.hub_connect_url == "http://hub:8081"
@@ -308,7 +308,7 @@ def test_a_hub_on_a_swarm_takes_the_domain_that_up_was_told(
 ) -> None:
     for name in ("proxy_token", "service_token", "spawner_token"):
         (tmp_path / name).write_text("0123456789abcdef0123456789abcdef")
-    monkeypatch.setattr(SwarmPlace.told.__func__, "__defaults__", (os.environ, tmp_path))
+    monkeypatch.setattr(SwarmSettings.read.__func__, "__defaults__", (os.environ, tmp_path))
     env = {
         "ENGINE": "swarm",
         "IMAGE": "n@sha256:1",

@@ -83,7 +83,7 @@ def test_what_is_told_of_a_stuck_service_names_it_its_trouble_a_remedy_and_the_n
     for words in (
         "minicluster_hub",
         "No such image: x",
-        "its registry did not give it",
+        "The registry does not have the image",
         "last line",
         "doctor",
         "`up`",

@@ -1,6 +1,6 @@
 """A thread that computes leaves the interpreter to the event loop for half of the time."""
 
-from minicluster_hub.support.computing import Rests
+from minicluster_hub.policy.simulations import Rests
 
 
 class Machine:

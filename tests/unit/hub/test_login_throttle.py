@@ -11,8 +11,7 @@ import pytest
 from tornado.httputil import HTTPHeaders
 
 from minicluster_hub.login.origin import OriginFinder, block_of, client_address
-from minicluster_hub.login.password_check import FairWorkers, WorkersBusy
-from minicluster_hub.login.throttle import LoginThrottle, TooManyTries
+from minicluster_hub.login.password_check import FairWorkers, LoginThrottle, TooManyAttempts, WorkersBusy
 
 
 def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[float]:
@@ -21,13 +20,13 @@ def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[flo
     for _ in range(count):
         try:
             waits.append(throttle.take_turn(key, now))
-        except TooManyTries:
+        except TooManyAttempts:
             break
     return waits
 
 
 def test_tries_at_the_same_moment_wait_one_after_the_other() -> None:
-    throttle = LoginThrottle(free_tries=3, longest_delay_s=10, longest_wait_s=30)
+    throttle = LoginThrottle(free_attempts=3, longest_delay_s=10, longest_wait_s=30)
     assert turns(throttle, "ada", 200, now=100.0) == [0, 0, 0, 1, 3, 7, 15, 25]
     assert throttle.take_turn("grace", now=100.0) == 0
 
@@ -35,9 +34,9 @@ def test_tries_at_the_same_moment_wait_one_after_the_other() -> None:
 def test_a_refusal_says_when_there_is_room_and_costs_nothing() -> None:
     throttle = LoginThrottle()
     turns(throttle, "ada", 200, now=0.0)
-    with pytest.raises(TooManyTries) as first:
+    with pytest.raises(TooManyAttempts) as first:
         throttle.take_turn("ada", now=0.0)
-    with pytest.raises(TooManyTries) as second:
+    with pytest.raises(TooManyAttempts) as second:
         throttle.take_turn("ada", now=0.0)
     assert first.value.retry_s == second.value.retry_s > 0
     assert throttle.take_turn("ada", now=first.value.retry_s) <= 30.0
@@ -59,7 +58,7 @@ def test_a_right_password_and_an_hours_rest_end_the_waiting() -> None:
 
 
 def test_many_made_up_names_take_no_memory_for_ever() -> None:
-    throttle = LoginThrottle(lines_kept=100)
+    throttle = LoginThrottle(most_keys=100)
     for number in range(10_000):
         throttle.take_turn(f"name{number}", now=0.0)
     assert len(throttle) == 100

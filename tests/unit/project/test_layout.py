@@ -21,7 +21,7 @@ MODULES, FUNCTION_LINES = 16, 40
 """At most in a folder; at most of a function."""
 
 LAYERS = [
-    {"app", "wiring", "__main__"},
+    {"app", "wiring", "options", "__main__"},
     {"http_server", "former_agents", "service_lifecycle"},
     {"api", "pages", "leader_proxy"},
     {"web"},

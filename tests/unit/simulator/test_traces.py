@@ -213,7 +213,7 @@ def test_what_the_command_cannot_do_it_says(tmp_path, capsys):
         ("job_id,user\n1,ada\n", "begins with job_id,user,submit_s,duration_s,num_gpus,walltime_s"),
         (LAB12.partition("\n")[0] + "\n1,ada,0,ten,1,5\n", "could not convert string to float: 'ten'"),
         (LAB12.partition("\n")[0] + "\n1,ada,0,10,1,\n", "could not convert string to float: ''"),
-        (LAB12.partition("\n")[0] + "\n", "without a job that these nodes have room for"),
+        (LAB12.partition("\n")[0] + "\n", "without a job that fits on these nodes"),
     ],
 )
 def test_the_command_says_what_is_wrong_with_a_trace(tmp_path, capsys, text, told):
@@ -227,4 +227,4 @@ def test_the_command_says_that_a_trace_is_no_text(tmp_path, capsys):
     trace = tmp_path / "mine.csv"
     trace.write_bytes(b"\xff\xfe")
     assert main(["simulate", "--trace", str(trace)]) == 1
-    assert "mine.csv is no text in UTF-8" in capsys.readouterr().err
+    assert "mine.csv is not text in UTF-8" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Files of jobs' output folders: up from agents, listed and sent to their owner."""
+"""Files of jobs' output folders: uploaded by agents, listed, and sent to their owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from minicluster.wire import ArtifactList, BlobInfo, SmallFiles, StorageKind
 from minicluster_hub.api.storage.blobs import JobFileUpload
-from minicluster_hub.api.tasks import TaskHandler, most_of
+from minicluster_hub.api.tasks import TaskHandler, uncounted_bytes
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.retention import DAY_S
 from minicluster_hub.support.disk_errors import NotKept
@@ -22,22 +22,20 @@ from minicluster_hub.web.route import BYTES, Query, Scope, route
 _PAGE = 1000
 _PART = re.compile(r"[0-9]{1,4}")
 _CUT = f"These are the first {_PAGE} files: this minicluster is older than the hub's. Restart your server."
-_COMES = "Files of its output folder are on their way."
+_COMES = "Files of its output folder are being uploaded."
 _LONG_BYTES = 32 << 20
-_WAITS = "The job service's disk is full: the job's files wait on the nodes until there is room."
+_WAITS = "The job service's disk is full: the job's files wait on the nodes until there is space."
 
 
 class ArtifactsHandler(UserHandler):
-    """What a job left in its output folder, page by page."""
-
     @route(
         "api/jobs/{job_id}/files",
-        "What a job left in its output folder, page by page",
+        "The files of a job's output folder, page by page",
         scope=Scope.READ,
         answer=ArtifactList,
         query=(
-            Query("after", "string", "only files after this one, named by its PART/PATH"),
-            Query("limit", "integer", "at most so many, by task and path", default=_PAGE, low=1, high=_PAGE),
+            Query("after", "string", "only files after this one, given as PART/PATH"),
+            Query("limit", "integer", "the most files, by task and path", default=_PAGE, low=1, high=_PAGE),
         ),
     )
     def get(self, job_id: str) -> None:
@@ -51,31 +49,31 @@ class ArtifactsHandler(UserHandler):
         self.reply(ArtifactList(artifacts=tuple(found[:limit]), keep_until=keep_until, left=left, more=more))
 
     def _after(self) -> tuple[int, str] | None:
-        """Return the task and the path of the last file that was seen. Raises ApiError (422)."""
-        told = self.get_query_argument("after", None, strip=False)
-        if told is None:
+        """Return task and path of the last file of the page before. Raises ApiError (422)."""
+        after = self.get_query_argument("after", None, strip=False)
+        if after is None:
             return None
-        part, slash, path = told.partition("/")
+        part, slash, path = after.partition("/")
         if not (slash and _PART.fullmatch(part)):
-            raise ApiError(422, "invalid", f"after={told[:40]!r}: want PART/PATH of a file, like 0/model.pt")
+            raise ApiError(422, "invalid", f"after={after[:40]!r}: want PART/PATH of a file, like 0/model.pt")
         return int(part), path
 
     def _left(self, job_id: int, *, more: bool) -> tuple[str, ...]:
-        """Return what did not come. Who names no limit may be of a release that knows no pages."""
+        """Return messages about missing files. A client that gives no limit may not know pages."""
         left = self.context.store.artifacts.left(job_id)
         cut = more and self.get_query_argument("limit", None) is None
         return (*left, _CUT) if cut else left
 
 
 class ArtifactHandler(UserHandler, FileReply):
-    """One file. It may be anything, a pickle too, so not even admins get it."""
+    """One file. It may be a pickle, so admins cannot get it."""
 
     @route(
         "api/jobs/{job_id}/files/{file}",
         "One of these files, or a range of it",
         scope=Scope.READ,
         answer=BYTES,
-        query=(Query("part", "integer", "of which task; the first that has it if not given", high=9_999),),
+        query=(Query("part", "integer", "the task; the first with this file if not given", high=9_999),),
         parts={"file": ".+"},
     )
     async def get(self, job_id: str, file: str) -> None:
@@ -91,10 +89,10 @@ class ArtifactHandler(UserHandler, FileReply):
 
 
 class TaskArtifactsHandler(TaskHandler):
-    """Small files of the bound job's output folder, several at once."""
+    """Small files of the job's output folder, several at once."""
 
     def carried_bytes(self, message: BaseModel) -> int:
-        return most_of(message.contents) if isinstance(message, SmallFiles) else 0
+        return uncounted_bytes(message.contents) if isinstance(message, SmallFiles) else 0
 
     @route("api/tasks/files", "Store small files, each by its SHA-256", body=SmallFiles, status=204)
     async def post(self) -> None:
@@ -103,8 +101,10 @@ class TaskArtifactsHandler(TaskHandler):
             with ExitStack() as rooms:
                 for data in contents:
                     rooms.enter_context(self.context.storage.reserve(job.owner, StorageKind.FILES, len(data)))
-                kept = await self._keep(self.context.blobs.output_of(job.id), contents)
-                self.context.store.storage.add(job.owner, job.id, StorageKind.FILES, kept)
+                files = self.context.blobs.output_of(job.id)
+                # In threads at once, since each waits for the disk.
+                stored = await asyncio.gather(*(asyncio.to_thread(files.keep, data) for data in contents))
+                self.context.store.storage.add(job.owner, job.id, StorageKind.FILES, stored)
         except NotKept as error:
             _annotate(self, _WAITS if error.full else "")
             raise
@@ -112,13 +112,9 @@ class TaskArtifactsHandler(TaskHandler):
         self.set_status(204)
         self.finish()
 
-    async def _keep(self, files: BlobFiles, contents: tuple[bytes, ...]) -> list[BlobInfo]:
-        # In threads at once: it is the disk that each of them waits for.
-        return await asyncio.gather(*(asyncio.to_thread(files.keep, data) for data in contents))
-
 
 class TaskArtifactHandler(JobFileUpload):
-    """A file of the bound job's output folder, from its agent."""
+    """A file of the job's output folder."""
 
     kind = StorageKind.FILES
 
@@ -136,8 +132,7 @@ class TaskArtifactHandler(JobFileUpload):
 
     async def prepare(self) -> None:
         await super().prepare()
-        told = self.request.headers.get("Content-Length", "0")
-        if not self.refused and told.isdecimal() and int(told) >= _LONG_BYTES:
+        if not self.refused and (self.content_length or 0) >= _LONG_BYTES:
             _annotate(self, _COMES)
 
     def refuse(self, error: ApiError) -> None:
@@ -155,5 +150,5 @@ class TaskArtifactHandler(JobFileUpload):
 
 
 def _annotate(handler: TaskHandler, note: str) -> None:
-    """Say beside the job, as long as it is so, why it does not end."""
+    """Show on the job's page why it has not ended yet; "" removes the note."""
     handler.context.status_cache.annotate(handler.run_order().job_id, note, "files")

@@ -1,4 +1,4 @@
-"""Blobs by SHA-256: payloads up from notebooks and down to tasks, results up from tasks."""
+"""Blobs by SHA-256: payloads from notebooks to tasks, results from tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobWriter
 from minicluster_hub.storage.quotas import OverQuota, UploadReservation
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, api_error, too_large
 from minicluster_hub.web.files import FileReply
@@ -22,10 +22,10 @@ from minicluster_hub.web.route import BYTES, Route, Scope, route
 _SMALL_RESULT_BYTES = 1 << 20
 
 
-class Upload(JobServiceHandler):
-    """Mixin: the body of a PUT goes to disk as it comes, if its owner may keep so much.
+class Upload(ServiceHandler):
+    """Mixin: writes the body of a PUT to disk as it comes, within its owner's quota.
 
-    Room is kept for it from before it comes until it has its row, or is lost.
+    Space is reserved from before the body comes until it has its row, or is discarded.
     """
 
     kind = StorageKind.CELLS
@@ -47,7 +47,7 @@ class Upload(JobServiceHandler):
                 self.refuse(api_error(error, 503))
 
     def _begin(self, sha256: str) -> None:
-        """Raise ApiError, OverQuota, NotKept."""
+        """Reserve space and open the file. Raises ApiError, OverQuota, NotKept."""
         (whose, sender), most = self.sender, self.context.limits.uploads
         one_more = self.context.streams.one_more(("uploads", whose, sender), most, f"uploads of {whose}")
         self._counted.enter_context(one_more)
@@ -55,56 +55,59 @@ class Upload(JobServiceHandler):
         self._writer = self.files.writer(sha256)
 
     def _reserve(self, sha256: str) -> UploadReservation:
-        """Raise ApiError, OverQuota, DiskReserved. A chunked body tells no length, and grows as it comes."""
-        told, known = self.told_bytes, self.known_bytes(sha256)
-        if told is not None and known is not None and told != known:
+        """Reserve space; for a chunked body, which has no Content-Length, more is reserved as it comes.
+
+        Raises ApiError, OverQuota, DiskReserved.
+        """
+        length, known = self.content_length, self.known_bytes(sha256)
+        if length is not None and known is not None and length != known:
             raise _another_size(sha256, known)
         self._known_bytes = known
-        small = told is not None and told <= self.small_bytes
+        small = length is not None and length <= self.small_bytes
         return self.context.storage.reserve(
-            self.owner, self.kind, told or 0, sha256, new=known is None, small=small
+            self.owner, self.kind, length or 0, sha256, new=known is None, small=small
         )
 
     @property
-    def told_bytes(self) -> int | None:
-        """The size of the body as its sender tells it."""
-        told = self.request.headers.get("Content-Length", "")
-        return int(told) if told.isdecimal() else None
+    def content_length(self) -> int | None:
+        """The Content-Length in bytes; None for a chunked body."""
+        length = self.request.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else None
 
-    def as_on_disk(self, sha256: str) -> int | None:
-        """Return a file's size if it is there, and has the size that is told.
+    def size_on_disk(self, sha256: str) -> int | None:
+        """Return a file's size if it is on disk and equals the Content-Length.
 
-        Else it counts as a new one: it is sent to mend one that the disk has cut, or its size is a lie.
+        Otherwise the body counts as new: it replaces a file that the disk damaged, or its length is wrong.
         """
         found = self.files.size(sha256)
-        return found if found == self.told_bytes else None
+        return found if found == self.content_length else None
 
     @property
     @abstractmethod
     def owner(self) -> str:
-        """Whose quota it counts to. May raise ApiError."""
+        """The user whose quota it counts in. May raise ApiError."""
 
     @property
     @abstractmethod
     def sender(self) -> tuple[str, Hashable]:
-        """Who sends only so many at once: in words, and which one."""
+        """The client whose simultaneous uploads are limited: in words, and its key."""
 
     @abstractmethod
     def known_bytes(self, sha256: str) -> int | None:
-        """Return the size of a file that the owner has already, which costs nothing more; None: it is new."""
+        """Return the size of a file that the owner has already, which costs no more quota; None if new."""
 
     @abstractmethod
     def enter(self, info: BlobInfo) -> None:
-        """Write the rows that count it as its owner's. May raise ApiError."""
+        """Write the rows that make it its owner's. May raise ApiError."""
 
     @property
     def small_bytes(self) -> int:
-        """Up to this size it may come while what is left of the disk is the database's."""
+        """Up to this size it is accepted even if only the database's reserve of the disk is left."""
         return -1
 
     @property
     def files(self) -> BlobFiles:
-        """Where the body goes. May raise ApiError."""
+        """The folder for the body. May raise ApiError."""
         return self.context.blobs
 
     @property
@@ -127,11 +130,13 @@ class Upload(JobServiceHandler):
             self.refuse(api_error(error, 503))
 
     async def receive(self, sha256: str) -> None:
-        """Keep the body and answer. Raises ApiError (422) if it is damaged."""
+        """Store the body and answer. Raises ApiError (422) if it is damaged."""
         writer, room = self._writer, self._room
         if writer is None or room is None:
             raise ApiError(400, "no_body", "the blob's bytes are missing")
-        self._room = None  # whoever hangs up now has the room kept until it has its row
+        self._room = (
+            None  # if the client disconnects now, the reservation still lasts until the row is written
+        )
         with room:
             try:
                 await asyncio.to_thread(writer.commit)
@@ -158,12 +163,12 @@ class Upload(JobServiceHandler):
 
 
 def _another_size(sha256: str, known_bytes: int) -> ApiError:
-    message = f"the blob {sha256} came damaged: it has {known_bytes} bytes, and others were sent"
+    message = f"the blob {sha256} came damaged: it has {known_bytes} bytes, and another number was sent"
     return ApiError(422, "blob_damaged", message, "send it again")
 
 
 class UserUpload(UserHandler, Upload):
-    """Base: a file of a user's own."""
+    """Base of uploads by users."""
 
     @property
     def owner(self) -> str:
@@ -175,7 +180,7 @@ class UserUpload(UserHandler, Upload):
 
 
 class TaskUpload(TaskHandler, Upload):
-    """Base: a file of the bound job's owner."""
+    """Base of uploads by tasks, for the owner of their job."""
 
     @property
     def owner(self) -> str:
@@ -187,7 +192,7 @@ class TaskUpload(TaskHandler, Upload):
 
 
 class UserBlobHandler(UserUpload):
-    """Payloads. Whoever sends the bytes has them; a hash alone opens nothing."""
+    """Payloads. Only a user who sent the bytes has the blob; knowing its hash grants nothing."""
 
     @property
     def body_limit_bytes(self) -> int:
@@ -206,19 +211,19 @@ class UserBlobHandler(UserUpload):
     @route("api/blobs/{sha256}", "Is a payload there?", scope=Scope.SUBMIT)
     def head(self, sha256: str) -> None:
         store, now = self.context.store, self.context.clock()
-        # Who is told that it is here sends it no more, and names it in a moment.
-        # Its rows first: how long the disk takes would tell of a blob of another's.
+        # Renewed, since the client will not send it, and will name it in a moment.
+        # The row is read first: otherwise the time of the disk access would reveal another user's blob.
         if not store.blobs.renew(self.user.name, sha256, now) or self.context.blobs.size(sha256) is None:
             raise ApiError(404, "unknown_blob", f"there is no blob {sha256} of yours")
         self.finish()
 
 
 class MissingBlobsHandler(UserHandler):
-    """Says which blobs a notebook has to send; the others stay until it names them in a moment."""
+    """Returns the blobs that a notebook must send; the others are renewed, since it will name them soon."""
 
     @route(
         "api/missing-blobs",
-        "Which parts of a payload are to be sent",
+        "Which parts of a payload must be sent",
         scope=Scope.SUBMIT,
         body=MissingBlobs,
         answer=MissingBlobs,
@@ -231,7 +236,7 @@ class MissingBlobsHandler(UserHandler):
 
 
 class TaskBlobHandler(TaskUpload, FileReply):
-    """The bound job's payload down, its result up."""
+    """Downloads the payload of the task's job, and uploads its result."""
 
     @property
     def body_limit_bytes(self) -> int:
@@ -260,11 +265,11 @@ class TaskBlobHandler(TaskUpload, FileReply):
 
 
 class JobFileUpload(TaskUpload):
-    """Base: a file that the bound job alone has."""
+    """Base of uploads of files that belong to one job."""
 
     def known_bytes(self, sha256: str) -> int | None:
         has = self.context.store.storage.has(self.run_order().job_id, self.kind, sha256)
-        return self.as_on_disk(sha256) if has else None
+        return self.size_on_disk(sha256) if has else None
 
     def enter(self, info: BlobInfo) -> None:
         job = self.job()

@@ -1,4 +1,4 @@
-"""Data sets: what users push, list and remove, and what the nodes' keepers fetch of it."""
+"""Data sets: users push, list and remove them; the nodes' data set agents fetch them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minicluster_hub.datasets.node_tracker import DATA
 from minicluster_hub.jobs.records import DataSetRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.base import JobServiceHandler
+from minicluster_hub.web.base import ServiceHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
@@ -31,7 +31,7 @@ _NAME = {"data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"}
 
 
 class _DataHandler(UserHandler):
-    """Base: one data set as users see it."""
+    """Base of handlers that answer with data sets."""
 
     def message(self, record: DataSetRecord) -> DataSet:
         use = DataUse(name=record.name, owner=record.owner, manifest_sha256=record.manifest_sha256)
@@ -49,26 +49,24 @@ class _DataHandler(UserHandler):
 
 
 class DataSetsHandler(_DataHandler):
-    """The list."""
-
     @route(
         "api/data",
-        "Data sets: the user's own, and those that others share",
+        "The user's data sets, and those that others share",
         scope=Scope.READ,
         answer=DataSetList,
         query=(OWNER,),
     )
     def get(self) -> None:
-        records = self.context.store.datasets.visible(self.owner_asked())
+        records = self.context.store.datasets.visible(self.requested_owner())
         self.reply(DataSetList(sets=tuple(self.message(record) for record in records)))
 
 
 class DataSetHandler(_DataHandler):
-    """A data set of the user's own; admins also remove others'."""
+    """A data set of the user; admins may also remove those of others."""
 
     @route(
         "api/data/sets/{data_name}",
-        "Make a data set of pieces that are here, or a new version of one",
+        "Make a data set, or a new version of one, from uploaded pieces",
         scope=Scope.SUBMIT,
         body=KeepDataSet,
         answer=DataSet,
@@ -81,10 +79,10 @@ class DataSetHandler(_DataHandler):
 
     @route(
         "api/data/sets/{data_name}",
-        "Remove a data set; jobs that named it keep what they need",
+        "Remove a data set; jobs that use it still have it",
         scope=Scope.SUBMIT,
         status=204,
-        query=(Query("owner", "string", "whose it is (admins)"),),
+        query=(Query("owner", "string", "the data set's owner (for admins)"),),
         parts=_NAME,
     )
     def delete(self, data_name: str) -> None:
@@ -93,20 +91,18 @@ class DataSetHandler(_DataHandler):
             self.require(Scope.ADMIN)
         if not self.context.data_sets.remove(owner, data_name):
             message = f"there is no data set {data_name} of {'yours' if owner == self.user.name else owner}"
-            raise ApiError(404, "unknown_data_set", message, "%distribute data lists those there are.")
+            raise ApiError(404, "unknown_data_set", message, "%distribute data lists all data sets.")
         self.set_status(204)
 
 
 class MissingHandler(UserHandler):
-    """Says what a push has to send."""
-
     @property
     def body_limit_bytes(self) -> int:
         return self.context.limits.report_bytes
 
     @route(
         "api/data/missing",
-        "Which pieces a push has to send",
+        "Which pieces a push must send",
         scope=Scope.SUBMIT,
         body=MissingPieces,
         answer=MissingPieces,
@@ -118,7 +114,7 @@ class MissingHandler(UserHandler):
 
 
 class PieceHandler(UserUpload):
-    """Pieces. Whoever sends the bytes has them; a hash alone opens nothing."""
+    """Pieces. Only a user who sent the bytes has the piece; knowing its hash grants nothing."""
 
     kind = StorageKind.DATA
 
@@ -135,7 +131,7 @@ class PieceHandler(UserUpload):
     def known_bytes(self, sha256: str) -> int | None:
         piece = BlobInfo(sha256=sha256, size_bytes=0)
         lacks = self.context.store.datasets.lacking(self.owner, (piece,), self.context.clock())
-        return None if lacks else self.as_on_disk(sha256)
+        return None if lacks else self.size_on_disk(sha256)
 
     def enter(self, info: BlobInfo) -> None:
         self.context.store.datasets.add_piece(self.owner, info, self.context.clock())
@@ -155,8 +151,8 @@ class PieceHandler(UserUpload):
         return "the piece"
 
 
-class DataAgentHandler(JobServiceHandler):
-    """Base: who has a token of nodes keeps data for these, as long as they are in the cluster."""
+class DataAgentHandler(ServiceHandler):
+    """Base of handlers for data set agents: the token names its nodes, which must be in the cluster."""
 
     who = Who.DATA_AGENT
     on_follower = OnFollower.REFER
@@ -177,15 +173,15 @@ class DataAgentHandler(JobServiceHandler):
         """Raise ApiError (403) unless all of the nodes named are among these."""
         for node in named:
             if node not in own:
-                raise ApiError(403, "not_your_node", f"this token does not speak for a node {node[:80]}")
+                raise ApiError(403, "not_your_node", f"this token is not for the node {node[:80]}")
 
 
 class DataAgentReportHandler(DataAgentHandler):
-    """Takes what a keeper says; the same again does no harm."""
+    """Takes the report of a data set agent, which may be repeated."""
 
     @route(
         "api/data-agents/report",
-        "What a data set agent has",
+        "The report of a data set agent",
         body=DataAgentReport,
         status=204,
         formerly="api/keepers/report",
@@ -199,15 +195,15 @@ class DataAgentReportHandler(DataAgentHandler):
 
 
 class DataAgentOrdersHandler(DataAgentHandler, HeldHandler):
-    """Answers when a keeper's nodes are to have something else, or after a while."""
+    """Answers when the data sets that an agent's nodes need have changed, or after `orders_hold_s`."""
 
     @route(
         "api/data-agents/orders",
-        "What a data set agent's nodes are to have, held while `have` is the newest",
+        "The data sets that an agent's nodes need; the answer is held while `have` is the newest version",
         answer=DataAgentOrders,
         query=(
             Query("have", "string", "the version that the agent has"),
-            Query("node", "string", "a node that it keeps data for; can be repeated"),
+            Query("node", "string", "a node of the agent; may be repeated"),
         ),
         formerly="api/keepers/orders",
     )
@@ -218,19 +214,19 @@ class DataAgentOrdersHandler(DataAgentHandler, HeldHandler):
 
 
 class DataAgentPieceHandler(DataAgentHandler, FileReply):
-    """A piece, or a manifest, of what the nodes are to have."""
+    """A piece, or a manifest, of a data set that the agent's nodes need."""
 
     @route(
         "api/data-agents/pieces/{sha256}",
         "A piece, or a manifest",
         answer=BYTES,
-        query=(Query("doubted", "string", "anything: it came damaged, so the one here is checked, too"),),
+        query=(Query("doubted", "string", "any text: it came damaged, so check the file on disk, too"),),
         formerly="api/keepers/pieces/{sha256}",
     )
     async def get(self, sha256: str) -> None:
         sets, wanted = self.context.data_sets, self.context.data_set_tracker.manifests(self.nodes)
         if not self.context.store.datasets.holds(wanted, sha256):
-            raise ApiError(403, "not_your_piece", f"no node of this token is to have the piece {sha256}")
+            raise ApiError(403, "not_your_piece", f"no node of this token needs the piece {sha256}")
         path = sets.files.path(sha256)
         doubted = self.get_query_argument("doubted", "")
         if not path.is_file() or (doubted and await asyncio.to_thread(sets.damaged, sha256)):

@@ -1,4 +1,4 @@
-"""The catalogue: what is offered, what users add to it, and an admin's word about that."""
+"""The catalogue of images: listed for users, published by users, allowed and retired by admins."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from minicluster_hub.web.errors import ApiError, too_many
 from minicluster_hub.web.route import Scope, route
 
 _MOST_OF_OWNER = 100
-"""Lists show all of them."""
+"""A limit, since lists show all of them."""
 _MOST_RECIPES_BYTES = 8 << 20
-"""Of all images of an owner, as many of 600 packages. SQLite goes through recipes to read rows."""
+"""For all images of an owner: 100 with 600 packages each. SQLite reads through recipes to read rows."""
 
 
 class ImagesHandler(UserHandler):
-    """The list, and its new entries."""
+    """Lists and publishes images."""
 
     @route(
         "api/images",
@@ -45,7 +45,7 @@ class ImagesHandler(UserHandler):
 
     @route(
         "api/images",
-        "Publish what a job left; again: how far that is",
+        "Publish a job's image; repeat it to get the progress",
         scope=Scope.SUBMIT,
         body=PublishImage,
         answer=Publication,
@@ -54,8 +54,8 @@ class ImagesHandler(UserHandler):
     def post(self) -> None:
         ask = self.parse(PublishImage)
         if not self.context.catalogue.can_publish:
-            message = "this cluster takes no images from its users"
-            raise ApiError(403, "publishing_off", message, "Ask who runs it to add the packages.")
+            message = "users of this cluster cannot publish images"
+            raise ApiError(403, "publishing_off", message, "Ask an admin to add the packages.")
         job = self.job_record(str(ask.job_id), admins=False)
         try:
             self.context.store.images.check_name(ask.name, job.owner)
@@ -65,19 +65,19 @@ class ImagesHandler(UserHandler):
         if not self.context.publications.knows(job, ask):
             self._check_room(job.owner, left.layer.stat().st_size, left.recipe.stat().st_size)
         try:
-            told = self.context.publications.ask(job, ask, left)
+            publication = self.context.publications.ask(job, ask, left)
         except PublishingBusy as busy:
             raise too_many("publishing_busy", str(busy), "Try again when one is done.", wait_s=10.0) from busy
-        self.reply(told, 202)
+        self.reply(publication, 202)
 
     def _check_room(self, owner: str, layer_bytes: int, recipe_bytes: int) -> None:
-        """Raise OverQuota, DiskReserved, ApiError: an image counts as long as it is not retired."""
+        """Raise OverQuota, DiskReserved or ApiError. An image counts until it is retired."""
         images, message = self.context.store.images, ""
         if images.count(owner) >= _MOST_OF_OWNER:
-            message = f"{_MOST_OF_OWNER} images of yours are in the catalogue, which is the most"
+            message = f"you have {_MOST_OF_OWNER} images in the catalogue, which is the limit"
         elif images.recipe_bytes(owner) + recipe_bytes > _MOST_RECIPES_BYTES:
             most = f"{_MOST_RECIPES_BYTES >> 20} MB"
-            message = f"the lists of packages of all images of yours would have more than {most} together"
+            message = f"the lists of packages of all your images together would exceed {most}"
         if message:
             raise ApiError(409, "too_many_images", message, "Ask an admin to retire those that nobody needs.")
         size_bytes = layer_bytes + recipe_bytes
@@ -85,21 +85,19 @@ class ImagesHandler(UserHandler):
         self.context.storage.check(owner, StorageKind.IMAGES, cost(size_bytes))
 
     def _left_by(self, job: JobRecord) -> PublishingFiles:
-        """Return what the publishing job left. Raises ApiError (409, 422)."""
+        """Return the files of the publishing job. Raises ApiError (409, 422)."""
         if job.state is not JobState.SUCCEEDED:
             hint = "" if job.state.terminal else "Wait for its end."
-            raise ApiError(409, "job_not_done", f"job {job.id} is {job.state}: it left nothing yet", hint)
+            raise ApiError(409, "job_not_done", f"job {job.id} is {job.state}: it has no layer yet", hint)
         store, blobs = self.context.store, self.context.blobs
         layer, recipe = (artifact_file(store, blobs, job.id, name) for name in (LAYER_FILE, RECIPE_FILE))
         if layer is None or recipe is None or job.spec.image is None:
-            message = f"job {job.id} left no layer of an image"
+            message = f"job {job.id} made no layer of an image"
             raise ApiError(422, "no_layer", message, "%distribute publish NAME makes one and publishes it.")
         return PublishingFiles(layer, recipe)
 
 
 class ImageHandler(UserHandler):
-    """One image, with all of its packages: lists have the first ones."""
-
     @route(
         "api/images/{digest}",
         "One image with all of its packages; lists have the first ones",
@@ -124,7 +122,7 @@ class ImageStateHandler(UserHandler):
             raise ApiError(409, "image_own", str(own), own.hint) from own
         if image is None:
             raise _unknown(digest)
-        # Jobs that wait for a retired one are to be told.
+        # Jobs that wait for a retired image get their new reason.
         self.context.reconciler.wake()
         self.reply(image)
 
@@ -136,13 +134,18 @@ class AllowHandler(ImageStateHandler):
 
 
 class RetireHandler(ImageStateHandler):
-    @route("api/images/{digest}/retire", "Start nothing more in an image", scope=Scope.ADMIN, answer=Image)
+    @route(
+        "api/images/{digest}/retire",
+        "Retire an image: no new job or server runs it",
+        scope=Scope.ADMIN,
+        answer=Image,
+    )
     def post(self, digest: str) -> None:
         self.decide(digest, ImageState.RETIRED)
 
 
 class ServerImagesHandler(SpawnerHandler):
-    """What notebook servers may run: for the spawner, whose form lists it."""
+    """For the spawner, whose form lists these images."""
 
     @route("api/servers/images", "Images that notebook servers may run", scope=Scope.PLACE, answer=ImageList)
     async def get(self) -> None:

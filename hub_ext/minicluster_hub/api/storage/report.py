@@ -1,4 +1,4 @@
-"""What users keep: how much, of what, how much they may; what a job keeps can be removed."""
+"""Users' storage on the service's disk: its size by kind, its limit, and the removal of a job's data."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MOST_THINGS = 100
 
 
 class StorageHandler(UserHandler):
-    """The user's own; for admins, everyone's and the disk's."""
+    """The user's own storage; for admins, everybody's and the disk's."""
 
     @route(
         "api/storage",
-        "What one keeps on the service's disk, how much one may, and what is largest",
+        "Your storage on the service's disk, its limit, and its largest entries",
         scope=Scope.READ,
         answer=StorageReport,
         query=(OWNER,),
     )
     async def get(self) -> None:
-        owner, store, storage = self.owner_asked(), self.context.store, self.context.storage
+        owner, store, storage = self.requested_owner(), self.context.store, self.context.storage
         if owner is None:
             used = await asyncio.to_thread(store.storage.used_by_all)
         else:
@@ -48,23 +48,21 @@ class StorageHandler(UserHandler):
 
 
 class JobStorageHandler(UserHandler):
-    """What one job keeps."""
-
     @route(
         "api/jobs/{job_id}/storage",
-        "Remove the cell, result, snapshots, files and output of a job that is over; its history stays",
+        "Remove the cell, result, snapshots, files and output of an ended job; its history stays",
         scope=Scope.SUBMIT,
         status=204,
     )
     async def delete(self, job_id: str) -> None:
         record, context = self.job_record(job_id), self.context
         if not record.state.terminal:
-            message = f"job {record.id} is {record.state}: it needs what it keeps"
+            message = f"job {record.id} is {record.state}: it still needs its data"
             raise ApiError(409, "job_open", message, f"end it first: %distribute stop {record.id}")
         if record.removed_at is None:
             removal = JobRemoval(context.store, context.blobs, context.logs, context.storage)
             await removal.remove(record, self.user.name, context.clock())
-            context.log.info("%s removed what job %s of %s kept", self.user.name, record.id, record.owner)
+            context.log.info("%s removed the data of job %s of %s", self.user.name, record.id, record.owner)
             context.status_cache.changes.notify(record.id)
         self.set_status(204)
         self.finish()

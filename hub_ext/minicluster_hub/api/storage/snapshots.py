@@ -1,9 +1,9 @@
-"""Snapshots of jobs: up from and down to agents, and as files for their owner."""
+"""Jobs' snapshots: uploaded and downloaded by agents, and downloaded as files by their owner."""
 
 from __future__ import annotations
 
 from minicluster.wire import BlobInfo, SnapshotList, StorageKind
-from minicluster_hub.api.jobs import check_kept
+from minicluster_hub.api.jobs import check_not_removed
 from minicluster_hub.api.storage.blobs import JobFileUpload
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
@@ -13,11 +13,9 @@ from minicluster_hub.web.route import BYTES, Query, Scope, route
 
 
 class SnapshotsHandler(UserHandler):
-    """What a job left to go on from."""
-
     @route(
         "api/jobs/{job_id}/snapshots",
-        "What a job left to go on from, the newest first",
+        "A job's snapshots, the newest first",
         scope=Scope.READ,
         answer=SnapshotList,
     )
@@ -27,7 +25,7 @@ class SnapshotsHandler(UserHandler):
 
 
 class SnapshotHandler(UserHandler, FileReply):
-    """One snapshot as a tar file. It holds pickles of the owner's, so not even admins get it."""
+    """One snapshot as a tar file. It contains pickles of its owner, so admins cannot get it."""
 
     def get_content_type(self) -> str:
         return "application/x-tar"
@@ -42,7 +40,7 @@ class SnapshotHandler(UserHandler, FileReply):
     )
     async def get(self, job_id: str, step: str) -> None:
         record = self.job_record(job_id, admins=False)
-        check_kept(record, "the snapshot")
+        check_not_removed(record, "the snapshot")
         number = self.query_int("part")
         found = {one.step: one for one in self.context.store.snapshots.records(record.id)}.get(int(step))
         if found is None or number >= len(found.parts):
@@ -55,7 +53,7 @@ class SnapshotHandler(UserHandler, FileReply):
 
 
 class TaskSnapshotHandler(JobFileUpload, FileReply):
-    """A snapshot of the bound job: the one to go on from down, new ones up."""
+    """Snapshots of the task's job: uploads new ones, downloads the one to resume from."""
 
     kind = StorageKind.SNAPSHOTS
 
@@ -75,10 +73,10 @@ class TaskSnapshotHandler(JobFileUpload, FileReply):
     async def put(self, sha256: str) -> None:
         await self.receive(sha256)
 
-    @route("api/tasks/snapshots/{sha256}", "The snapshot that the task's attempt goes on from", answer=BYTES)
+    @route("api/tasks/snapshots/{sha256}", "The snapshot that the task's attempt resumes from", answer=BYTES)
     async def get(self, sha256: str) -> None:
         run = self.run_order()
         wanted = run.snapshot.parts if run.snapshot else ()
         if sha256 not in {part.sha256 for part in wanted}:
-            raise ApiError(404, "unknown_blob", f"{sha256} is not the snapshot that this task goes on from")
+            raise ApiError(404, "unknown_blob", f"{sha256} is not the snapshot that this task resumes from")
         await self.send_file(self.context.blobs.of_job(run.job_id).path(sha256))

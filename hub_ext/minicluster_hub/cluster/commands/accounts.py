@@ -1,4 +1,4 @@
-"""Accounts of the built-in login, changed inside the hub's container, where the password file lies."""
+"""Changes accounts of the built-in login, in the hub's container, which has the password file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def change(data_dir: Path, words: Sequence[str]) -> int:
     """Do `first`, `told`, `add NAME [--admin]`, `reset NAME` or `remove NAME`; print a new password."""
     users = PasswordFile(data_dir / "passwords.json")
     unseen = data_dir / "first-password-untold"
+    # The words are those of `up`: "first" makes the first password, "told" notes that a person has seen it.
     do: dict[str, Callable[[], str | None]] = {
         "first": lambda: _first(users, unseen),
         "told": lambda: unseen.unlink(missing_ok=True),
@@ -33,7 +34,7 @@ def change(data_dir: Path, words: Sequence[str]) -> int:
 
 
 def _first(users: PasswordFile, unseen: Path) -> str | None:
-    """Make the first admin, or a new password if nobody has seen the first one yet."""
+    """Make the first admin; or, if nobody has seen the first password yet, a new one."""
     if not any(entry.admin for entry in users.users().values()):
         unseen.touch()
         return users.add(FIRST_USER, admin=True)

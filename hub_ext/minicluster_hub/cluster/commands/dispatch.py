@@ -1,4 +1,4 @@
-"""Which command does what; errors end here, as one text for the administrator."""
+"""Calls the function of a command, and prints its errors for the administrator."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def do(given: argparse.Namespace) -> int:
     except ClusterError as error:
         complain(str(error))
     except DockerError as error:
-        complain(f"The Docker Engine refuses: {error.message}\nThe command doctor looks further.")
+        complain(f"The Docker Engine refuses: {error.message}\nRun doctor to find the cause.")
     except KeyboardInterrupt:
-        complain("stopped; the same command goes on where this one was")
+        complain("stopped; give the same command again to continue")
     return 1
 
 

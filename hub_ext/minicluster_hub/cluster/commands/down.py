@@ -1,4 +1,4 @@
-"""`down`: ends everything that was made, by label, and waits until it is gone."""
+"""`down`: removes everything with the cluster's label, and waits until it is gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALL_DATA = "accounts, jobs, data sets, images and everybody's home"
 
 
 def down(daemon: Daemon, given: argparse.Namespace) -> int:
-    """Remove services, networks, secrets and configs; data, and what was chosen, only if asked for."""
+    """Remove services, networks, secrets and configs; with --data also data and the cluster's record."""
     if not swarm.is_manager(daemon):
         say("This machine manages no Swarm: there is nothing to take down.")
         return 0
@@ -42,7 +42,7 @@ def down(daemon: Daemon, given: argparse.Namespace) -> int:
     with steps.step("networks") as step:
         step.end(*_counted(_remove_all(daemon, "network", "Id")))
     with steps.step("secrets, configs") as step:
-        # The record of what was chosen belongs to the data.
+        # The cluster's record belongs to the data.
         count = _remove_all(daemon, "secret", "ID")
         count += _remove_all(daemon, "config", "ID", kept_role=None if given.data else record.ROLE)
         step.end(*_counted(count))
@@ -62,12 +62,12 @@ def _confirm() -> None:
 
 
 def _counted(count: int, what: str = "") -> tuple[str, str]:
-    """Return the end of a step that removed so many."""
+    """Return detail and change of a step that removed `count` objects."""
     return f"{count}{what}", "removed" if count else ""
 
 
 def _remove_services(daemon: Daemon, steps: Steps) -> None:
-    """End hub and job service first, so that nothing new is started meanwhile."""
+    """Remove hub and job service first, so that they start nothing new meanwhile."""
     with steps.step("services") as step:
         found = daemon.call("services", filters=_OURS)
         first = {service_name(role) for role in ("hub", "service", "proxy")}
@@ -76,13 +76,11 @@ def _remove_services(daemon: Daemon, steps: Steps) -> None:
         left = _wait_gone(daemon, step.waits_for)
         step.end(*_counted(len(found), " ended"))
     if left:
-        say(
-            f"  WARNING: nodes that do not answer still count {left} tasks; they end when the nodes are back."
-        )
+        say(f"  WARNING: {left} tasks are on nodes that do not answer; they end when the nodes are back.")
 
 
 def _wait_gone(daemon: Daemon, show: Callable[[str], None]) -> int:
-    """Wait until no task of ours is left on nodes that answer; return how many others there are."""
+    """Wait until nodes that answer have no task of ours; return the number of tasks on other nodes."""
     deadline = time.monotonic() + _LIMIT_S
     of_services = {"label": [_OURS["label"], "com.docker.swarm.task"]}
     while True:
@@ -114,7 +112,7 @@ def _remove_all(daemon: Daemon, kind: str, key: str, kept_role: str | None = Non
                 with suppress(DockerMissing):
                     daemon.once(f"remove_{kind}", one[key])
                 break
-            except (DockerRefused, DockerConflict) as error:  # a container that is just ending still uses it
+            except (DockerRefused, DockerConflict) as error:  # an ending container still uses it
                 if time.monotonic() > deadline:
                     raise ClusterError(f"{kind}s: {error.message}. Run down again.") from error
             time.sleep(_POLL_S)
@@ -122,13 +120,13 @@ def _remove_all(daemon: Daemon, kind: str, key: str, kept_role: str | None = Non
 
 
 def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Steps, *, volumes: bool) -> None:
-    """Have each node remove the rules of its firewall and, if asked for, its volumes of ours.
+    """Have each node remove its firewall rules and, with `volumes`, our volumes.
 
-    The API of an engine reaches that machine alone, so a task of the hub image on each node asks its engine.
-    Beside the Docker proxy it is the one service that has the engine's socket, and it ends at once.
+    An engine's API covers only its own machine, so a task of the hub image on each node calls that engine.
+    Apart from the Docker proxy, only this service has the engine's socket, and it ends at once.
     """
     if known is None or not known.images.hub:
-        say("  WARNING: no record of a hub image: only this machine is cleared up.")
+        say("  WARNING: no record of a hub image: only this machine is cleaned up.")
         _remove_volumes(daemon, everything=volumes)
         return
     path, _ = socket_on_host(own_container(daemon))
@@ -145,11 +143,11 @@ def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Step
     for name in missed:
         listing = f"docker volume ls -q -f label={_OURS['label']}"
         more = f", and its volumes. There: {listing} | xargs docker volume rm" if volumes else ""
-        say(f"  WARNING: {name} kept the rules of its firewall until its next start{more}")
+        say(f"  WARNING: {name} keeps its firewall rules until its next start{more}")
 
 
 def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], show: Callable[[str], None]) -> list[str]:
-    """Return the names of the nodes that were not done in time."""
+    """Wait until the nodes are done; return the names of those that were not in time."""
     deadline = time.monotonic() + _LIMIT_S
     while True:
         nodes = swarm.nodes(daemon)
@@ -166,7 +164,7 @@ def _volumes(daemon: Daemon, filters: Mapping[str, Any]) -> list[str]:
 
 
 def _remove_volumes(daemon: Daemon, *, everything: bool) -> None:
-    """Remove this machine's volumes: all, or only those in which nothing is kept."""
+    """Remove this machine's volumes: all, or only those without data."""
     for name in _volumes(daemon, _OURS if everything else label_filter(plan.SOCKETS_ROLE)):
         with suppress(DockerError):
             daemon.once("remove_volume", name)
@@ -177,5 +175,5 @@ def _say_what_is_kept(daemon: Daemon, *, data: bool) -> None:
         say("Ended. Nothing of the cluster is left but its images.")
         return
     kept = ", ".join(sorted(_volumes(daemon, _OURS))) or "no data"
-    say(f"Ended. Kept on this machine: {kept}; on each node its users' homes and its cache of data sets.")
-    say("A plain `up` goes on with them, as it was. `down --data` removes them on all nodes.")
+    say(f"Ended. Kept on this machine: {kept}; on each node: users' homes and the cache of data sets.")
+    say("`up` without options starts the cluster with them again. `down --data` removes them on all nodes.")

@@ -15,10 +15,10 @@ It prints the URL, the first admin's password, and the command that makes anothe
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the arguments; on a wrong one, say which and exit with code 2."""
+    """Read the arguments. If one is wrong, print which and exit with code 2."""
     parser = argparse.ArgumentParser(
         prog="minicluster",
-        description="A few machines as one notebook: a cluster out of Docker engines.",
+        description="Make a few machines one notebook: a cluster of Docker engines.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -27,23 +27,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     def command(name: str, about: str, **more: Any) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".", **more)
 
-    _up(command("up", "make the cluster, or what is missing of it; change what options say"))
-    upgrade = command("upgrade", "change to other images; data and choices are kept")
+    _up(command("up", "make the cluster, or its missing parts; change it as the options say"))
+    upgrade = command("upgrade", "change to other images; data and options stay")
     _add(upgrade, "hub_image", "notebook_image", "registry_image")
-    _down(command("down", "end servers, jobs and the cluster's own services; data is kept"))
+    _down(command("down", "end servers, jobs and the cluster's own services; data stays"))
     command("status", "nodes, services, images and jobs")
-    doctor = command("doctor", "look for what is wrong, with a sentence of remedy for each")
-    doctor.add_argument("--json", action="store_true", help="for another program")
+    doctor = command("doctor", "find problems, with a remedy for each")
+    doctor.add_argument("--json", action="store_true", help="print JSON, for another program")
     passwd = command("passwd", "give a user a new password, and print it")
-    adduser = command("adduser", "make a user, and print the password")
-    rmuser = command("rmuser", "let a user in no more; home and jobs are kept")
+    adduser = command("adduser", "add a user, and print the password")
+    rmuser = command("rmuser", "remove a user's login; home and jobs stay")
     for one in (passwd, adduser, rmuser):
         one.add_argument("user", metavar="NAME")
     adduser.add_argument("--admin", action="store_true", help="may manage users, and see and stop all jobs")
-    command("publisher", "print who may publish images in the cluster's registry, and how")
-    command("simulate", "what other scheduling would do with a trace's jobs", add_help=False)
-    command("policy", "show what orders the jobs; activate another policy", add_help=False)
-    command("run", "what the cluster's own services call", add_help=False)
+    command("publisher", "print the login for publishing images in the cluster's registry")
+    command("simulate", "simulate a trace's jobs under other policies", add_help=False)
+    command("policy", "show the active policy; activate another one", add_help=False)
+    command("run", "start one of the cluster's services; they call it", add_help=False)
     given, given.rest = parser.parse_known_args(arguments)
     if given.rest and given.command != "run":
         parser.error(f"unknown: {' '.join(given.rest)}; see {given.command} --help")
@@ -59,15 +59,15 @@ def _add(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def _up(parser: argparse.ArgumentParser) -> None:
-    """Add the choices, and what is kept as a secret or only for this once."""
+    """Add the stored choices, and the options that become secrets or are not stored."""
     _add(parser)
     add = parser.add_argument
     tls = parser.add_mutually_exclusive_group()
     tls.add_argument(
         "--tls-cert", type=text_of, metavar="FILE", help="the lab's certificate with its chain (PEM)"
     )
-    tls.add_argument("--self-made", action="store_true", help="back to a certificate of our own making")
-    tls.add_argument("--http", action="store_true", help="no TLS: passwords can be read on the way")
+    tls.add_argument("--self-made", action="store_true", help="go back to a self-signed certificate")
+    tls.add_argument("--http", action="store_true", help="no TLS: others on the network can read passwords")
     add("--tls-key", type=text_of, metavar="FILE", help="the certificate's key (PEM, without a password)")
     add(
         "--db-url",

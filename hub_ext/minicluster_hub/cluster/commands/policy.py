@@ -1,6 +1,6 @@
-"""`minicluster policy`: the active policy, since when and by whom; with a name, another one.
+"""`minicluster policy`: shows the active policy; with a name, activates another one.
 
-It uses the job service's REST API, so that it works on any machine, with an administrator's token.
+It calls the job service's REST API with an administrator's token, so it works on any machine.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="minicluster policy",
         description="Show the active policy and all there are; with a name, activate another.",
-        epilog="An administrator's token has to be in MINICLUSTER_TOKEN: the hub's page Token makes one.",
+        epilog="Set MINICLUSTER_TOKEN to an administrator's token: the hub's page Token makes one.",
     )
     add = parser.add_argument
     add("policy", nargs="?", metavar="NAME", help="the policy to activate; without: show")
-    add("--url", required=True, help="the hub's, as in a browser, like https://lab.example.org")
-    add("--ca", type=Path, metavar="FILE", help="the hub's certificate, where it made its own (PEM)")
+    add("--url", required=True, help="the hub's URL as in a browser, like https://lab.example.org")
+    add("--ca", type=Path, metavar="FILE", help="the hub's certificate if it is self-signed (PEM)")
     add("--placement", help="another placement than the active one")
     add(
         "--option",
@@ -62,24 +62,24 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=_option,
         default=[],
         metavar="NAME=VALUE",
-        help="of the policy; can be repeated",
+        help="an option of the policy; may be repeated",
     )
     given = parser.parse_args(arguments)
     if not given.url.startswith(("https://", "http://")):
-        parser.error(f"--url {given.url}: it begins with https://, as in a browser")
+        parser.error(f"--url {given.url}: it must begin with https://, as in a browser")
     if (given.policy or "").endswith(".py"):
         parser.error(
-            f"{given.policy}: no file is sent. Put it into the cluster's folder of policies (up --policies;"
-            " with ./run: DATA/policies), then name it without .py"
+            f"{given.policy}: files cannot be sent. Put it into the cluster's folder of policies (up"
+            " --policies; with ./run: DATA/policies), then name it without .py"
         )
     return given
 
 
 def _option(text: str) -> tuple[str, OptionValue]:
-    """Read a number, true, false, or else a text."""
+    """Parse NAME=VALUE; the value is a number, true, false, or a text."""
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise argparse.ArgumentTypeError(f"{text}: has to be NAME=VALUE, like quantum_s=600")
+        raise argparse.ArgumentTypeError(f"{text}: want NAME=VALUE, like quantum_s=600")
     try:
         read = json.loads(value)
     except ValueError:
@@ -94,7 +94,7 @@ def _trusting(path: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(path)
     except OSError as error:
-        raise PolicyRefused(f"--ca {path}: {error.strerror or error}; it has to be a PEM file") from error
+        raise PolicyRefused(f"--ca {path}: {error.strerror or error}; it must be a PEM file") from error
     return context
 
 
@@ -122,12 +122,12 @@ class _Hub:
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise PolicyRefused(
-                    f"{self.url} cannot prove who it is: {error.reason.verify_message}. "
-                    "Where the cluster made its own certificate: --ca FILE"
+                    f"the certificate of {self.url} is not trusted: {error.reason.verify_message}. "
+                    "If it is self-signed, give --ca FILE"
                 ) from error
             raise PolicyRefused(f"{self.url} cannot be reached: {error.reason}") from error
         except ValueError as error:
-            raise PolicyRefused(f"{self.url} is no hub of Minicluster: its answer is no policy") from error
+            raise PolicyRefused(f"{self.url} is not a hub of Minicluster: its answer is no policy") from error
 
 
 def _refusal(body: bytes, status: int) -> str:
@@ -135,7 +135,7 @@ def _refusal(body: bytes, status: int) -> str:
         error = json.loads(body)["error"]
         return ". ".join(part for part in (error["message"], error.get("hint")) if part)
     except (ValueError, KeyError, TypeError):
-        return f"the hub answers with status {status}; is it the URL that browsers use?"
+        return f"the hub answers with status {status}; check that browsers use this URL"
 
 
 def _lines(report: PolicyReport) -> Iterator[str]:

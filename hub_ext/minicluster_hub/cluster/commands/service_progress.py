@@ -1,4 +1,4 @@
-"""Whether a service is up, and if not why: pure, from what Docker lists; and the loop that waits for it."""
+"""Whether a service is up, and if not, why, from Docker's lists; and the loop that waits for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 _POLL_S, _START_LIMIT_S, _PULL_LIMIT_S = 0.3, 90.0, 1800.0
 _FAILURES = 3
 _LOG_LINES = 12
-NEXT_STEP = "The command doctor looks further. `up` goes on where it stopped."
+NEXT_STEP = "Run doctor to find the cause. Then give `up` again: it continues."
 _REMEDIES = {
-    "No such image": "The image is not there, and its registry did not give it: see its name and digest.",
-    "port is already allocated": "Another program listens at that port: end it, or choose --port.",
-    "address already in use": "Another program listens at that port: end it, or choose --port.",
-    "bind source path does not exist": "The engine's socket is not where it was at the last `up`.",
+    "No such image": "The registry does not have the image: check its name and digest.",
+    "port is already allocated": "Another program uses that port: end it, or choose --port.",
+    "address already in use": "Another program uses that port: end it, or choose --port.",
+    "bind source path does not exist": "The engine's socket has moved since the last `up`: give `up` again.",
     "no suitable node": "The manager is paused or drained: docker node update --availability active.",
     "host-mode port already in use": "Another service uses the same port: choose another with --port.",
 }
@@ -32,8 +32,8 @@ _REMEDIES = {
 class ServiceProgress:
     """On how many of its nodes a service is up.
 
-    reached: the nodes on which it runs, or has done its work. total: how many nodes it is for.
-    trouble: Docker's words about the task that failed last. failures: failed tasks that Docker still lists.
+    reached: the nodes on which it runs, or has done its work. total: the number of nodes that need it.
+    trouble: Docker's message about the last failed task. failures: failed tasks that Docker still lists.
     """
 
     reached: frozenset[str]
@@ -62,7 +62,7 @@ def progress_of(
     )
     failed = [task for task in own if _state(task) in ("failed", "rejected")]
     last = max(failed, key=lambda task: str(task["Status"].get("Timestamp", "")), default=None)
-    # It is no trouble any more if the service runs again on that node or, if one is enough, anywhere.
+    # A failure is over when the service runs again on that node or, if one task is enough, anywhere.
     in_trouble = last and last.get("NodeID") not in reached and not (_is_single(spec) and reached)
     return ServiceProgress(
         reached=reached,
@@ -97,16 +97,16 @@ def _expected(spec: Mapping[str, Any], nodes: Sequence[SwarmNode]) -> int:
 
 
 def cluster_tasks(daemon: Daemon) -> list[Mapping[str, Any]]:
-    """Return all tasks of the cluster by one call."""
+    """Return all tasks of the cluster."""
     return daemon.call("tasks", filters={"label": f"{CLUSTER_LABEL}={CLUSTER}"})
 
 
 def wait_for(
     daemon: Daemon, spec: Mapping[str, Any], node_id: str, show: Callable[[str], None]
 ) -> ServiceProgress:
-    """Wait until a service is up on this node or, if one is enough, on any; other nodes may follow.
+    """Wait until a service is up on this node or, if one task is enough, on any; other nodes may follow.
 
-    Raises ServiceStuck with Docker's words and the last lines of the service's log.
+    Raises ServiceStuck with Docker's message and the last lines of the service's log.
     """
     began = time.monotonic()
     failures_before: int | None = None
@@ -124,9 +124,9 @@ def wait_for(
 
 
 def stuck_message(spec: Mapping[str, Any], now: ServiceProgress, waited_s: float, log: str) -> str:
-    """Return what to say about a service that does not come up."""
+    """Return the message about a service that does not start."""
     why = now.trouble or f"{now.done} of {now.total} tasks run after {waited_s:.0f} s"
-    lines = [f"The service {spec['name']} does not come up: {why}."]
+    lines = [f"The service {spec['name']} does not start: {why}."]
     lines += [remedy for words, remedy in _REMEDIES.items() if words in now.trouble][:1]
     if log:
         lines += ["Its last lines:", *(f"  {line}" for line in log.splitlines())]
@@ -134,7 +134,7 @@ def stuck_message(spec: Mapping[str, Any], now: ServiceProgress, waited_s: float
 
 
 def last_lines(daemon: Daemon, name: str) -> str:
-    """Return the last lines that a service printed; "" if the engine does not give them."""
+    """Return the last lines that a service printed; "" if the engine has none."""
     try:
         parts = daemon.once("service_logs", name, stdout=True, stderr=True, tail=_LOG_LINES, is_tty=False)
         return b"".join(parts).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""`status`: what there is, at a glance."""
+"""`status`: nodes, services, images and jobs at a glance."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from minicluster_hub.launch.messages import say
 def status(daemon: Daemon, given: argparse.Namespace) -> int:
     """Print nodes, services and counts; return 1 if there is no cluster or a service is not up."""
     if not swarm.is_manager(daemon):
-        raise SwarmUnusable("This machine manages no Swarm. Make a cluster with `up`, or ask on its manager.")
+        raise SwarmUnusable(
+            "This machine manages no Swarm. Make a cluster with `up`, or run status on a manager."
+        )
     known = record.load(daemon)
     if known is None:
         say("There is no cluster here: make one with `up`.")
         return 1
     services = {_role(one): one["Spec"] for one in objects.platform(daemon)}
     if not services:
-        say("The cluster is down; its data is kept. `up` starts it again.")
+        say("The cluster is down; its data is still there. `up` starts it again.")
         return 1
     nodes, tasks = swarm.nodes(daemon), cluster_tasks(daemon)
     progress = {
@@ -71,28 +73,28 @@ def report(
         lines.append(f"before the last upgrade: {', '.join(former)}")
     if not known.images.hub_is_published and len(nodes) > 1:
         lines.append(
-            "The hub image is only on the manager: other nodes have no relay and get no image. Publish it"
-            " (images/publish) and run upgrade --hub-image NAME."
+            "The hub image is only on the manager: other nodes have no relay, so they cannot pull images."
+            " Publish it (images/publish) and run upgrade --hub-image NAME."
         )
     return [*lines, *swarm.too_old(nodes)]
 
 
 def _entry_nodes(known: ClusterRecord, progress: Mapping[str, ServiceProgress]) -> frozenset[str]:
-    """Return where browsers come in: the node with the data or, if managers share it, with the proxy."""
+    """Return the nodes for browsers: the one with the data or, if managers share it, with the proxy."""
     if not known.choices.shared_data:
         return frozenset({known.manager_id})
     return progress["proxy"].reached if "proxy" in progress else frozenset()
 
 
 def data_agents(tasks: Sequence[Mapping[str, Any]], nodes: Sequence[SwarmNode]) -> ServiceProgress:
-    """Return on how many nodes the data set agents run, which the job service makes."""
+    """Return the progress of the data set agents, which the job service starts."""
     usable = frozenset(node.id for node in nodes if node.usable)
     there = frozenset(str(task.get("NodeID")) for task in tasks if _role_if_running(task) == DATA_ROLE)
     return ServiceProgress(there & usable, len(usable))
 
 
 def _role_if_running(task: Mapping[str, Any]) -> str:
-    """Return the role of a task that runs, "" for others."""
+    """Return the role of a running task; "" for others."""
     if task["Status"]["State"] != "running":
         return ""
     return str((task["Spec"].get("ContainerSpec", {}).get("Labels") or {}).get(ROLE_LABEL, ""))
@@ -106,7 +108,7 @@ def _node_line(node: SwarmNode, has_image: bool, is_entry: bool) -> str:
 
 
 def _service_line(role: str, now: ServiceProgress, names: Mapping[str, str]) -> str:
-    """names: of the nodes, if it is of interest on which of them a service runs."""
+    """names: of the nodes, if the line shall say on which of them a service runs."""
     note = "being fetched" if now.pulling else now.trouble
     if names and not note and now.total == now.done == 1:
         note = "on " + ", ".join(sorted(names.get(node_id, "?") for node_id in now.reached))
@@ -118,7 +120,7 @@ def _role(service: Mapping[str, Any]) -> str:
 
 
 def _as_planned(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a service that is there in the form in which it was planned."""
+    """Return an existing service in the form of a planned one."""
     return {
         "name": spec["Name"],
         "labels": spec["Labels"],

@@ -1,4 +1,4 @@
-"""What a long command shows: a line per step with its time; on a terminal also what it waits for."""
+"""The output of a long command: a line per step with its time; on a terminal also what it waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME_WIDTH, _DETAIL_WIDTH = 16, 80
 
 
 class ShownStep:
-    """The line of one step under way."""
+    """The line of one running step."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class ShownStep:
             sys.stdout.flush()
 
     def end(self, detail: str, change: str = "") -> None:
-        """detail: the result. change: what was done to the cluster, like "made" or "unchanged"."""
+        """Set the result and the change of the cluster, like "made" or "unchanged"."""
         self.detail, self.change = detail, change
 
     def line(self) -> str:
@@ -44,14 +44,14 @@ class ShownStep:
 
 
 class Steps:
-    """All steps of a command; `changes`: how many of them changed something."""
+    """All steps of a command. changes: the number of steps that changed something."""
 
     def __init__(self) -> None:
         self.changes = 0
 
     @contextmanager
     def step(self, name: str) -> Iterator[ShownStep]:
-        """Show a step's line when it has succeeded."""
+        """Run a step, and print its line when it has succeeded."""
         step = ShownStep(name)
         try:
             yield step
@@ -61,6 +61,6 @@ class Steps:
         say(step.line())
 
     def done(self, name: str, detail: str, change: str = "") -> None:
-        """Show a step that took no time."""
+        """Print the line of a step that took no time."""
         with self.step(name) as step:
             step.end(detail, change)

@@ -1,7 +1,7 @@
-"""`up` and `upgrade`: what was chosen becomes a plan, and the plan services, in steps that can be repeated.
+"""`up` and `upgrade`: turn the options into a plan, and the plan into services, in repeatable steps.
 
-Each step finds what is there already. The record of what was chosen is saved as soon as it is complete, so
-that a command that was cut off is simply given again.
+Each step finds what exists already. The record of the options is saved as soon as it is complete, so after an
+interruption the same command is simply given again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READY_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the command runs. container: the one that it runs in, None outside one. node: this machine."""
+    """Where the command runs. container: its own container; None outside of one. node: this machine."""
 
     daemon: Daemon
     steps: Steps
@@ -42,7 +42,7 @@ class Site:
     node: SwarmNode
 
     def managers(self, choices: Choices) -> list[SwarmNode]:
-        """Return the nodes that the platform may run on."""
+        """Return the nodes on which the platform may run."""
         return swarm.managers(self.daemon) if choices.shared_data else [self.node]
 
 
@@ -68,7 +68,7 @@ def _bring_up(daemon: Daemon, given: argparse.Namespace, *, upgrading: bool) -> 
     stored = _store(site, now.choices, given)
     specs = _plan(site, now, stored)
     address = _start(site, specs)
-    if not now.images.notebook:  # It has to be published first, through what has just been started.
+    if not now.images.notebook:  # It must be published first, in the registry that was just started.
         now = now.with_(images=replace(now.images, notebook=_publish_notebook(site, now)))
         record.save(daemon, now)
         specs = _plan(site, now, stored)
@@ -84,11 +84,11 @@ def _bring_up(daemon: Daemon, given: argparse.Namespace, *, upgrading: bool) -> 
     return 0
 
 
-# --- what was chosen, now or before ---------------------------------------------------------------
+# --- the record of the options --------------------------------------------------------------------
 
 
 def _enter_swarm(daemon: Daemon, given: argparse.Namespace) -> Site:
-    """Make the Swarm if there is none."""
+    """Make the Swarm if there is none, and return where the command runs."""
     steps, container = Steps(), own_container(daemon)
     image = given.hub_image or containers.own_image(container)
     made = swarm.ensure(daemon, getattr(given, "advertise_addr", None), image)
@@ -98,7 +98,7 @@ def _enter_swarm(daemon: Daemon, given: argparse.Namespace) -> Site:
 
 
 def _chosen_record(site: Site, given: argparse.Namespace) -> ClusterRecord:
-    """Return the cluster's record with what was chosen now. Raises SwarmUnusable, OptionUnusable."""
+    """Return the cluster's record with the options given now. Raises SwarmUnusable, OptionUnusable."""
     known = record.load(site.daemon)
     if known is not None:
         swarm.check_home(site.daemon, known.manager_id, known.choices.shared_data)
@@ -122,11 +122,11 @@ def _chosen_record(site: Site, given: argparse.Namespace) -> ClusterRecord:
 def _with_images(
     site: Site, before: ClusterRecord, given: argparse.Namespace, *, upgrading: bool
 ) -> ClusterRecord:
-    """Resolve the names given now, or never before, to references that services use."""
+    """Resolve names that are given now or for the first time to references that services use."""
     known, choices = before.images, before.choices
     hub = given.hub_image or ((not known.hub or upgrading) and containers.own_image(site.container))
     if not hub and not known.hub:
-        raise OptionUnusable("This command does not run in a container: name the hub's image by --hub-image.")
+        raise OptionUnusable("This command does not run in a container: give the hub's image by --hub-image.")
     notebook = given.notebook_image or (
         (not choices.notebook_image or upgrading) and image_references.notebook_of_this_release()
     )
@@ -148,10 +148,10 @@ def _with_images(
 
 
 def _former(site: Site, known: PlatformImages) -> PlatformImages:
-    """Return the images before this upgrade. Servers that run them still send jobs if ranks can report."""
+    """Return the images before this upgrade. Servers that run them may submit jobs if ranks can report."""
     if image_references.ranks_can_report(site.daemon, known.hub):
         return known
-    site.steps.done("notebook servers", "send jobs again once they were stopped and started")
+    site.steps.done("notebook servers", "must be stopped and started before they submit jobs again")
     return replace(known, notebook="")
 
 
@@ -163,18 +163,19 @@ def _resolved(site: Site, what: str, name: str) -> str:
 
 
 def _through_cache(site: Site, choices: Choices) -> str:
-    """Return how nodes pull the notebook image through the cache; "" if it has to be published first."""
+    """Return the reference by which nodes pull the notebook image through the cache; "" if it must be
+    published first."""
     name = choices.notebook_image
     if found := image_references.through_cache(site.daemon, name, _upstream(choices)):
         return found
-    with site.steps.step("notebook image") as step:  # If it is missing, say so before anything is made.
+    with site.steps.step("notebook image") as step:  # If it is missing, fail before anything is made.
         image_references.ensure_local(site.daemon, name, step.waits_for)
         step.end(f"{name}, on this machine")
     return ""
 
 
 def _publish_notebook(site: Site, now: ClusterRecord) -> str:
-    """Bring the notebook image into the cluster's own registry."""
+    """Push the notebook image to the cluster's own registry."""
     with site.steps.step("notebook image") as step:
         login = publisher.login(site.daemon, now, site.node.id)
         reference = image_references.publish(
@@ -190,12 +191,12 @@ def _upstream(choices: Choices) -> str | None:
     return choices.upstream or image_references.upstream_of(choices.notebook_image)
 
 
-# --- what services use ----------------------------------------------------------------------------
+# --- secrets, configs and networks ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What lies in the Swarm for services, by the names that these use."""
+class StoredObjects:
+    """The secrets and configs in the Swarm, by the names that services use."""
 
     secrets: Mapping[str, SwarmObject]
     configs: Mapping[str, SwarmObject]
@@ -213,7 +214,7 @@ def _share_folder(site: Site, now: ClusterRecord) -> None:
     site.steps.done("shared data", f"{path} of {names}")
 
 
-def _store(site: Site, choices: Choices, given: argparse.Namespace) -> Stored:
+def _store(site: Site, choices: Choices, given: argparse.Namespace) -> StoredObjects:
     """Make secrets, configs and networks."""
     groups = secret_groups(choices, given, site.managers(choices))
     kept, made = secrets.keep(site.daemon, groups)
@@ -228,7 +229,7 @@ def _store(site: Site, choices: Choices, given: argparse.Namespace) -> Stored:
     configs = objects.ensure_configs(site.daemon, texts)
     for network in plan.networks(own_policies=_own_policies(choices)):
         site.steps.done("network", network["name"], objects.ensure_network(site.daemon, network))
-    return Stored(kept, configs)
+    return StoredObjects(kept, configs)
 
 
 def _own_policies(choices: Choices) -> bool:
@@ -238,7 +239,7 @@ def _own_policies(choices: Choices) -> bool:
 # --- services -------------------------------------------------------------------------------------
 
 
-def _plan(site: Site, now: ClusterRecord, stored: Stored) -> list[dict[str, Any]]:
+def _plan(site: Site, now: ClusterRecord, stored: StoredObjects) -> list[dict[str, Any]]:
     socket_path, socket_gid = socket_on_host(site.container)
     former = now.former.notebook if now.former else ""
     facts = Facts(
@@ -259,10 +260,8 @@ def _plan(site: Site, now: ClusterRecord, stored: Stored) -> list[dict[str, Any]
 
 
 def _start(site: Site, specs: Sequence[Mapping[str, Any]]) -> str:
-    """Make or change one service after the other, and wait for each; return the address of the proxy.
-
-    "" if there is no proxy yet.
-    """
+    """Make or change one service after the other, and wait for each. Return the address of the proxy; "" if
+    there is none yet."""
     address = ""
     for spec in specs:
         role = spec["name"].partition("_")[2]
@@ -290,37 +289,37 @@ def _wait_ready(site: Site, url: str) -> None:
 
 
 def _silent(daemon: Daemon) -> Mapping[str, str]:
-    """Return what does not answer yet, with the reason."""
+    """Return which services do not answer yet, and why."""
     code, output = containers.run_in_hub(daemon, ["ready"])
     return {"hub": output or "does not run"} if code else json.loads(output)
 
 
 def _not_ready(daemon: Daemon, silent: Mapping[str, str]) -> str:
-    lines = [f"After {_READY_LIMIT_S:.0f} s there is no answer from: {', '.join(silent)}."]
+    lines = [f"No answer after {_READY_LIMIT_S:.0f} s from: {', '.join(silent)}."]
     for role, why in silent.items():
         log = service_progress.last_lines(daemon, service_name(role))
         lines += [f"{role}: {why}. Its last lines:", log]
     return "\n".join([*lines, service_progress.NEXT_STEP])
 
 
-# --- what `up` says at its end --------------------------------------------------------------------
+# --- the last lines of `up` -----------------------------------------------------------------------
 
 
 def welcome(now: ClusterRecord, address: str, join: str, password: str, changes: int) -> str:
-    """Return where to go, as whom, and how another machine joins. password: "" if somebody has seen it."""
-    known = f"as before; a new one: passwd {FIRST_USER}"
+    """Return the URL, the login, and how another machine joins. password: "" if a person has seen it."""
+    unchanged = f"as before; a new one: passwd {FIRST_USER}"
     lines = [
         "",
         f"Minicluster is ready: {now.choices.url(address)}" + ("" if changes else "   (nothing was changed)"),
         "",
         f"  user      {FIRST_USER}",
-        f"  password  {password + '   (shown only now)' if password else known}",
+        f"  password  {password + '   (shown only now)' if password else unchanged}",
         "",
         "  Another machine becomes a node by this command, run there:",
         f"    {join}",
         "",
         *_warnings(now),
-        "  Another user: adduser NAME.  What runs where: status.  If something is wrong: doctor.",
+        "  Add a user: adduser NAME.  See what runs: status.  Find problems: doctor.",
     ]
     return "\n".join(lines)
 
@@ -328,11 +327,9 @@ def welcome(now: ClusterRecord, address: str, join: str, password: str, changes:
 def _warnings(now: ClusterRecord) -> list[str]:
     lines = []
     if now.choices.tls == TLS_NONE:
-        lines.append(
-            "  WARNING: plain HTTP: passwords can be read on the way. `up --self-made --port 443` ends that."
-        )
+        lines.append("  WARNING: plain HTTP: others on the network can read passwords. See --self-made.")
     if now.choices.tls == TLS_SELF_MADE:
-        lines.append("  The certificate is self-made: browsers ask once whether to trust it.")
+        lines.append("  The certificate is self-signed: browsers ask once whether to trust it.")
     if not now.images.hub_is_published:
         lines.append(
             "  The hub image is only on this machine, so other nodes cannot fetch what they need: before they"

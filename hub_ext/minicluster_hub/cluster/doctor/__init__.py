@@ -1,6 +1,6 @@
-"""What is wrong with the cluster, and one sentence of remedy for each trouble.
+"""Finds problems of the cluster, with a remedy for each.
 
-A short-lived service runs a probe on every node (probe, meter, overlay; messages is what goes to and fro).
-Its reports and what the Swarm's manager says are facts (gather, facts). Pure checks make findings of them.
-A module of checks lists them in CHECKS; that about a single node (checks.node) also measures what it judges.
+A short-lived service runs a probe on every node (probe, meter; their messages are in messages). The
+probes' reports and the answers of the Swarm's manager are facts (gather, facts). Pure checks turn facts into
+findings. A module of checks lists them in CHECKS; checks.node also has the probe's measurements of a node.
 """

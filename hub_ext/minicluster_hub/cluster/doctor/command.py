@@ -1,4 +1,4 @@
-"""The command doctor: gathers facts, runs the checks, and prints what they found."""
+"""The command doctor: gathers facts, runs the checks, and prints the findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHECKS = (*swarm.CHECKS, *reach.CHECKS, *links.CHECKS, *node.CHECKS)
 
 
 def doctor(daemon: Daemon, *, json: bool = False) -> int:
-    """Print what is well and what is not; return 1 if anything failed."""
+    """Print the findings; return 1 if a check failed."""
     facts = gather(daemon)
     findings = examine(facts)
     names = [one.name for one in facts.nodes]

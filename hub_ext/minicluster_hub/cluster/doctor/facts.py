@@ -1,4 +1,4 @@
-"""All that is known about a cluster at one moment: what the checks judge."""
+"""The facts about a cluster at one moment: the input of the checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GETS_IMAGE = "preparing"
 
 @dataclass(frozen=True)
 class SwarmFacts:
-    """What the daemon here says about the Swarm. state: Docker's word (active, inactive, locked, ...)."""
+    """The Swarm, as this machine's engine describes it. state: active, inactive, locked, ..."""
 
     state: str
     manager: bool
@@ -32,7 +32,7 @@ class SwarmFacts:
 
 @dataclass(frozen=True)
 class ServiceFacts:
-    """A service of the platform: how many of its tasks should run, how many do and where, and why not."""
+    """A service of the platform: the wanted and running tasks, their nodes, and the last error."""
 
     role: str
     wanted: int
@@ -43,10 +43,10 @@ class ServiceFacts:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """reports, overlay: of the probes, by node id. overlay_tried: whether any ran on the overlay network.
+    """reports, overlay: of the probes, by node id. overlay_tried: whether probes ran on the overlay network.
 
-    silent: nodes that are up and did not report, with the reason in Docker's words if it has one.
-    record: what `up` was given; None if there is no cluster. image_bytes: of the notebook image; 0: unknown.
+    silent: nodes that are up but did not report, with Docker's reason if there is one.
+    record: of `up`; None if there is no cluster. image_bytes: of the notebook image; 0: unknown.
     """
 
     swarm: SwarmFacts

@@ -1,4 +1,4 @@
-"""A finding: what was checked, how it is, and one sentence of remedy if it is not well; and their table."""
+"""Findings of the checks, each with a remedy if something is wrong, and their table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def as_table(findings: Sequence[Finding], nodes: Sequence[str], width: int = 100) -> str:
-    """Return a table: what is well first and short, then each trouble with its remedy."""
+    """Return a table: first the good findings in short, then each problem with its remedy."""
     rows = _with_services_in_one(_merged(findings, nodes))
     rows.sort(key=lambda row: _LEVELS.index(row.level))
     name_width = max((len(row.node) for row in rows), default=0)
@@ -57,7 +57,7 @@ def as_table(findings: Sequence[Finding], nodes: Sequence[str], width: int = 100
 
 
 def _merged(findings: Sequence[Finding], nodes: Sequence[str]) -> list[Finding]:
-    """Make one row of equal findings about several nodes."""
+    """Merge equal findings about several nodes into one row."""
     where: dict[Finding, dict[str, None]] = {}
     for finding in findings:
         where.setdefault(replace(finding, node=""), {})[finding.node] = None

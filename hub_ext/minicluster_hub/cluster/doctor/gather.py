@@ -1,4 +1,4 @@
-"""Collects the facts: what the manager says, and the reports of a probe on every node."""
+"""Collects the facts: the manager's answers, and the reports of a probe on every node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDED = ("rejected", "failed", "complete", "shutdown", "orphaned")
 
 
 def gather(daemon: Daemon) -> ClusterFacts:
-    """Return all facts; the nodes are asked only if this is a manager of a working Swarm."""
+    """Return all facts. Probes run only if this is a manager of a working Swarm."""
     facts = _swarm_facts(daemon)
     if not facts.nodes:
         return facts
@@ -47,11 +47,11 @@ def _notebook_bytes(daemon: Daemon, record: records.ClusterRecord | None) -> int
     return 0
 
 
-# --- what the manager says ------------------------------------------------------------------------
+# --- the manager's answers ------------------------------------------------------------------------
 
 
 def _swarm_facts(daemon: Daemon) -> ClusterFacts:
-    """Return what the manager here knows without asking the nodes."""
+    """Return the facts that this manager has without probes."""
     info = daemon.call("info")
     swarm = info.get("Swarm") or {}
     facts = SwarmFacts(
@@ -175,7 +175,7 @@ def _running(daemon: Daemon, services: Sequence[Mapping[str, Any]]) -> Iterator[
 
 
 def _collect(daemon: Daemon, services: Sequence[str], nodes: Sequence[SwarmNode]) -> Collected:
-    """Read reports until all are there, or for a while no more have come."""
+    """Read reports until all are there, or until no more have come for a while."""
     found = Collected()
     wanted = {node.id for node in nodes}
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a probe is asked, and what it reports: one JSON line each."""
+"""The messages to and from probes: one JSON line each."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Target(_Message):
 
 
 class ProbeTask(_Message):
-    """What every probe of one examination is asked.
+    """The request to every probe of one run of doctor.
 
-    token: only probes of the same examination are served. targets: what has to answer.
-    closed: what users' containers must not reach; the probe on the overlay network stands for one.
+    token: probes answer only probes of the same run. targets: must answer.
+    closed: users' containers must not reach these; the probe on the overlay network acts as one.
     """
 
     token: str
@@ -61,9 +61,9 @@ class ProbeTask(_Message):
 
 
 class TargetAnswer(_Message):
-    """Whether a target answered, in words for people if not.
+    """Whether a target answered. words: if not, why, for people.
 
-    set_aside: of the job service: how much work failed again and again and was given up.
+    set_aside: of the job service: the number of steps that failed repeatedly and were given up.
     """
 
     target: Target
@@ -91,7 +91,7 @@ class PeerLink(_Message):
 
 
 class NodeReport(_Message):
-    """All that one node's probe found."""
+    """The report of one node's probe."""
 
     node_id: str
     links: tuple[PeerLink, ...] = ()
@@ -102,7 +102,7 @@ class NodeReport(_Message):
 class OverlayReport(_Message):
     """Which peers' containers a container of this node reached over the overlay network.
 
-    open: the names of the targets that it reached and must not.
+    open: the names of the targets that it reached but must not reach.
     """
 
     node_id: str

@@ -1,7 +1,7 @@
-"""The rate between two probes, and the difference of their clocks.
+"""Measures the rate between two probes, and the difference of their clocks.
 
-Every probe serves and measures. A request is a line: the token, then hello, clock, send or receive. A
-probe does one transfer at a time, and answers "busy" during it: two would halve each other's figures.
+Every probe serves and measures. A request is a line: the token, then hello, clock, send or receive. A probe
+does one transfer at a time, and answers "busy" meanwhile: two would halve each other's rates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOCK_ROUNDS = 5
 
 
 class Unmeasured(Exception):
-    """A peer that did not answer the meter, in words."""
+    """A peer did not answer the meter; the message says why."""
 
 
 class LinkMeter:
@@ -35,7 +35,7 @@ class LinkMeter:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> int:
-        """Listen; return the port. A probe of the examination before may still use it for a moment."""
+        """Listen; return the port. A probe of an earlier run may still use it for a moment."""
         deadline = time.monotonic() + _PORT_PATIENCE_S
         while True:
             try:
@@ -60,7 +60,7 @@ class LinkMeter:
                     async with self._ask(peer, "hello") as (reader, _):
                         if await reader.readline():
                             return
-                words = "another examination is under way"
+                words = "another run of doctor is under way"
             except TimeoutError:
                 words = f"no answer at port {self._port}/tcp"
             except OSError as error:
@@ -70,7 +70,7 @@ class LinkMeter:
             await asyncio.sleep(_ARRIVAL_PAUSE_S)
 
     async def clock_ahead_s(self, peer: Peer) -> float:
-        """Return by how much the peer's clock is ahead of ours, by the quickest of a few requests."""
+        """Return how far the peer's clock is ahead of ours, from the quickest of a few requests."""
         best_round_s, ahead_s = float("inf"), 0.0
         async with self._ask(peer, "clock") as (reader, writer):
             for _ in range(_CLOCK_ROUNDS):

@@ -1,7 +1,7 @@
-"""What runs for a few seconds on every node: it looks at its node, prints one line, and serves its peers.
+"""The probe: runs for a few seconds on every node, measures, prints one line, and serves its peers.
 
 It needs no Docker socket and no rights: only the host's network (links, clocks, ports), and the host's
-/usr/bin to read, so that it can ask nvidia-ctk for its version.
+/usr/bin read-only, for the version of nvidia-ctk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -29,16 +31,16 @@ from minicluster_hub.cluster.doctor.messages import (
     TargetAnswer,
 )
 from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, in_words, partners
-from minicluster_hub.cluster.doctor.overlay import overlay_report
 
 TASK_ENV, NODE_ENV = "MINICLUSTER_PROBE", "MINICLUSTER_NODE_ID"
 _BODY_BYTES = 4096
 _ARRIVAL_S, _BUSY_S, _ANSWER_S, _LIFE_S = 5.0, 8.0, 5.0, 60.0
 _DISCARD_PORT = 9
+_PATIENCE_S, _PAUSE_S, _CONNECT_S = 6.0, 0.3, 1.0
 
 
 async def examine_node(task: ProbeTask, node_id: str, meter: LinkMeter) -> NodeReport:
-    """Look at everything at once; the transfers wait for each other by themselves."""
+    """Measure everything at once; transfers wait for each other."""
     measured = partners([peer.id for peer in task.peers], node_id)
     others = [peer for peer in task.peers if peer.id != node_id]
     own = next((peer.address for peer in task.peers if peer.id == node_id), "")
@@ -63,7 +65,7 @@ async def run(environ: Mapping[str, str]) -> None:
         try:
             await meter.open()
         except OSError as error:
-            print(f"port {task.port} cannot be listened on: {error.strerror}", file=sys.stderr)  # noqa: T201
+            print(f"port {task.port} cannot be opened: {error.strerror}", file=sys.stderr)  # noqa: T201
         report = await examine_node(task, node_id, meter)
     print(REPORT_PREFIX + report.model_dump_json(), flush=True)  # noqa: T201
     await asyncio.sleep(_LIFE_S)
@@ -97,9 +99,9 @@ async def _try(target: Target) -> TargetAnswer:
 
 
 async def _ask(target: str) -> tuple[str, bytes]:
-    """Connect, and ask a URL for a good answer; return what is wrong, in words, and the start of the body.
+    """Connect, and request a URL. Return what is wrong ("" if nothing), and the start of the body.
 
-    The certificate is not verified: nothing secret is sent, and what comes back is a status.
+    The certificate is not verified: nothing secret is sent, and the answer is only a status.
     """
     scheme, _, rest = target.partition("://")
     host_and_port, _, path = rest.partition("/")
@@ -120,14 +122,80 @@ async def _ask(target: str) -> tuple[str, bytes]:
 
 
 def _set_aside(body: bytes) -> int:
-    """Return how much work the job service's health says it gave up; 0 for others."""
+    """Return the number of given up steps in the job service's health; 0 for others."""
     try:
         return int(json.loads(body[body.index(b"{") :])["set_aside"])
     except (ValueError, KeyError, TypeError):
         return 0
 
 
-# --- which interface leads to a peer, asked of the kernel -----------------------------------------
+# --- do containers on different nodes reach each other? Only this tests the Swarm's UDP ports ------
+
+
+async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
+    """Exchange node ids with every other node's container, until all have answered or time is over."""
+    server = await asyncio.start_server(_hello(task.token, node_id), "0.0.0.0", task.port)  # noqa: S104
+    wanted = {peer.id for peer in task.peers} - {node_id}
+    reached: set[str] = set()
+    deadline, error = time.monotonic() + _PATIENCE_S, ""
+    while reached < wanted and time.monotonic() < deadline:
+        try:
+            addresses = await _addresses(task.overlay_name)
+            error = ""
+        except OSError:
+            addresses, error = set(), f"the name tasks.{task.overlay_name} is not found"
+        met = await asyncio.gather(*(_meet(address, task) for address in addresses))
+        reached |= set(met) & wanted
+        if reached < wanted:
+            await asyncio.sleep(_PAUSE_S)
+    found = await asyncio.gather(*(_opens(target) for target in task.closed))
+    opened = tuple(target.what for target, opens in zip(task.closed, found, strict=True) if opens)
+    del server  # It goes on answering: the event loop keeps it until this process ends.
+    return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), open=opened, error=error)
+
+
+async def _addresses(service: str) -> set[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(f"tasks.{service}", None, family=socket.AF_INET)
+    return {str(entry[4][0]) for entry in found}
+
+
+async def _opens(target: Target) -> bool:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(target.host, int(target.port))
+            writer.transport.abort()
+            return True
+    except (OSError, TimeoutError):
+        return False
+
+
+async def _meet(address: str, task: ProbeTask) -> str:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            reader, writer = await asyncio.open_connection(address, task.port)
+            try:
+                writer.write(f"{task.token}\n".encode())
+                return (await reader.readline()).decode(errors="replace").strip()
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError):
+        return ""
+
+
+def _hello(
+    token: str, node_id: str
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, TimeoutError, ValueError):
+            line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
+            if line.decode(errors="replace").strip() == token:
+                writer.write(f"{node_id}\n".encode())
+        writer.close()
+
+    return serve
+
+
+# --- the interface that leads to a peer, from the kernel ------------------------------------------
 
 
 def route_to(peer: Peer) -> PeerLink:

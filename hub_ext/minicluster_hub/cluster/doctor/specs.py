@@ -1,4 +1,4 @@
-"""The probe's services and what probes are asked, as data. Pure."""
+"""The probes' services and their request, as data. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _S = 1_000_000_000
 
 
 def task_for(facts: ClusterFacts, nodes: Sequence[SwarmNode], token: str) -> ProbeTask:
-    """Return what the probes on these nodes are asked."""
+    """Return the request to the probes on these nodes."""
     swarm_ports = _swarm_ports(nodes)
     registries = [
         Target(what=f"the {what} on {node.name}", target=f"tcp://{host_of(node.address)}:{port}")
@@ -51,7 +51,7 @@ def _swarm_ports(nodes: Sequence[SwarmNode]) -> list[Target]:
 
 
 def _platform_targets(facts: ClusterFacts) -> list[Target]:
-    """Return where the platform's services have to answer on or to each node."""
+    """Return the addresses at which the platform's services must answer to each node."""
     if facts.record is None:
         return []
     choices, entries = facts.record.choices, {facts.record.manager_id}

@@ -1,1 +1,1 @@
-"""A cluster as data: choices in, Docker's services, networks, secrets and volumes out."""
+"""A cluster as data: from an administrator's choices to Docker's services, networks, secrets and volumes."""

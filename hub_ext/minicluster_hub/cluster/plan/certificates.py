@@ -1,7 +1,7 @@
-"""TLS inside the cluster: a certificate of our own making, and a check of one that a lab brings.
+"""Certificates: makes self-signed ones, and checks those that a lab gives.
 
-The key of the self-made authority is thrown away once it has signed: nothing can be forged with it
-later, and a renewal makes both anew.
+The authority's key is deleted after it has signed, so nobody can forge a certificate with it later. A renewal
+makes both the authority and the certificate again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOCK_SKEW = timedelta(days=1)
 
 
 class CertificateUnusable(ClusterError):
-    """A certificate or key that cannot serve these names; the text says why and what to do."""
+    """A certificate or key is not usable for these names; the text says why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What an administrator chose at `up`: kept with the cluster, so that a later plain `up` uses it again."""
+"""The administrator's choices at `up`, stored with the cluster, so that a later `up` uses them again."""
 
 from __future__ import annotations
 
@@ -27,31 +27,29 @@ def _option(default: Any, flag: str, metavar: str | None = None, **more: Any) ->
 
 @dataclass(frozen=True)
 class Choices:
-    """What `up` was given. Nothing in it is secret: it is kept as a Docker config.
+    """The options of `up`. They are stored as a Docker config, so nothing in them is secret.
 
-    A field with an option is described by that option's help.
-    tls: a certificate of our own making, the lab's, or plain HTTP.
-    has_db_url: a secret holds the database's URL.
-    tls_mark, db_mark: which of the certificates and URLs that were given over time is the present one.
+    The help of an option describes its field.
+    tls: a self-signed certificate, the lab's, or plain HTTP.
+    has_db_url: whether a secret has the database's URL.
+    tls_mark, db_mark: identify the present certificate and URL among those given over time.
     """
 
     tls: str = TLS_SELF_MADE
     tls_mark: str = ""
     has_db_url: bool = False
     db_mark: str = ""
-    port: int = _option(
-        443, "--port", type=values.port, help="where browsers come in on the first machine (443)"
-    )
+    port: int = _option(443, "--port", type=values.port, help="port for browsers on the first machine (443)")
     names: tuple[str, ...] = _option(
-        (), "--name", "HOST", action="append", help="how browsers call it; can be repeated"
+        (), "--name", "HOST", action="append", help="name of the hub in browsers; may be repeated"
     )
     domain: str = _option(
         "",
         "--domain",
         "HOST",
         type=values.domain,
-        help="the hub's name; each user's server gets one below it, so that no user's page acts as another "
-        "user (needs DNS and a certificate for HOST and *.HOST); none: all share one address",
+        help="the hub's domain; each user's server gets a subdomain, so that no user's page can act as "
+        "another user (needs DNS and a certificate for HOST and *.HOST); none: all share one address",
     )
     hub_image: str = _option(
         "", "--hub-image", "REF", help="the platform's image (the one that runs this command)"
@@ -69,57 +67,57 @@ class Choices:
         help="the registry's image (docker.io/library/registry:3)",
     )
     shared_homes: str = _option(
-        "", "--shared-homes", "SERVER:/PATH[,OPTION...]", help="homes on NFS, not on each node's disk"
+        "", "--shared-homes", "SERVER:/PATH[,OPTION...]", help="homes on NFS instead of each node's disk"
     )
     server_gpus: int = _option(
         0,
         "--server-gpus",
         "N",
         type=values.count,
-        help="most GPUs of one notebook server (0: they are for jobs)",
+        help="most GPUs of one notebook server (0: all GPUs are for jobs)",
     )
     server_mounts: tuple[str, ...] = _option(
         (),
         "--server-mount",
         "SOURCE[:ro]",
         action="append",
-        help="a folder of the nodes, or a volume, that your --config has servers mount; {username} stands for"
-        " one part of a path; can be repeated",
+        help="allow a folder of the nodes, or a volume, that your --config has servers mount; {username}"
+        " stands for one part of a path; may be repeated",
     )
     data_cache_bytes: int = _option(
         0,
         "--data-cache",
         "SIZE",
         type=values.size,
-        help="most that each node's cache of data sets holds, like 200g; 0: what its disk has, but for 5 %%",
+        help="most bytes of each node's cache of data sets, like 200g; 0: all but 5 %% of its disk",
     )
     disk_reserve_bytes: int = _option(
         0,
         "--disk-reserve",
         "SIZE",
         type=values.size,
-        help="of each node's disk, like 20g: if less is left, the job or notebook server that fills it is "
-        "ended; 0: 5 %% of the disk, at least 1g and at most 10g",
+        help="free space on each node, like 20g: if less is left, the job or notebook server that fills the "
+        "disk is ended; 0: 5 %% of the disk, at least 1g and at most 10g",
     )
     platform_memory_bytes: int = _option(
         2_000_000_000,
         "--platform-memory",
         "SIZE",
         type=values.memory,
-        help="most memory of the hub, and of the job service, each (2g); what needs more is started again",
+        help="most memory of the hub and of the job service, each (2g); one that needs more is restarted",
     )
     policies: Mapping[str, str] = _option(
         {},
         "--policies",
         "DIR",
         type=policy_container.policies,
-        help="folder of the lab's own scheduling policies, NAME.py each, for a container of their own",
+        help="folder of the lab's own scheduling policies, NAME.py each; they run in their own container",
     )
     dedicated_managers: bool = _option(
         False,
         "--dedicated-managers",
         action=argparse.BooleanOptionalAction,
-        help="managers run the cluster's own services only, no jobs and no notebook servers",
+        help="managers run only the cluster's own services, no jobs and no notebook servers",
     )
     tenants_reach: tuple[str, ...] = _option(
         (),
@@ -127,7 +125,7 @@ class Choices:
         "ADDRESS:PORT",
         type=values.endpoint,
         action="append",
-        help="a port of a node that users' containers may reach; can be repeated",
+        help="a port of a node that users' containers may reach; may be repeated",
     )
     tenants_deny: tuple[str, ...] = _option(
         (),
@@ -135,7 +133,7 @@ class Choices:
         "NETWORK",
         type=values.network,
         action="append",
-        help="a network, like 10.0.0.0/8, that users' containers do not reach; can be repeated",
+        help="a network, like 10.0.0.0/8, that users' containers must not reach; may be repeated",
     )
     tenants_dns: tuple[str, ...] = _option(
         (),
@@ -143,13 +141,13 @@ class Choices:
         "ADDRESS",
         type=values.address,
         action="append",
-        help="a name server that users' containers ask, where nodes have systemd-resolved; can be repeated",
+        help="a name server for users' containers, if nodes have systemd-resolved; may be repeated",
     )
     upstream: str = _option(
         "",
         "--upstream",
         "URL",
-        help="what the cache fetches from (the notebook image's registry); or none",
+        help="the registry that the cache fetches from (the notebook image's); or none",
     )
     config: str = _option(
         "",
@@ -162,7 +160,7 @@ class Choices:
         "",
         "--shared-data",
         "PATH",
-        help="a folder that all managers share, for the platform's data: any one of three may die then "
+        help="a folder that all managers share, for the platform's data: then one of three managers may fail "
         "(needs --db-url-file)",
     )
     service_options: tuple[str, ...] = _option(
@@ -176,13 +174,13 @@ class Choices:
 
     @classmethod
     def options(cls, *names: str) -> dict[str, dict[str, Any]]:
-        """Return the options of these fields, or of all: what argparse takes, by flag."""
+        """Return the arguments for argparse of these fields, or of all, by flag."""
         found = {field.name: dict(field.metadata) for field in dataclasses.fields(cls) if field.metadata}
         chosen = {name: found[name] for name in names} if names else found
         return {option.pop("flag"): {"dest": name, **option} for name, option in chosen.items()}
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:
-        """Return these choices with what was given now (None: not given) in their place."""
+        """Return these choices, replaced by those given now (None: not given)."""
         names = {field.name for field in dataclasses.fields(self)}
         changed = {
             name: tuple(value) if isinstance(value, list) else value

@@ -19,7 +19,7 @@ _TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
 
 
 def chosen(before: Choices, given: argparse.Namespace) -> Choices:
-    """Return the choices with what was given now in their place. Raises OptionUnusable."""
+    """Return the choices, replaced by those given now. Raises OptionUnusable."""
     options = vars(given)
     now = before.with_given(options)
     if options.get("http"):

@@ -1,4 +1,4 @@
-"""The services of a cluster, each without what all have in common: pure."""
+"""The services of a cluster, without the settings that all have in common; pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def host_of(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwarmObject:
-    """A secret or config that lies in the Swarm."""
+    """A secret or config in the Swarm."""
 
     id: str
     name: str
@@ -52,11 +52,11 @@ class SwarmObject:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the plan needs to know about the machines. secrets, configs: by the names that services use.
+    """Facts about the machines, for the plan. secrets, configs: by the names that services use.
 
-    former_notebook: the notebook image before the last upgrade: servers that run it still send jobs.
+    former_notebook: the notebook image before the last upgrade: running servers still submit jobs with it.
     managers: the addresses of the nodes that the platform may run on, by node id.
-    own_policies: whether the lab has policies of its own, as files or in packages of the hub image.
+    own_policies: whether the lab has its own policies, as files or in packages of the hub image.
     """
 
     manager_id: str
@@ -77,23 +77,23 @@ class Facts:
         return tuple(self.managers.values()) or (self.manager_address,)
 
     def endpoints(self, *ports: int) -> str:
-        """Return where ports of the platform may be found, with commas between."""
+        """Return the addresses of these ports on all managers, separated by commas."""
         return ",".join(f"{host_of(address)}:{port}" for address in self.manager_addresses for port in ports)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceDraft:
-    """One service, without what all have in common.
+    """One service, without the settings that all have in common.
 
-    ports: published ports to those of the container. user: also its group.
-    capabilities: those that it keeps; all others are dropped.
+    ports: published ports, with those of the container. user: also its group.
+    capabilities: those that it has; all others are dropped.
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
     each_manager: one task on each manager, in the platform's network.
-    once: its tasks end by themselves, and are repeated only if they fail.
+    once: its tasks end by themselves; only failed ones are repeated.
     docker_socket: it has the engine's socket.
-    sockets: volumes of the manager in which containers of that manager meet, by role, with their folders.
+    sockets: volumes with sockets between containers of one manager: mount points by role.
     policy_socket: it has the folder of the policy container's socket.
-    sealed_off: no network that leads anywhere, and nothing to write to. read_only: only the latter.
+    sealed_off: no network and a read-only disk. read_only: only the latter.
     limits: as Docker names them.
     """
 
@@ -121,7 +121,7 @@ class ServiceDraft:
 
 
 def limits(memory_bytes: int, pids: int) -> dict[str, int]:
-    """Return what a service may take of its machine, so that a defect does not bring the machine down."""
+    """Return the limits of a service, so that a defect does not bring down its machine."""
     return {"MemoryBytes": memory_bytes, "Pids": pids}
 
 

@@ -1,4 +1,4 @@
-"""Networks, configs and services as planned: made if missing, changed if different, else left alone."""
+"""Makes planned networks, configs and services that are missing, and changes those that differ."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def remove_unused(daemon: Daemon, kind: Literal["secret", "config"], used: Mappi
 
 
 def ensure_service(daemon: Daemon, spec: Mapping[str, Any]) -> str:
-    """Make a service, or give it its new specification; return which of both, or that nothing was to do."""
+    """Make or update a service; return whether it was made, changed or unchanged."""
     try:
         found = daemon.call("inspect_service", spec["name"])
     except DockerMissing:
@@ -72,7 +72,7 @@ def ensure_service(daemon: Daemon, spec: Mapping[str, Any]) -> str:
 
 
 def remove_unplanned(daemon: Daemon, planned: set[str]) -> list[str]:
-    """Remove services of the platform that the choices do not ask for any more; return their names."""
+    """Remove services of the platform that the choices no longer need; return their names."""
     unplanned = {
         service["Spec"]["Name"]: service["ID"]
         for service in platform(daemon)

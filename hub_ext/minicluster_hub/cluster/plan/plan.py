@@ -1,4 +1,4 @@
-"""What a cluster consists of, as data: pure, from the choices and a few facts to Docker's own terms."""
+"""The plan of a cluster: from the choices and a few facts to the arguments of Docker's API; pure."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PLATFORM = (
 )
 """The roles of the platform's services, in the order in which they start."""
 LATE = ("images", DATA_ROLE)
-"""They need the notebook image, a large one: `up` does not wait for them, `status` shows how far they are.
+"""These need the notebook image, which is large: `up` does not wait for them, `status` shows their progress.
 
-The data set agents are made by the job service, each with the token of its node.
+The job service starts the data set agents, each with the token of its node.
 """
 
 MANAGERS = "node.role==manager"
 SOCKETS_ROLE = "sockets"
-"""Of volumes in which nothing is kept."""
+"""Role of volumes without data."""
 _S = 1_000_000_000
 
 

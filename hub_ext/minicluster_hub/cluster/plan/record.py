@@ -1,4 +1,4 @@
-"""What the cluster remembers of itself between two commands: one Docker config, replaced as a whole."""
+"""The cluster's record, which commands store for later ones: one Docker config, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load(daemon: Daemon) -> ClusterRecord | None:
 
 
 def save(daemon: Daemon, record: ClusterRecord) -> None:
-    """Keep this record instead of the former one. If this is cut off in the middle, the newer one counts."""
+    """Store this record and remove the former one. If this is interrupted, the newer one counts."""
     text = record.text()
     name = f"{CLUSTER}_record_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     before = _all(daemon)

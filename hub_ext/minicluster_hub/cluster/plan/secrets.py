@@ -1,8 +1,8 @@
-"""The cluster's secrets: made in groups that belong together, and never read back.
+"""The cluster's secrets, made in groups.
 
-Docker gives nobody the content of a secret. So the members of a group that depend on each other (a
-password and its hash, a certificate and its key) carry the mark of the run that made them; a group that
-lacks one, or was made for something else, is made anew as a whole.
+Docker does not return the content of a secret. So the members of a group (a password and its hash, a
+certificate and its key) have the mark of the run that made them. If one is missing, or the group was made for
+other addresses, the whole group is made again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Server-sent events by fetch: EventSource cannot send the header that holds the XSRF token.
+// Server-sent events by fetch: EventSource cannot send the header with the XSRF token.
 
 const RETRY_MS = 2000;
 // The service says something every 15 s. The proxy tells nobody that a service was killed: it just says no more.

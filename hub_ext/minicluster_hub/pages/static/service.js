@@ -26,7 +26,7 @@ export async function ask(path, { method = "GET", query = {}, json } = {}) {
   if (answer.ok && told !== undefined) {
     return told;
   }
-  const away = `The job service does not answer (${answer.status}). Jobs go on; try again in a moment.`;
+  const away = `The job service does not answer (${answer.status}). Jobs keep running; try again in a moment.`;
   throw new Error(told?.error ? [told.error.message, told.error.hint].filter(Boolean).join("; ") : away);
 }
 

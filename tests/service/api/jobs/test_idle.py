@@ -274,7 +274,7 @@ async def test_the_owner_gets_notices_of_both(lab):
     await until_free(lab)
     told = [json.loads(row) for row in _outbox(lab)]
     assert [one["event"] for one in told] == ["gpu-warned", "gpu-reclaimed"]
-    assert "go to others at" in told[0]["reason"] and "must not use them any more" in told[1]["reason"]
+    assert "go to others at" in told[0]["reason"] and "must not use the GPUs any more" in told[1]["reason"]
 
 
 def _wishes(wish):

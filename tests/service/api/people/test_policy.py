@@ -122,7 +122,7 @@ async def test_a_file_that_is_gone_gives_way_and_says_so(start_api, ours, tmp_pa
         told = await report(api)
         assert told.in_force.choice == BUILT_IN
         assert told.trouble.startswith("ours was taken back: there is no policy 'ours'")
-        assert "no ours.py in the folder of policies" in told.trouble
+        assert "the folder of policies has no ours.py" in told.trouble
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,10 @@ async def test_hours_are_counted_and_each_sees_their_own(api):
 
 async def test_the_command_says_what_is_wrong_on_its_way(api, tmp_path):
     code, told = await command(api, "latin.py")
-    assert code == 2 and "latin.py: no file is sent. Put it into the cluster's folder of policies" in told
+    assert (
+        code == 2 and "latin.py: files cannot be sent. Put it into the cluster's folder of policies" in told
+    )
     code, told = await command(api, "--ca", str(tmp_path / "none.pem"))
     assert code == 1 and "none.pem: No such file or directory" in told and "Traceback" not in told
     code, told = await command(api, "fifo", url="lab.example.org")
-    assert code == 2 and "it begins with https://" in told
+    assert code == 2 and "it must begin with https://" in told

@@ -52,7 +52,7 @@ async def test_what_is_reserved_is_for_its_holders_and_others_are_told(api):
     assert answer.status_code == 204
     await api.ask("POST", f"api/jobs/{mine.id}/stop", "bob-token")
     assert await api.agents(job.id)
-    assert (await claims(api))[0]["over"] == "taken back by root"
+    assert (await claims(api))[0]["over"] == "cancelled by root"
 
 
 async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):

@@ -65,7 +65,7 @@ async def test_who_is_in_two_groups_counts_in_both_and_that_is_said(api):
         ("robots", 2.0, 2.0),
     ]
     assert told["rows"][0]["server_gpu_hours"] == 6.0
-    assert told["note"].startswith("counted in each of their groups: ada;")
+    assert told["note"].startswith("users in several groups: ada;")
     assert (await usage(api, MARCH))["note"] == ""
 
 

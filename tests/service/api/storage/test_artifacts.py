@@ -156,7 +156,7 @@ async def test_a_large_file_that_is_on_its_way_is_told(api):
     headers = {"Content-Length": str(33 << 20)}
     answer = await agent.http.put(f"api/tasks/files/{sha256}", content=pieces(), headers=headers)
     assert answer.status_code == 200, answer.text
-    assert notes == ["Files of its output folder are on their way."]
+    assert notes == ["Files of its output folder are being uploaded."]
     assert not (await api.ask("GET", f"api/jobs/{job.id}")).json().get("note")
 
 

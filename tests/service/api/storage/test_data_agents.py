@@ -94,7 +94,7 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     (agent,) = await api.agents(job.id)
     await agent.report()
     assert (await agent.orders()).run is None
-    await told(api, job, "fetching pets: node-1 waits for its keeper")
+    await told(api, job, "fetching pets: node-1 waits for its data set agent")
     report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
     report["folder"] = api.context.status_cache.data_set_tracker.folder(
         api.context.store.job(job.id).spec.data[0]
@@ -176,7 +176,7 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
         user, used = await data_agent.order(using)
         error = await failure(api, data_agent, await api.submit(data=[{"name": "huge"}]))
         assert error.message == (
-            "the data set huge did not come to node-2: huge has 6 MB, and the node's cache holds at most 5 MB"
+            "node-2 could not fetch the data set huge: huge has 6 MB, and the node's cache holds at most 5 MB"
         )
         assert "up --data-cache" in error.hint
         error = await failure(api, data_agent, await api.submit(data=[{"name": "many"}]))

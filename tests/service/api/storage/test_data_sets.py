@@ -135,7 +135,7 @@ async def test_a_job_names_data_sets_that_its_owner_may_read(api, tmp_path):
     for owner, name in (("bob", "own"), ("bob", "ada/own"), ("bob", "pets"), ("ada", "petz")):
         with pytest.raises(AssertionError, match="unknown_data_set") as refusal:
             await api.submit(owner, data=[{"name": name}])
-        assert ("There is: own, pets." if owner == "ada" else "There is: ada/pets.") in str(refusal.value)
+        assert ("Data sets: own, pets." if owner == "ada" else "Data sets: ada/pets.") in str(refusal.value)
 
 
 def sweep(api, grace_s=-1.0, clock=time.time):

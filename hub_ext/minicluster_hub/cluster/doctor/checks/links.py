@@ -1,4 +1,4 @@
-"""Between the nodes: clocks, ports, the overlay network, and how fast it is. Pure."""
+"""Checks between the nodes: clocks, ports, the overlay network, and the rates of links. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MeasuredLink:
 
 
 def check_clocks(facts: ClusterFacts) -> Iterator[Finding]:
-    """Tokens and logs suffer from clocks that differ; the leader's is taken as right."""
+    """Compare the nodes' clocks with the leader's: tokens and logs need clocks that agree."""
     leader = facts.leader
     if leader is None:
         return
@@ -50,7 +50,7 @@ def check_clocks(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def check_ports(facts: ClusterFacts) -> Iterator[Finding]:
-    """Containers on different nodes reach each other only when the Swarm's ports are open."""
+    """Check that the Swarm's ports are open: containers on different nodes need them."""
     for node, report in facts.reporting:
         for link in report.links:
             if link.error and link.peer not in facts.silent:
@@ -127,7 +127,7 @@ def _slow_node(name: str, measured: list[MeasuredLink]) -> Finding:
 
 
 def _speed(link: PeerLink, named: PeerLink | None = None) -> str:
-    """Say what was measured, on which interface, and what that interface claims."""
+    """Return the measured rate, the interface, and the interface's nominal speed."""
     shown = named or link
     nominal = f"{shown.speed_mbit} Mbit/s" if shown.speed_mbit else "speed unknown"
     kind, interface = "Wi-Fi" if shown.wireless else nominal, shown.interface or "an unknown interface"
@@ -140,9 +140,7 @@ def _remedy(link: PeerLink, measured_mbit: float | None = None) -> str:
         return "Use a cable: Wi-Fi makes distributed jobs slow and uneven."
     if link.speed_mbit == 100 or _FAST_ETHERNET[0] <= rate <= _FAST_ETHERNET[1]:
         return "That is a 100 Mbit/s link: change the cable (8 wires), the switch, or a fixed speed."
-    return (
-        "Look for other traffic on it, a bad cable, or a slow switch between; ethtool shows each end's speed."
-    )
+    return "Check for other traffic, a bad cable, or a slow switch; ethtool shows the speed of each end."
 
 
 def _rate(mbit: float) -> str:

@@ -1,4 +1,4 @@
-"""A node by itself: disk, shared memory and GPUs. What the probe measures there, and how it is judged."""
+"""Checks of a single node: disk, shared memory and GPUs; and the probe's measurements for them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _toolkit_version() -> str:
 
 
 def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
-    """Docker's data folder needs room for another image beside the one in use, and for users."""
+    """Check that Docker's data folder has space for a second image and for users."""
     from minicluster_hub.cluster.eviction.rules import reserve_bytes  # The probe does without.
 
     chosen = facts.record.choices.disk_reserve_bytes if facts.record else 0
@@ -82,7 +82,7 @@ def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
             continue
         words = (
             f"{free / 1e9:.1f} of {total / 1e9:.0f} GB free where Docker keeps images,"
-            f" {needed / 1e9:.0f} GB are wanted"
+            f" {needed / 1e9:.0f} GB are recommended"
         )
         if free < 2 * reserve:
             when = "it is" if free < reserve else "it will be"
@@ -95,23 +95,23 @@ def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def check_shm(facts: ClusterFacts) -> Iterator[Finding]:
-    """Data loaders need more shared memory than Docker's 64 MB."""
+    """Check that containers get more shared memory than Docker's default of 64 MB: data loaders need it."""
     for node, report in facts.reporting:
         found = report.state.shm_bytes
         if found >= SHM_BYTES:
-            yield ok("shm", node.name, "shared memory is as large as asked for")
+            yield ok("shm", node.name, "shared memory is as large as requested")
         else:
             words = f"a container got {found >> 20} MiB of /dev/shm instead of {SHM_BYTES >> 20}"
             yield failed("shm", node.name, words, "Run its engine as root and without user namespaces.")
 
 
 def check_gpus(facts: ClusterFacts) -> Iterator[Finding]:
-    """The Swarm has to know of the GPUs, and a toolkit that obeys it has to assign them."""
+    """Check that the Swarm knows the GPUs, and that the toolkit assigns the GPUs that the Swarm chose."""
     for node, report in facts.reporting:
         if node.gpus:
             yield from _check_gpu_node(node, report.state)
         elif report.state.driver_gpus:
-            words = f"has {report.state.driver_gpus} GPUs that the Swarm does not know of"
+            words = f"has {report.state.driver_gpus} GPUs that the Swarm does not know"
             remedy = f"Set node-generic-resources in its daemon.json ({_GUIDE})."
             yield warning("gpus", node.name, words, remedy)
 
@@ -132,8 +132,8 @@ def _check_gpu_node(node: SwarmNode, state: NodeState) -> Iterator[Finding]:
         remedy = f'Set "default-runtime": "nvidia" in its daemon.json ({_GUIDE}).'
         yield failed("gpus", node.name, words, remedy)
     if not state.toolkit:
-        words = "the version of the NVIDIA container toolkit cannot be found out"
-        yield warning("toolkit", node.name, words, "See there that nvidia-ctk --version says 1.19 or newer.")
+        words = "the version of the NVIDIA container toolkit is unknown"
+        yield warning("toolkit", node.name, words, "Check there that nvidia-ctk --version is 1.19 or newer.")
     elif version_numbers(state.toolkit) < MIN_TOOLKIT:
         words = f"NVIDIA container toolkit {state.toolkit} ignores which GPU the Swarm gave to a container"
         yield failed("toolkit", node.name, words, "Install nvidia-container-toolkit 1.19 or newer on it.")

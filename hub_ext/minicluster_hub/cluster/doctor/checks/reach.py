@@ -1,4 +1,4 @@
-"""Whether the platform's services answer to every node. Pure."""
+"""Checks that the platform's services answer to every node. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def check_answers(facts: ClusterFacts) -> Iterator[Finding]:
-    """The registry, the job service and the hub have to answer to every node."""
+    """Check that the registry, the job service and the hub answer to every node."""
     silent = {node.address for node in facts.nodes if node.id in facts.silent}
     stopped = {service.role for service in facts.services if service.running < service.wanted}
     for node, report in facts.reporting:
@@ -31,21 +31,21 @@ def check_answers(facts: ClusterFacts) -> Iterator[Finding]:
 def _remedy(answer: TargetAnswer) -> str:
     target, words = answer.target, answer.words.lower()
     if target.host == LOOPBACK and words.startswith("503"):
-        return f"See docker service logs {CLUSTER}_{target.what}, and that this node reaches that address."
+        return f"See docker service logs {CLUSTER}_{target.what}; check that this node reaches that address."
     if target.host == LOOPBACK:
         return f"The relay does not run there: see docker service ps {CLUSTER}_relay."
     if "refused" in words or words[:1] == "5":
-        return f"What should answer at port {target.port} does not run: see docker service ls on a manager."
+        return f"The service at port {target.port} does not run: see docker service ls on a manager."
     return f"Open port {target.port}/tcp of {target.host} to this node in its firewall."
 
 
 def check_set_aside(facts: ClusterFacts) -> Iterator[Finding]:
-    """The job service gives up work that fails again and again; what belongs to no job waits for a person."""
+    """Warn of steps that the job service has given up since they failed repeatedly: a person must look."""
     answers = [answer for _, report in facts.reporting for answer in report.answers]
     if count := max((answer.set_aside for answer in answers), default=0):
-        things = f"{count} thing{'s' if count > 1 else ''}"
-        words = f"the job service has given up {things} that failed again and again"
-        remedy = f"See docker service logs {CLUSTER}_service; a restart of that service tries them anew."
+        steps = f"{count} step{'s' if count > 1 else ''}"
+        words = f"the job service has given up {steps} that failed repeatedly"
+        remedy = f"See docker service logs {CLUSTER}_service; a restart of that service tries them again."
         yield warning("set-aside", EVERYWHERE, words, remedy)
 
 
