@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -63,6 +65,8 @@ class LedgerClient:
         self._patience_s = patience_s
         self._retry_pause_s = retry_pause_s
         self._unfreed: set[tuple[str, str]] = set()
+        self._asked_for: set[tuple[str, str]] = set()
+        self._is_lost: Callable[[ServerPlace], bool] | None = None
         self._turns: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retrying: asyncio.Task[None] | None = None
         self._http = httpx.AsyncClient(
@@ -76,6 +80,7 @@ class LedgerClient:
     async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
         """Return a new placement for a server that does not run. Raises LedgerError."""
         async with self._turns[owner, server]:
+            self._asked_for.add((owner, server))
             return await self._place(owner, server, ask)
 
     async def _place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
@@ -101,8 +106,19 @@ class LedgerClient:
             except LedgerError as error:
                 self._log.warning("the slots of %s/%s are given back later: %s", owner, server or "-", error)
                 self._unfreed.add((owner, server))
-        if self._unfreed and (self._retrying is None or self._retrying.done()):
-            self._retrying = asyncio.create_task(self._retry())
+        self._retry_soon()
+
+    async def free_lost(self, is_lost: Callable[[ServerPlace], bool]) -> None:
+        """Free the places of servers that are gone, as the hub sees it at its start.
+
+        While the service is away, that is done later. A place that this hub has asked for is not freed.
+        """
+        self._is_lost = is_lost
+        try:
+            await self._free_lost()
+        except LedgerError as error:
+            self._log.warning("places of servers that are gone are given back later: %s", error)
+        self._retry_soon()
 
     async def places(self) -> tuple[ServerPlace, ...]:
         """Return the placements of all notebook servers. Raises LedgerError."""
@@ -119,9 +135,16 @@ class LedgerClient:
             await asyncio.gather(self._retrying, return_exceptions=True)
         await self._http.aclose()
 
+    def _retry_soon(self) -> None:
+        has_work = self._unfreed or self._is_lost is not None
+        if has_work and (self._retrying is None or self._retrying.done()):
+            self._retrying = asyncio.create_task(self._retry())
+
     async def _retry(self) -> None:
-        while self._unfreed:
+        while self._unfreed or self._is_lost is not None:
             await asyncio.sleep(self._retry_pause_s)
+            with suppress(LedgerError):
+                await self._free_lost()
             for owner, server in tuple(self._unfreed):
                 try:
                     await self._free_if_owed(owner, server)
@@ -131,6 +154,15 @@ class LedgerClient:
                 except LedgerError as error:
                     # This one is tried again later; the others need not wait for it.
                     self._log.debug("the slots of %s/%s cannot be given back: %s", owner, server, error)
+
+    async def _free_lost(self) -> None:
+        if self._is_lost is None:
+            return
+        for place in filter(self._is_lost, await self.places()):
+            async with self._turns[place.owner, place.server]:
+                if (place.owner, place.server) not in self._asked_for:
+                    await self._free_place(place)
+        self._is_lost = None
 
     async def _free_if_owed(self, owner: str, server: str) -> None:
         """Free a placement, unless a start has freed it meanwhile."""
@@ -146,8 +178,11 @@ class LedgerClient:
         """Free the server's present placement by its id, so that a late call does not free a newer one."""
         for place in await self.places():
             if (place.owner, place.server) == (owner, server):
-                await self._ask("DELETE", f"{_path(owner, server)}?place={place.id}")
+                await self._free_place(place)
         self._unfreed.discard((owner, server))
+
+    async def _free_place(self, place: ServerPlace) -> None:
+        await self._ask("DELETE", f"{_path(place.owner, place.server)}?place={place.id}")
 
     async def _ask(self, method: str, path: str, **more: Any) -> bytes:
         """Return the body of the answer; retry while the service does not answer. Raises LedgerError."""

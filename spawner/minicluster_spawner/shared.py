@@ -13,7 +13,7 @@ from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerE
 from minicluster_hub.engines.swarm.names import NAME_LABEL, label_filter, server_name
 from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.view import SwarmTask
-from minicluster_spawner.ledger import LedgerClient, LedgerError
+from minicluster_spawner.ledger import LedgerClient
 from minicluster_spawner.server_spec import SPAWN_LABEL
 
 _SETTING = "minicluster_swarm"
@@ -198,9 +198,4 @@ class SharedSwarm:
         for secret in await self._secrets():
             if secret["Spec"]["Labels"].get(NAME_LABEL) not in names:
                 await self.docker.remove("remove_secret", secret["Spec"]["Name"])
-        try:
-            for place in await self.ledger.places():
-                if server_name(place.owner, place.server) not in names:
-                    await self.ledger.free(place.owner, place.server)
-        except LedgerError as error:
-            self._log.warning("servers that are gone still hold their slots: %s", error)
+        await self.ledger.free_lost(lambda place: server_name(place.owner, place.server) not in names)

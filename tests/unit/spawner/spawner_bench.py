@@ -123,6 +123,10 @@ class StubLedger:
     async def free(self, owner: str, server: str) -> None:
         self.taken.discard((owner, server))
 
+    async def free_lost(self, is_lost: Callable[[ServerPlace], bool]) -> None:
+        for place in filter(is_lost, await self.places()):
+            await self.free(place.owner, place.server)
+
     async def places(self) -> tuple[ServerPlace, ...]:
         return tuple(
             ServerPlace(owner=owner, server=server, node="pc-1", expired=not self.reclaimed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
@@ -93,6 +94,23 @@ async def test_a_place_that_cannot_be_freed_is_freed_later(service: Service) -> 
     await ledger.free("ada", "")
     await ledger.place("ada", "", PlaceServer())
     assert service.asked[1:] == ["GET /api/servers", FREED, "PUT /api/servers/ada/-"]
+    await ledger.close()
+
+
+async def test_places_of_lost_servers_are_freed_later_but_none_that_was_asked_for_since(
+    service: Service,
+) -> None:
+    """A hub and its job service start at the same time: the service does not answer yet."""
+    address = f"http://127.0.0.1:{service.port}/"
+    ledger = LedgerClient(address, "token", LOG, patience_s=0.0, retry_pause_s=0.05)
+    eve = {**PLACE, "id": 8, "owner": "eve"}
+    service.answers = [(503, {}), (200, eve), (200, {"servers": [*PLACES["servers"], eve]}), (204, None)]
+    await ledger.free_lost(lambda place: place.owner != "bob")
+    await ledger.place("eve", "", PlaceServer())
+    async with asyncio.timeout(30):
+        while service.answers:
+            await asyncio.sleep(0.01)
+    assert service.asked[1:] == ["PUT /api/servers/eve/-", "GET /api/servers", FREED]
     await ledger.close()
 
 
