@@ -1,4 +1,4 @@
-"""Why am I waiting, what is my share, who is before me: one answer."""
+"""A user's view of the queue: why jobs wait, the user's share, and the jobs before them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from minicluster_hub.web.route import Scope, route
 
 
 class MyQueueHandler(UserHandler):
-    """The user's own place; of others only who they are and how many slots they want."""
+    """The user's own position; of other users only their names and slots."""
 
     @route(
         "api/queue/me",
-        "Why one's jobs wait, what one's share is, and who is before them",
+        "Why your jobs wait, your share, and the jobs before yours",
         scope=Scope.READ,
         answer=MyQueue,
     )

@@ -49,7 +49,7 @@ class ReservationBook:
                 self._store.reservations.used(claim.reservation_id, now)
             elif lapses_at is not None and lapses_at <= now:
                 minutes = LAPSE_S / 60
-                why = f"lapsed: nobody of {named(claim.holder)} used it within {minutes:g} minutes"
+                why = f"lapsed: {named(claim.holder)} did not use it within {minutes:g} minutes"
                 self._end(claim, why, now)
 
     def make(self, ask: MakeReservation, nodes: Sequence[NodeView], by: str, now: float) -> Reservation:

@@ -138,7 +138,7 @@ def test_engines_before_23_0_2_fail(version: str, good: bool) -> None:
 
 def test_where_users_share_the_hubs_address_it_says_what_that_means() -> None:
     finding = only(replace(healthy(), record=ClusterRecord(Choices(), "id1")))
-    assert finding.level == "warning" and "can act as whoever opens it" in finding.what
+    assert finding.level == "warning" and "can act as any user who opens it" in finding.what
     assert "up --domain" in finding.remedy
 
 

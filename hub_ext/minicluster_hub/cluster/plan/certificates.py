@@ -87,7 +87,7 @@ def check_pair(cert_pem: str, key_pem: str, names: Sequence[str]) -> None:
     if missing:
         raise CertificateUnusable(
             f"The certificate is made for {', '.join(_shown_names(cert))}, not for {', '.join(missing)}. "
-            "Take one whose subject alternative names hold what browsers type."
+            "Its subject alternative names must have the names that people type in browsers."
         )
 
 

@@ -1,12 +1,12 @@
 // Server-sent events by fetch: EventSource cannot send the header with the XSRF token.
 
 const RETRY_MS = 2000;
-// The service says something every 15 s. The proxy tells nobody that a service was killed: it just says no more.
+// The service sends something every 15 s. If it is killed, the proxy sends no error, only nothing more.
 const QUIET_MS = 40_000;
 const FIELDS = { event: "name", id: "id", data: "data" };
 
-// Reads events until `signal` is aborted, and comes again after each end, from the last event's id on.
-// opened(): the connection is there. lost(status): it is away; the status is 0 if nobody answered.
+// Reads events until `signal` is aborted, and reconnects after each end, from the last event's id on.
+// opened(): connected. lost(status): disconnected; the status is 0 if there was no answer.
 // received({ name, id, data }): an event, its data as text.
 export async function readEvents(url, { headers, signal, opened, lost, received }) {
   let last = "";
@@ -24,7 +24,7 @@ export async function readEvents(url, { headers, signal, opened, lost, received 
         }
       }
     } catch {
-      // The connection broke, or was closed.
+      // The connection broke or was closed.
     }
     if (!signal.aborted) {
       lost(status);
@@ -43,7 +43,7 @@ async function* eventsOf(body) {
       yield* blocks.map(eventOf).filter((event) => event.data);
     }
   } finally {
-    reader.cancel().catch(() => {}); // closed already, mostly
+    reader.cancel().catch(() => {}); // usually closed already
   }
 }
 

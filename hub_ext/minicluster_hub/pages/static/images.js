@@ -38,7 +38,7 @@ function names(image) {
   return image.packages.map((one) => `${one.name} ${one.version}`).join(", ");
 }
 
-// A list has the first packages of each image; the others are brought when somebody wants to see them.
+// The list has the first packages of each image; a click loads the others.
 function packages(image) {
   const cell = element("td", {}, names(image));
   if (image.more_packages) {

@@ -110,7 +110,7 @@ function addTab(stream) {
   const item = element("li", { className: "nav-item" }, button);
   const after = [...byId("ranks").children].find((other) => order(other.firstChild) > order(button));
   byId("ranks").insertBefore(item, after ?? null);
-  // The lowest rank is shown until somebody picks one.
+  // The lowest rank is shown until the user picks one.
   if (!picked) {
     select(byId("ranks").querySelector("button").dataset.stream);
   }

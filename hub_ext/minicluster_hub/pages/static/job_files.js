@@ -1,4 +1,4 @@
-// What a job left in its output folder: looked at when the job changes.
+// The files of a job's output folder; loaded again when the job changes.
 
 import { address, ask, element, jobId, size, tellOf } from "./service.js";
 
@@ -27,7 +27,7 @@ export async function showFiles() {
   document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
 }
 
-// Reads so many files, page by page.
+// Reads a number of files, page by page.
 async function read(count, after = {}) {
   const page = await ask(`api/jobs/${jobId}/files`, { query: { ...after, limit: ROWS } });
   if (!page.more || count <= ROWS) {

@@ -1,5 +1,5 @@
-// A rank's output on the job's page: its lines, and of what it displayed the pictures. HTML of a cell is never shown
-// here, where it could act as whoever looks at the page: its text stands in its place.
+// A rank's output on the job's page: its lines, and the pictures that it displayed. HTML of a cell is never shown
+// here, since it could act as the user who opens the page: its text is shown instead.
 
 import { element } from "./service.js";
 
@@ -11,7 +11,7 @@ const MOST = 200;
 
 const displays = new Map();
 
-// Take what a rank displayed; the oldest pictures give way.
+// Takes the displays of a rank; beyond a limit the oldest pictures are dropped.
 export function addDisplays(event) {
   for (const display of event.displays) {
     displays.set(display.id, display);
@@ -25,7 +25,7 @@ export function forgetDisplays() {
   displays.clear();
 }
 
-// Return what stands where bytes were left out: the end of a picture's text may be among them.
+// Returns the text in place of skipped bytes. It ends a picture's text, whose end may be among them.
 export function leftOut(bytes) {
   return bytes ? `\x1b_mc-end\x1b\\\n[${bytes} bytes left out here; download has all]\n` : "";
 }
@@ -48,7 +48,7 @@ function pictureOf(display) {
   if (!mime) {
     return null;
   }
-  // As an image: no script of it runs.
+  // As an image, so that its scripts do not run.
   const data = mime === SVG ? `,${encodeURIComponent(display.data[SVG])}` : `;base64,${display.data[mime]}`;
   const source = `data:${mime}${data}`;
   return element("img", { src: source, alt: display.data["text/plain"] ?? "", className: "mc-displayed" });

@@ -47,7 +47,7 @@ export function runTime(job) {
   return `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
 }
 
-// Keeps every <time> that `runTimeCell` made ticking, with one timer for the page.
+// One timer for the page updates every run time that `runTimeCell` made.
 export function runTimeCell(job) {
   const cell = element("span", { className: "mc-number mc-runtime" }, runTime(job));
   cell.job = job;
@@ -68,7 +68,7 @@ export function stopButton(job, changed) {
     button.disabled = true;
     try {
       const asked = await ask(`api/jobs/${job.id}/stop`, { method: "POST" });
-      // A newer state has drawn another button: the answer may be older than it, and would stay.
+      // The answer may be older than the job's state: a newer state has drawn another button already.
       if (button.isConnected) {
         changed(asked);
       }
@@ -93,7 +93,7 @@ export function attachLine(job) {
   return element("span", { className: "text-nowrap" }, element("code", {}, line), " ", button);
 }
 
-// The clipboard's API is there only over HTTPS or on localhost; a lab's plain HTTP has the old way.
+// The clipboard's API exists only over HTTPS or on localhost; over plain HTTP the old way works.
 async function copied(text) {
   if (navigator.clipboard) {
     return navigator.clipboard.writeText(text).then(() => true, () => false);

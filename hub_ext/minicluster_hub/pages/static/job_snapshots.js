@@ -1,4 +1,4 @@
-// What a job left to go on from: looked at when the job changes, and now and then while the page is seen.
+// A job's snapshots; loaded again when the job changes, and from time to time while the page is visible.
 
 import { address, ask, element, jobId, size, tellOf } from "./service.js";
 import { clockTime } from "./job_parts.js";

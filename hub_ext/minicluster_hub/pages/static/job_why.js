@@ -1,4 +1,4 @@
-// Why a running job is stuck: asked of its ranks when the button is pressed.
+// Why a running job is stuck: the button loads the stacks of its ranks.
 
 import { ask, element, jobId, tell } from "./service.js";
 
@@ -12,7 +12,7 @@ const STATES = {
 };
 const byId = (id) => document.getElementById(id);
 
-// Show what the service has to say of itself while the job runs, and the button to ask for more.
+// Shows the service's note while the job runs, and the button for more.
 export function showWhy(job) {
   byId("note").textContent = job.note;
   byId("note").hidden = !job.note;

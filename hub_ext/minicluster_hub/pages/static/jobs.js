@@ -70,7 +70,7 @@ function start() {
   stream?.close();
   const query = everyone?.checked ? { owner: "all" } : {};
   table.tHead.querySelector(".owner").hidden = !everyone?.checked;
-  // Listen first, list after: a change in between comes by both ways and is lost by none.
+  // Subscribe before loading the list, so that no change in between is lost.
   stream = listen("api/events", { query, open: () => load(query), on: { job: show } });
 }
 

@@ -1,4 +1,4 @@
-// One's own share, and who is before one's first waiting job: asked anew when the queue changes, once in a while.
+// The user's share, and the jobs before the user's first one; loaded again when the queue changes, at intervals.
 
 import { ask, dayTime, element, tell } from "./service.js";
 

@@ -1,4 +1,4 @@
-// The nodes and who holds their slots, live.
+// The nodes and the holders of their slots, live.
 
 import { drain, loadReservations } from "./reservations.js";
 import { ask, dayTime, element, listen, tell, url, user } from "./service.js";

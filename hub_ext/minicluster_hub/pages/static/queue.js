@@ -1,4 +1,4 @@
-// The policy that orders jobs, and who waits for what; admins activate another policy.
+// The active policy and the waiting jobs; admins activate another policy.
 
 import { ask, dayTime, element, listen, tell } from "./service.js";
 import { jobLink } from "./job_parts.js";
@@ -60,7 +60,7 @@ function chosenOptions() {
 
 async function choose(event) {
   event.preventDefault();
-  event.submitter.disabled = true; // A policy of the lab's own is tried out first, which takes a moment.
+  event.submitter.disabled = true; // A trial of a custom policy takes a moment.
   try {
     const [policy, placement] = ["policies", "placements"].map((id) => document.getElementById(id).value);
     const choice = { policy, placement, options: chosenOptions() };

@@ -1,4 +1,4 @@
-// What users and groups may have: an admin's table, saved as a whole.
+// Quotas of users and groups: an admin's table, saved as a whole.
 
 import { ask, dayTime, element, tell } from "./service.js";
 
@@ -34,7 +34,7 @@ function show(report) {
   document.getElementById("limits-by").textContent = by ? `by ${by}, ${dayTime(since)}` : "by the cluster's settings";
 }
 
-// What is not a number goes as it is: the service says what is wrong with it.
+// Text that is not a number is sent unchanged: the service says what is wrong.
 function number(input) {
   const text = input.value.trim();
   return text === "" || Number.isNaN(Number(text)) ? text : Number(text);

@@ -1,4 +1,4 @@
-// Talking to the job service from its own pages. Strings of users only ever become text nodes.
+// Calls the job service from its pages. Users' strings become text nodes only.
 
 import { readEvents } from "./event_stream.js";
 
@@ -7,7 +7,7 @@ export const url = main.dataset.url;
 export const user = main.dataset.user;
 export const jobId = main.dataset.job;
 
-// Goes into a header, never into a URL: those stand in logs and in the browser's history.
+// Sent in a header, never in a URL: logs and the browser's history contain URLs.
 const headers = { "X-XSRFToken": main.dataset.xsrf };
 
 export function address(path, query = {}) {
@@ -21,7 +21,7 @@ export async function ask(path, { method = "GET", query = {}, json } = {}) {
   if (answer.status === 401) {
     window.location.reload(); // logged out meanwhile: the page itself leads to the login
   }
-  // The proxy answers in the service's place while that starts anew, with a page.
+  // While the service restarts, the proxy answers with a page.
   const told = answer.status === 204 ? null : await answer.json().catch(() => undefined);
   if (answer.ok && told !== undefined) {
     return told;
@@ -32,8 +32,8 @@ export async function ask(path, { method = "GET", query = {}, json } = {}) {
 
 const problems = new Map();
 
-// Shows what went wrong in a part of the page, or with null that it went well. Each part takes back only what it
-// said itself: a list that loads beside it does not hide why a person's change was refused.
+// Shows the error of a part of the page; null removes it. A part removes only its own error, so that a list that
+// loads does not hide why a change was refused.
 export function tell(part, error) {
   problems.delete(part);
   if (error) {
@@ -44,12 +44,12 @@ export function tell(part, error) {
   box.hidden = problems.size === 0;
 }
 
-// Tells how the work on a part of the page went.
+// Shows the error of the work on a part of the page, if it fails.
 export function tellOf(part, work) {
   work.then(() => tell(part, null), (error) => tell(part, error));
 }
 
-// Listens until `close()`. Lost, the connection is made again, also after the server refused it: it starts anew.
+// Listens until `close()`. It reconnects when the connection is lost, even if a restarting service refuses it.
 export function listen(path, { query = {}, open = () => {}, on = {} }) {
   const banner = document.getElementById("connection");
   const control = new AbortController();
@@ -76,7 +76,7 @@ export function listen(path, { query = {}, open = () => {}, on = {} }) {
   };
 }
 
-// What fails at one event does not end the stream.
+// An error at one event does not end the stream.
 function act(action, data) {
   try {
     action?.(JSON.parse(data));
@@ -99,7 +99,7 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// A day and a time of it, as people write them here; nothing for no moment.
+// A date and time in the user's locale; "" for none.
 export function dayTime(seconds) {
   return seconds ? new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }) : "";
 }

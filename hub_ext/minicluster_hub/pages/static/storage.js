@@ -1,4 +1,4 @@
-// What users keep with the job service, how much they may, and what of it is largest; removed at a click.
+// Users' storage at the job service, its limits, and its largest entries, with buttons to remove them.
 
 import { ask, dayTime, element, size, tell, url } from "./service.js";
 

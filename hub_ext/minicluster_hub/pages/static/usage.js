@@ -1,4 +1,4 @@
-// Below the queue: who had how many hours, and for admins what other policies would have done last week.
+// Below the queue: hours by owner, and for admins last week's jobs under other policies.
 
 import { address, ask, element, tell } from "./service.js";
 

@@ -124,7 +124,7 @@ async def test_it_lapses_when_nobody_comes_and_the_job_behind_it_starts(api):
     api.context.reconciler.wake()
     assert await api.agents(job.id)
     over = (await claims(api))[0]["over"]
-    assert over.startswith("lapsed: nobody of bob ") and over.endswith(" 15 minutes")
+    assert over.startswith("lapsed: bob did not ") and over.endswith(" 15 minutes")
 
 
 async def test_one_that_was_used_stays_to_its_end(api):

@@ -112,7 +112,7 @@ def _not_running(service: ServiceFacts) -> Finding:
 def check_origins(facts: ClusterFacts) -> Iterator[Finding]:
     """Without a domain, browsers cannot tell users' pages from the hub's."""
     if facts.record is not None and not facts.record.choices.domain:
-        words = "all notebook servers share the hub's address: a page in one can act as whoever opens it"
+        words = "all notebook servers share the hub's address: a page in one can act as any user who opens it"
         remedy = "Give users names of their own by `up --domain HOST`; until then open no other user's pages."
         yield warning("domain", EVERYWHERE, words, remedy)
 
