@@ -72,7 +72,7 @@ async def test_a_peer_of_another_examination_is_waited_for() -> None:
     meter = LinkMeter("former", 0)
     port = await meter.open()
     peer = Peer(id="b", name="b", address="127.0.0.1")
-    with pytest.raises(Unmeasured, match="another examination"):
+    with pytest.raises(Unmeasured, match="another run of doctor"):
         await LinkMeter("word", port).wait_for(peer, 0.3)
     await LinkMeter("former", port).wait_for(peer, WITHIN_S)
     meter.close()
