@@ -19,7 +19,7 @@ from minicluster_hub.web.context import Context
 
 async def run(context: Context, election: LeaderElection) -> None:
     """Raises NotLeading when another service leads, and what the reconciler dies of."""
-    await election.taken()
+    await election.wait_for_lead()
     context.log.info("this job service leads from now on")
     _forget_known(context)
     # Only the leader sweeps: until now, the uploads under way were another service's.
@@ -30,7 +30,7 @@ async def run(context: Context, election: LeaderElection) -> None:
     slots_changed = context.reconciler.slots_changed
     idle_watch = IdleWatch(store, context.status_cache, slots_changed, context.idle_limits, clock, log)
     await _while_all_run(
-        election.kept(),
+        election.keep_lead(),
         _then_wait(_begin(context, election)),
         context.reconciler.run(),
         files.run(),

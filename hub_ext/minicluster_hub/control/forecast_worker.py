@@ -24,14 +24,16 @@ _ROUNDED_TO_S = 60.0
 
 class ForecastWorker:
     """`starts`: of waiting jobs, as far as one can tell. `latest`: if all jobs run to their time limits.
-    `told`: called when they have changed.
+    `on_change`: called when they have changed.
     """
 
-    def __init__(self, policy_manager: PolicyManager, told: Callable[[], None], log: logging.Logger) -> None:
+    def __init__(
+        self, policy_manager: PolicyManager, on_change: Callable[[], None], log: logging.Logger
+    ) -> None:
         self.starts: Starts = {}
         self.latest: Starts = {}
         self._policy_manager = policy_manager
-        self._told = told
+        self._on_change = on_change
         self._log = log
         self._newest: Kept | None = None
         self._work: asyncio.Task[None] | None = None
@@ -60,7 +62,7 @@ class ForecastWorker:
                 starts, self.latest = await asyncio.to_thread(self._forecast, kept, policy, placement)
             if starts != self.starts:
                 self.starts = starts
-                self._told()
+                self._on_change()
             await asyncio.sleep(max(PAUSE_S, _RESTS * (time.monotonic() - began)))
 
     def _forecast(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:

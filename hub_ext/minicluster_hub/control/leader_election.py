@@ -60,7 +60,7 @@ class LeaderElection:
             self.stands_by.set()
         return took
 
-    async def taken(self) -> None:
+    async def wait_for_lead(self) -> None:
         """Return when this service is the leader."""
         while not await self.take():  # noqa: ASYNC110 - another process has it, which rings no bell here
             await asyncio.sleep(LOOK_S)
@@ -69,7 +69,7 @@ class LeaderElection:
         """Say that the leader has looked around, and may be asked."""
         self._ready = True
 
-    async def kept(self) -> None:
+    async def keep_lead(self) -> None:
         """Keep the lead, for ever. Raises NotLeading."""
         if self._leadership is None:
             await asyncio.get_running_loop().create_future()

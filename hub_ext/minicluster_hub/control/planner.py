@@ -14,10 +14,10 @@ from minicluster.wire import JobSpec, JobState
 from minicluster_hub.control.forecast_worker import ForecastWorker
 from minicluster_hub.control.leasing import Leasing
 from minicluster_hub.control.quarantine import Quarantine
-from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
+from minicluster_hub.control.scheduler_input import SchedulerFacts, snapshot_of
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.jobs.gang_state import ClusterState, Limits, silent_nodes
+from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silent_nodes
 from minicluster_hub.jobs.records import GangTarget, JobRecord, World
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
@@ -83,7 +83,7 @@ class Planner:
         status_cache: StatusCache,
         policy_manager: PolicyManager,
         accounting: UsageAccounting,
-        limits: Limits,
+        limits: LifecycleLimits,
         log: logging.Logger,
         quarantine: Quarantine,
         clock: Callable[[], float] = time.monotonic,
@@ -251,7 +251,7 @@ class Planner:
         self.settling = _settling(world, observation.now - self._engine.settle_s) if away else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
         lost = {gang_state.gang.id for gang_state in state.gang_states if gang_state.lost}
-        about = Circumstances(
+        about = SchedulerFacts(
             lost,
             away,
             self._no_growth,

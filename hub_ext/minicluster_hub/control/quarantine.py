@@ -21,7 +21,7 @@ LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class OperationFailure:
     """An operation that fails. tries: failures in a row. why: what the last one raised, for a log."""
 
     operation: Operation
@@ -51,7 +51,7 @@ class Quarantine:
         self._retry_s = retry_s
         self._clock = clock
         self._log = log
-        self._failures: dict[Operation, Failure] = {}
+        self._failures: dict[Operation, OperationFailure] = {}
         self._began_at = clock()
 
     def begin_tick(self, there: Callable[[], Collection[Key]]) -> None:
@@ -98,7 +98,7 @@ class Quarantine:
         tries = 1 if before is None else before.tries + 1
         why = f"{type(error).__name__}: {error}"
         pause_s = min(LONGEST_PAUSE_S, self._retry_s * 2 ** min(tries - 1, 30))
-        self._failures[operation] = Failure(operation, job_id, tries, self._clock() + pause_s, why)
+        self._failures[operation] = OperationFailure(operation, job_id, tries, self._clock() + pause_s, why)
         news = before is None or before.why != why
         self._log.error(
             "%s failed (%s in a row); trying again in %g s: %s",
@@ -125,12 +125,12 @@ class Quarantine:
         for operation in [one for one in self._failures if one.doing == doing and not self.waits(one)]:
             del self._failures[operation]
 
-    def hopeless(self) -> tuple[Failure, ...]:
+    def hopeless(self) -> tuple[OperationFailure, ...]:
         """Return the failures of jobs that failed so often that they are to be given up."""
         failures = self._failures.values()
         return tuple(one for one in failures if one.job_id is not None and one.tries >= MOST_TRIES)
 
-    def set_aside(self) -> tuple[Failure, ...]:
+    def set_aside(self) -> tuple[OperationFailure, ...]:
         """Return what failed as often, with or without a job: administrators must look at it."""
         return tuple(one for one in self._failures.values() if one.tries >= MOST_TRIES)
 

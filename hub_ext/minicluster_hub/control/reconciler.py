@@ -26,11 +26,11 @@ from minicluster_hub.control.operations import (
     operation_of,
 )
 from minicluster_hub.control.planner import JobsAtFault, Planner
-from minicluster_hub.control.quarantine import Failure, Quarantine
+from minicluster_hub.control.quarantine import OperationFailure, Quarantine
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import Action, MarkStarted
-from minicluster_hub.jobs.gang_state import ClusterState, Limits, Observation
+from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import TaskView, World
 from minicluster_hub.jobs.states import JobEvent
@@ -55,7 +55,7 @@ class Reconciler:
         engine: Engine,
         *,
         service_url: str,
-        limits: Limits,
+        limits: LifecycleLimits,
         clock: Callable[[], float],
         log: logging.Logger,
         awake: asyncio.Event,
@@ -267,7 +267,7 @@ class Reconciler:
         ended = [self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id]
         return any(ended)
 
-    def _give_up(self, job_id: int, failure: Failure) -> bool:
+    def _give_up(self, job_id: int, failure: OperationFailure) -> bool:
         operation = Operation(ENDING, "job", job_id)
         if self.quarantine.waits(operation):
             return False

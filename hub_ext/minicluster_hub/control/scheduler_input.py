@@ -26,7 +26,7 @@ COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class SchedulerFacts:
     """What the scheduler is told beside the world.
 
     unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
@@ -47,7 +47,7 @@ class Circumstances:
 
 
 def snapshot_of(
-    world: World, nodes: Sequence[NodeView], now: float, about: Circumstances = Circumstances()
+    world: World, nodes: Sequence[NodeView], now: float, about: SchedulerFacts = SchedulerFacts()
 ) -> Snapshot:
     """Return what the scheduler is told."""
     up = {
@@ -102,7 +102,7 @@ def _growing(world: World, not_growing: Collection[int]) -> Iterator[int]:
             yield job.id
 
 
-def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstances) -> Iterator[JobView]:
+def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: SchedulerFacts) -> Iterator[JobView]:
     """Yield the jobs that wait and those that hold slots; others are about to be over."""
     kept = {(snapshot.job_id, snapshot.attempt_id) for snapshot in world.snapshots}
     for job in world.jobs:
@@ -122,7 +122,7 @@ def _can_shrink(job: JobRecord, places: Places) -> bool:
     return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
-def _job(job: JobRecord, places: Places, steady_s: float, about: Circumstances, *, goes_on: bool) -> JobView:
+def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts, *, goes_on: bool) -> JobView:
     chunks = job.spec.chunks
     limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
     return JobView(

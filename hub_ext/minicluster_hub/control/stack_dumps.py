@@ -16,7 +16,7 @@ from minicluster_hub.support.notifier import Notifier
 
 
 @dataclass
-class StackRequest:
+class StackDumpRequest:
     """One request for the stacks of a job's ranks. waits_for: the tasks that have not answered."""
 
     number: int
@@ -42,7 +42,7 @@ class StackDumps:
 
     def __init__(self) -> None:
         self.notifier = Notifier()
-        self._requests: dict[int, StackRequest] = {}
+        self._requests: dict[int, StackDumpRequest] = {}
         self._quiet: dict[int, _Quiet] = {}
         # Agents must not take the numbers of a restarted service for those that they have answered.
         self._number = time.time_ns() // 1_000_000
@@ -52,15 +52,15 @@ class StackDumps:
         request = self._requests.get(job_id)
         return request.number if request else 0
 
-    def begin(self, job_id: int, tasks: Collection[int]) -> StackRequest:
+    def begin(self, job_id: int, tasks: Collection[int]) -> StackDumpRequest:
         """Return the request that is under way, or a new one, which changes the orders of these tasks."""
         request = self._requests.get(job_id)
         if request is None or not request.open:
             self._number += 1
-            request = self._requests[job_id] = StackRequest(self._number, set(tasks))
+            request = self._requests[job_id] = StackDumpRequest(self._number, set(tasks))
         return request
 
-    def end(self, request: StackRequest) -> None:
+    def end(self, request: StackDumpRequest) -> None:
         """Note that nobody waits for it any more: the next one who asks gets a new one."""
         request.complete.set()
 

@@ -27,7 +27,7 @@ from minicluster_hub.control.stack_dumps import StackDumps
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, Limits, together
+from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, together
 from minicluster_hub.jobs.orders import TaskOver, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
@@ -56,7 +56,7 @@ class StatusCache:
         self,
         store: Store,
         engine: Engine,
-        limits: Limits,
+        limits: LifecycleLimits,
         data_set_tracker: DataSetTracker,
         progress_rates: ProgressRates,
         isolate: Isolate = together,
@@ -79,7 +79,7 @@ class StatusCache:
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
         self._versions: dict[int, str] = {}
-        self.overview = Overview(store.jobs_by_id, self.summaries, self.nodes)
+        self.overview = OverviewCache(store.jobs_by_id, self.summaries, self.nodes)
         self.changes.call_first(self.overview.forget)
 
     # --- shown by the reconciler --------------------------------------------------------------
@@ -272,7 +272,7 @@ def _unseen(rank: RankRecord) -> RankStack:
 # What everybody who watches the lists gets: read and written once for each change, however many watch.
 
 
-class Overview:
+class OverviewCache:
     """Texts in JSON, made for the first reader, kept until the job or the nodes change again.
 
     records: reads jobs by their ids. summaries: how lists show them. nodes: all nodes, as they are now.

@@ -39,7 +39,7 @@ def together(_doing: str, _gang: GangRecord) -> AbstractContextManager[object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LifecycleLimits:
     """Times in seconds. `stop_patience_s` is over the agents' own escalation (5 s).
 
     stopped_files_patience_s, failed_files_patience_s: the same where all ranks have ended and the agent
@@ -139,12 +139,12 @@ class GangState:
         """Whether the attempt runs, and goes on as long as it has one task."""
         return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
 
-    def idle_until(self, limits: Limits) -> float:
+    def idle_until(self, limits: LifecycleLimits) -> float:
         """Return until when a gang without a job is kept warm for its owner's next one."""
         idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
         return idle_since + limits.keep_warm_s
 
-    def warm_until(self, limits: Limits) -> float:
+    def warm_until(self, limits: LifecycleLimits) -> float:
         """Return until when a gang without a job is kept warm, for whichever job."""
         return max(self.idle_until(limits), self.awaited_until)
 
@@ -185,14 +185,14 @@ class ClusterState:
 
     @classmethod
     def of(
-        cls, world: World, observation: Observation, limits: Limits, isolate: Isolate = together
+        cls, world: World, observation: Observation, limits: LifecycleLimits, isolate: Isolate = together
     ) -> ClusterState:
         """Derive the state of each gang; what is raised for one is given to `isolate`."""
         return cls(world, observation, tuple(_gang_states(world, observation, limits, isolate)))
 
 
 def _gang_states(
-    world: World, observation: Observation, limits: Limits, isolate: Isolate
+    world: World, observation: Observation, limits: LifecycleLimits, isolate: Isolate
 ) -> Iterator[GangState]:
     jobs = {job.id: job for job in world.jobs}
     queued = (job for job in world.jobs if job.state is JobState.QUEUED)
@@ -221,7 +221,7 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], object]) -> Mapping[
     return groups
 
 
-def _observed(state: GangState, observation: Observation, limits: Limits) -> GangState:
+def _observed(state: GangState, observation: Observation, limits: LifecycleLimits) -> GangState:
     """Return the state of a gang with what was observed of it."""
     job, gang_id = state.job, state.gang.id
     suspicious = job is not None and lost_connections(job, state.ranks)
@@ -239,7 +239,7 @@ def _observed(state: GangState, observation: Observation, limits: Limits) -> Gan
 
 
 def silent_nodes(
-    world: World, observation: Observation, limits: Limits, ending_s: Mapping[int, float]
+    world: World, observation: Observation, limits: LifecycleLimits, ending_s: Mapping[int, float]
 ) -> frozenset[str]:
     """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told.
 
@@ -260,7 +260,7 @@ def lost_connections(job: JobRecord, ranks: Iterable[RankRecord]) -> bool:
     return job.state is JobState.FAILING and job.error is None and is_consequence(root_cause(ranks))
 
 
-def _patience_s(task: TaskRecord, limits: Limits, *, suspicious: bool) -> float:
+def _patience_s(task: TaskRecord, limits: LifecycleLimits, *, suspicious: bool) -> float:
     if task.state is not TaskState.READY:
         return limits.boot_timeout_s
     return limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s

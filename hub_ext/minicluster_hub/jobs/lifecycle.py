@@ -26,7 +26,7 @@ from minicluster_hub.jobs.gang_state import (
     ClusterState,
     GangState,
     Isolate,
-    Limits,
+    LifecycleLimits,
     Observation,
     lost_connections,
     together,
@@ -44,7 +44,7 @@ from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
-def decide(state: ClusterState, limits: Limits, isolate: Isolate = together) -> tuple[Action, ...]:
+def decide(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = together) -> tuple[Action, ...]:
     """Return what must happen next; nothing for a gang of which deciding raises, if that is isolated."""
     world, observation = state.world, state.observation
     known = {task.id for task in world.tasks}
@@ -57,7 +57,7 @@ def decide(state: ClusterState, limits: Limits, isolate: Isolate = together) -> 
     return (*actions, *_lighthouse_actions(world, observation))
 
 
-def _actions_of(gang_state: GangState, observation: Observation, limits: Limits) -> Iterator[Action]:
+def _actions_of(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> Iterator[Action]:
     if gang_state.job is not None and gang_state.job.unreadable:
         return  # Its end was decided above, and nothing of its scene is certain.
     yield from _task_actions(gang_state, observation)
@@ -93,7 +93,9 @@ def _task_actions(gang_state: GangState, observation: Observation) -> Iterator[A
             yield StartTask(task)
 
 
-def _gang_actions(gang_state: GangState, observation: Observation, limits: Limits) -> Iterator[Action]:
+def _gang_actions(
+    gang_state: GangState, observation: Observation, limits: LifecycleLimits
+) -> Iterator[Action]:
     gang = gang_state.gang
     if gang.target is GangTarget.END:
         return
@@ -107,7 +109,7 @@ def _gang_actions(gang_state: GangState, observation: Observation, limits: Limit
 
 
 def _job_actions(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[Action]:
     if job.state in ENDING:
         loss = lost_task(gang_state, job, observation) if lost_connections(job, gang_state.ranks) else None
@@ -125,7 +127,7 @@ def _job_actions(
 
 
 def _progress(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Happened | None:
     """Return the one event that a starting or running job's scene shows, the gravest first."""
     ranks = gang_state.living_ranks
@@ -164,7 +166,7 @@ def _data_failure(gang_state: GangState, job: JobRecord) -> Happened | None:
 
 
 def _overdue(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Happened | None:
     since = gang_state.starting_since(observation.views)
     if (
@@ -190,7 +192,7 @@ def _overdue(
     return None
 
 
-def _not_ready(gang_state: GangState, limits: Limits) -> JobError:
+def _not_ready(gang_state: GangState, limits: LifecycleLimits) -> JobError:
     waited = f"{limits.start_timeout_s:.0f} s"
     if gang_state.data is not None and not gang_state.data.ready and gang_state.assembled:
         message = f"the data sets did not get on for {waited}: {gang_state.data.message}"
@@ -202,7 +204,7 @@ def _not_ready(gang_state: GangState, limits: Limits) -> JobError:
 # When to look again without being woken: pure.
 
 
-def next_deadline(state: ClusterState, limits: Limits, isolate: Isolate = together) -> float | None:
+def next_deadline(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = together) -> float | None:
     """Return in how many seconds `lifecycle.decide` may say something new without any event, or None."""
     waits: list[float] = []
     for gang_state in state.gang_states:
@@ -213,7 +215,7 @@ def next_deadline(state: ClusterState, limits: Limits, isolate: Isolate = togeth
     return max(0.05, min(waits)) if waits else None
 
 
-def _gang_waits(gang_state: GangState, observation: Observation, limits: Limits) -> Iterator[float]:
+def _gang_waits(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> Iterator[float]:
     if gang_state.gang.job_id is None:
         ends_s = [
             until - observation.now
@@ -226,7 +228,7 @@ def _gang_waits(gang_state: GangState, observation: Observation, limits: Limits)
 
 
 def _job_waits(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[float]:
     now, since = observation.now, gang_state.starting_since(observation.views)
     if job.state in ENDING:

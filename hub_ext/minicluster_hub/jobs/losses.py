@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from minicluster.wire import DISK_FULL_EXIT, ErrorKind, JobError, JobState, RankState
 from minicluster_hub.jobs.actions import DropTasks, EndGang, Happened
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import ENDING, GangState, Limits, Observation
+from minicluster_hub.jobs.gang_state import ENDING, GangState, LifecycleLimits, Observation
 from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
 def without_unusable(
-    gang_state: GangState, observation: Observation, limits: Limits
+    gang_state: GangState, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[DropTasks | EndGang]:
     """Part with the tasks that cannot go on; the others stay together, warm and with their snapshots."""
     late = _late(gang_state, observation, limits)
@@ -55,7 +55,7 @@ def lost_task(gang_state: GangState, job: JobRecord, observation: Observation) -
 
 
 def unreached_task(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Happened | None:
     """Return what it means for a job on its way that tasks do not reach each other, None as long as it waits.
 
@@ -73,7 +73,7 @@ def unreached_task(
     return Happened(job.id, JobEvent.TASK_LOST, sentence(gang_state.apart), losses=losses)
 
 
-def given_up(job: JobRecord, limits: Limits) -> Happened | None:
+def given_up(job: JobRecord, limits: LifecycleLimits) -> Happened | None:
     """Return the failure of a queued job that lost too many attempts, None for any other."""
     if job.state is not JobState.QUEUED or job.losses < limits.max_losses:
         return None
@@ -112,13 +112,15 @@ def _filled_disk(task: TaskRecord, observation: Observation) -> bool:
     return view is not None and view.exit_code == DISK_FULL_EXIT
 
 
-def _is_no_use(task: TaskRecord, gang_state: GangState, observation: Observation, limits: Limits) -> bool:
+def _is_no_use(
+    task: TaskRecord, gang_state: GangState, observation: Observation, limits: LifecycleLimits
+) -> bool:
     """Tell whether a warm task that a job waits to go on with is on a node that takes nothing, for long."""
     awaited = gang_state.awaited_until > observation.now
     return awaited and task.node in observation.down and gang_state.idle_until(limits) <= observation.now
 
 
-def _late(gang_state: GangState, observation: Observation, limits: Limits) -> list[TaskRecord]:
+def _late(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> list[TaskRecord]:
     """Return the tasks that had their time to clear an ending attempt away."""
     job = gang_state.job
     if job is None or job.state not in ENDING:

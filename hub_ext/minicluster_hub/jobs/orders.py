@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.jobs.connectivity import store_address
-from minicluster_hub.jobs.gang_state import GangState, Limits
+from minicluster_hub.jobs.gang_state import GangState, LifecycleLimits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 
-_LIMITS = Limits()
+_LIMITS = LifecycleLimits()
 _NO_FOLDERS: Mapping[str, str] = {}
 
 _STOP_MODES = {
@@ -30,7 +30,7 @@ def orders_for(
     gang_state: GangState,
     *,
     look: int = 0,
-    limits: Limits = _LIMITS,
+    limits: LifecycleLimits = _LIMITS,
     folders: Mapping[str, str] = _NO_FOLDERS,
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskOver when its gang is being ended.
@@ -55,7 +55,7 @@ def _waits_for_data(job: JobRecord) -> bool:
     return starts and bool(job.spec.data) and job.data_attempt_id != job.attempt_id
 
 
-def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: Limits) -> RunOrder:
+def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: LifecycleLimits) -> RunOrder:
     first = gang_state.tasks[0]
     mine = [rank for rank in gang_state.ranks if rank.task_id == task.id]
     # In the order of their ranks; those that were lost on the way keep their places.

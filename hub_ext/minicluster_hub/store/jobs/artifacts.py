@@ -14,7 +14,7 @@ from minicluster_hub.store.tables.main import ARTIFACTS, EVENTS, JOBS
 from minicluster_hub.store.tables.storage import JOB_FILES
 
 
-class Artifacts(DatabasePart):
+class ArtifactQueries(DatabasePart):
     """What the service asks of jobs' files: one transaction per method."""
 
     def listed(self, job_id: int, limit: int, after: tuple[int, str] = (-1, "")) -> list[Artifact]:

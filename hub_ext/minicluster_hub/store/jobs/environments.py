@@ -9,7 +9,7 @@ from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.tables.main import ENVIRONMENTS
 
 
-class Environments(DatabasePart):
+class EnvironmentQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
     def of(self, image: str | None) -> Versions | None:

@@ -12,7 +12,7 @@ from minicluster_hub.store.rows import portions, to_event
 from minicluster_hub.store.tables.main import EVENTS, RANKS, TASKS
 
 
-class JobHistory(DatabasePart):
+class HistoryQueries(DatabasePart):
     """Part of the store."""
 
     def last_event(self, job_id: int) -> EventRecord | None:

@@ -17,7 +17,7 @@ from minicluster_hub.store.tables.main import JOBS, SNAPSHOTS
 _STORY = "its cell, its result, its snapshots and its output were removed"
 
 
-class OldJobs(DatabasePart):
+class OldJobQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
     def ended_before(self, at: float, limit: int) -> list[int]:

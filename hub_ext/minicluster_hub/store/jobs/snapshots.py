@@ -26,7 +26,7 @@ _OF_OPEN_JOBS = (
 )
 
 
-class Snapshots(DatabasePart):
+class SnapshotQueries(DatabasePart):
     """What the service asks of a job's snapshots: one transaction per method."""
 
     def listed(self, job_id: int) -> list[Snapshot]:

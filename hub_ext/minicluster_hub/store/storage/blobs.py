@@ -20,7 +20,7 @@ _RESULTS = (
 )
 
 
-class OwnedBlobs(DatabasePart):
+class BlobQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
     def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:

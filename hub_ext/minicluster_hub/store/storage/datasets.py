@@ -23,7 +23,7 @@ class Swept:
     gone: frozenset[str]
 
 
-class DataSets(DatabasePart):
+class DataSetQueries(DatabasePart):
     """What the service asks of data sets: one transaction per method."""
 
     def visible(self, owner: str | None) -> list[DataSetRecord]:

@@ -44,7 +44,7 @@ class ListedImage:
         return cls(image, first, len(packages) - len(first))
 
 
-class ImageRows(DatabasePart):
+class ImageQueries(DatabasePart):
     """What the service asks of the catalogue: one transaction per method."""
 
     def all(self) -> list[ImageRecord]:

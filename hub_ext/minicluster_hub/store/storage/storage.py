@@ -34,7 +34,7 @@ Uses = dict[StorageKind, StorageUse]
 _NOTHING = ""
 
 
-class StorageRows(DatabasePart):
+class StorageQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
     def used(self, owner: str) -> Uses:

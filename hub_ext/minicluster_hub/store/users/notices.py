@@ -56,7 +56,7 @@ class NoticeMessage:
     due_at: float
 
 
-class Notices(DatabasePart):
+class NoticeQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
     def wishes(self, owner: str) -> tuple[NoticeWishes, str]:

@@ -23,7 +23,7 @@ Groups = tuple[str, ...]
 """Names of groups, in the order of the alphabet."""
 
 
-class Owners(DatabasePart):
+class OwnerQueries(DatabasePart):
     """What the service asks of them: one transaction per method, and none for what is known already."""
 
     def __init__(self, database: Database) -> None:
@@ -66,10 +66,10 @@ def _write(connection: Connection, owner: str, values: Mapping[str, object]) -> 
 # What admins gave to whom, one choice after the other: the newest is in force.
 
 
-class AllowanceRows(DatabasePart):
+class AllowanceQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
-    def in_force(self) -> AllowancesInForce | None:
+    def active(self) -> AllowancesInForce | None:
         """Return what an admin chose last, None if nobody ever did."""
         newest = select(ALLOWANCES).order_by(ALLOWANCES.c.id.desc()).limit(1)
         with self._database.read() as connection:
@@ -88,7 +88,7 @@ class AllowanceRows(DatabasePart):
 # Who held slots when: written as it changes, summed up for a period.
 
 
-class UsageRows(DatabasePart):
+class UsageQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
     def since(self, moment: float, owner: str | None = None) -> list[UseRecord]:

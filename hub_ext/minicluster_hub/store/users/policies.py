@@ -17,23 +17,23 @@ _IN_FORCE = _NEWEST.where(POLICIES.c.ended == "")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class StoredPolicy:
     """What was chosen, with its row; without one it is what the cluster's settings say."""
 
     id: int | None
-    told: ActivePolicy
+    policy: ActivePolicy
 
 
-class Policies(DatabasePart):
+class PolicyQueries(DatabasePart):
     """What the service asks of them: one transaction per method."""
 
-    def in_force(self) -> Chosen | None:
+    def active(self) -> StoredPolicy | None:
         """Return what an admin chose last, None if nobody ever did or all of it was taken back."""
         with self._database.read() as connection:
             row = connection.execute(_IN_FORCE).one_or_none()
         return None if row is None else _chosen(row)
 
-    def standing(self) -> list[Chosen]:
+    def standing(self) -> list[StoredPolicy]:
         """Return the choices that were not taken back, the newest first."""
         with self._database.read() as connection:
             return [_chosen(row) for row in connection.execute(_STANDING)]
@@ -44,12 +44,12 @@ class Policies(DatabasePart):
             row = connection.execute(_NEWEST).one_or_none()
         return "" if row is None else row.ended
 
-    def choose(self, choice: PolicyChoice, by: str, now: float) -> Chosen:
+    def choose(self, choice: PolicyChoice, by: str, now: float) -> StoredPolicy:
         """Put a choice in force."""
         told = ActivePolicy(choice=choice, by=clean(by), since=now)
         values = {"choice": choice.model_dump_json(), "chosen_by": told.by, "since": now, "ended": ""}
         with self._database.write() as connection:
-            return Chosen(add_row(connection, POLICIES, values), told)
+            return StoredPolicy(add_row(connection, POLICIES, values), told)
 
     def take_back(self, chosen_id: int, why: str) -> None:
         """End a choice: the newest of the others is in force again."""
@@ -58,6 +58,6 @@ class Policies(DatabasePart):
             connection.execute(ended.values(ended=clean(why) or "taken back"))
 
 
-def _chosen(row: AnyRow) -> Chosen:
+def _chosen(row: AnyRow) -> StoredPolicy:
     choice = PolicyChoice.model_validate_json(row.choice)
-    return Chosen(row.id, ActivePolicy(choice=choice, by=row.chosen_by, since=row.since))
+    return StoredPolicy(row.id, ActivePolicy(choice=choice, by=row.chosen_by, since=row.since))

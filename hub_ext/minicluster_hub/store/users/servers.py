@@ -120,7 +120,7 @@ def _home_of(connection: Connection, owner: str) -> str | None:
 # Idle GPUs of notebook servers: whose owners know, and which are to go back.
 
 
-class IdleServers(DatabasePart):
+class IdleServerQueries(DatabasePart):
     """What the service keeps of them: one transaction per method. A server that has ended is left alone."""
 
     def warned(self, server_id: int, at: float | None) -> None:
