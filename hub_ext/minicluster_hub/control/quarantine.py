@@ -1,6 +1,6 @@
-"""Failures of one job, kept apart from all other jobs: tried again with pauses, until the job is given up.
+"""Keeps a failure that concerns one job from all others: retries with pauses, then gives the job up.
 
-Failures are kept in memory: another leader tries everything anew.
+Failures are in memory only: another leader tries everything again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minicluster_hub.jobs.records import GangRecord
 from minicluster_hub.store import NotLeading, Store, StoreFull, StoreUnavailable
 
 MOST_TRIES = 5
-"""After so many failures in a row the job is ended; an operation without a job is only reported."""
+"""After this many failures in a row the job is ended; an operation without a job is only reported."""
 LONGEST_PAUSE_S = 300.0
 
 
@@ -31,7 +31,7 @@ class OperationFailure:
     why: str
 
     def job_error(self) -> JobError:
-        """Return the error of the job that is given up for it."""
+        """Return the error of the job that is given up because of it."""
         message = (
             f"the cluster itself failed with this job: {self.operation} failed {self.tries} times in a row"
         )
@@ -131,10 +131,10 @@ class Quarantine:
         return tuple(one for one in failures if one.job_id is not None and one.tries >= MOST_TRIES)
 
     def set_aside(self) -> tuple[OperationFailure, ...]:
-        """Return what failed as often, with or without a job: administrators must look at it."""
+        """Return all operations that failed too often, with or without a job, for administrators."""
         return tuple(one for one in self._failures.values() if one.tries >= MOST_TRIES)
 
     def next_in_s(self) -> float | None:
-        """Return in how many seconds an operation may be tried that could not be when this tick began."""
+        """Return in how many seconds the next waiting operation may be tried again."""
         later = [one.again_at for one in self._failures.values() if one.again_at > self._began_at]
         return max(0.0, min(later) - self._clock()) if later else None

@@ -1,7 +1,7 @@
 """Stacks of the ranks of running jobs, on request, and which ranks make no progress ("quiet").
 
-Kept in memory: after a restart the agents say it again. A request is a number in the orders of a job's tasks
-(`look` on the wire); an agent answers each new number once, in a report.
+In memory only: after a restart the agents report again. A request is a number in the orders of a job's tasks
+(`look` on the wire). An agent answers each new number once, in a report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Quiet:
 
 
 class StackDumps:
-    """`notifier` notifies a job's id when the job becomes quiet, or is quiet no more."""
+    """`notifier` notifies a job's id when the job becomes quiet or stops being quiet."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -61,7 +61,7 @@ class StackDumps:
         return request
 
     def end(self, request: StackDumpRequest) -> None:
-        """Note that nobody waits for it any more: the next one who asks gets a new one."""
+        """Close a request that nobody waits for any more: the next caller gets a new one."""
         request.complete.set()
 
     def is_quiet(self, job_id: int) -> bool:
@@ -70,7 +70,7 @@ class StackDumps:
         return quiet is not None and any(quiet.ranks.values())
 
     def hear(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
-        """Take a report on the job's newest attempt. What it says of other tasks' ranks does not count."""
+        """Take a report on the job's newest attempt; ignore what it says of other tasks' ranks."""
         request = self._requests.get(job_id)
         if request and request.open and report.look == request.number and task_id in request.waits_for:
             request.stacks |= {stack.rank: stack for stack in report.stacks if stack.rank in own_ranks}

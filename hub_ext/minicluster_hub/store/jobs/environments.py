@@ -10,7 +10,7 @@ from minicluster_hub.store.tables.main import ENVIRONMENTS
 
 
 class EnvironmentQueries(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+    """One transaction per method."""
 
     def of(self, image: str | None) -> Versions | None:
         """Return what ranks in an image have (None: the engine's own); None when none ran there yet."""

@@ -1,4 +1,4 @@
-"""What lists and pages show of jobs' pasts, with few queries and no whole stories."""
+"""What lists and pages show of jobs' histories, with few queries and never a whole history."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _RESULTS = (
 
 
 class BlobQueries(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+    """One transaction per method."""
 
     def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
         """Keep that the owner has this blob. Again it only stays for some time from now on."""

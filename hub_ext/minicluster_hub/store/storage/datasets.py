@@ -24,7 +24,7 @@ class Swept:
 
 
 class DataSetQueries(DatabasePart):
-    """What the service asks of data sets: one transaction per method."""
+    """One transaction per method."""
 
     def visible(self, owner: str | None) -> list[DataSetRecord]:
         """Return a user's own and those that others share; None: all."""

@@ -35,7 +35,7 @@ _NOTHING = ""
 
 
 class StorageQueries(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+    """One transaction per method."""
 
     def used(self, owner: str) -> Uses:
         """Return what an owner has, by kind."""

@@ -1,4 +1,4 @@
-"""The policies that ordered the jobs, one after the other: the newest that was not taken back is in force."""
+"""The chosen policies, one after the other: the newest that was not taken back is active."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from minicluster_hub.store.tables.scheduling import POLICIES
 
 _NEWEST = select(POLICIES).order_by(POLICIES.c.id.desc()).limit(1)
 _STANDING = select(POLICIES).where(POLICIES.c.ended == "").order_by(POLICIES.c.id.desc()).limit(100)
-_IN_FORCE = _NEWEST.where(POLICIES.c.ended == "")
+_ACTIVE = _NEWEST.where(POLICIES.c.ended == "")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPolicy:
-    """What was chosen, with its row; without one it is what the cluster's settings say."""
+    """A chosen policy. id: of its row; None: it comes from the cluster's settings."""
 
     id: int | None
     policy: ActivePolicy
 
 
 class PolicyQueries(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+    """One transaction per method."""
 
     def active(self) -> StoredPolicy | None:
         """Return what an admin chose last, None if nobody ever did or all of it was taken back."""
         with self._database.read() as connection:
-            row = connection.execute(_IN_FORCE).one_or_none()
+            row = connection.execute(_ACTIVE).one_or_none()
         return None if row is None else _chosen(row)
 
     def standing(self) -> list[StoredPolicy]:
@@ -45,14 +45,14 @@ class PolicyQueries(DatabasePart):
         return "" if row is None else row.ended
 
     def choose(self, choice: PolicyChoice, by: str, now: float) -> StoredPolicy:
-        """Put a choice in force."""
-        told = ActivePolicy(choice=choice, by=clean(by), since=now)
-        values = {"choice": choice.model_dump_json(), "chosen_by": told.by, "since": now, "ended": ""}
+        """Activate a choice."""
+        policy = ActivePolicy(choice=choice, by=clean(by), since=now)
+        values = {"choice": choice.model_dump_json(), "chosen_by": policy.by, "since": now, "ended": ""}
         with self._database.write() as connection:
-            return StoredPolicy(add_row(connection, POLICIES, values), told)
+            return StoredPolicy(add_row(connection, POLICIES, values), policy)
 
     def take_back(self, chosen_id: int, why: str) -> None:
-        """End a choice: the newest of the others is in force again."""
+        """End a choice: the newest of the others becomes active again."""
         ended = update(POLICIES).where(POLICIES.c.id == chosen_id, POLICIES.c.ended == "")
         with self._database.write() as connection:
             connection.execute(ended.values(ended=clean(why) or "taken back"))
