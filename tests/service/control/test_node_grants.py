@@ -58,7 +58,7 @@ async def test_a_job_that_a_quota_holds_back_asks_for_no_nodes(sqlite):
     async with service(sqlite, machines, BatchEngine) as reconciler:
         asked = reconciler.status_cache.engine.node_grants.asked
         quotas = Quotas.read({"ada": {"slots": 1}})
-        reconciler.accounting.entitlements = UsageAccounting(sqlite, WEEK_S, {}, quotas).allowed
+        reconciler.accounting.entitlements = UsageAccounting(sqlite, WEEK_S, {}, quotas).entitlements
         submit(sqlite, owner="ada", nodes=2)
         others = submit(sqlite, owner="bob", nodes=2, key="key-00002")
         reconciler.wake()
