@@ -17,7 +17,7 @@ from minicluster.wire import OutputLimits
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.entry_points import EngineNotFound, engine_class
 from minicluster_hub.hub.quick_import import import_quickly
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
 from minicluster_hub.options import IdleOptions, NoticeOptions, PolicyOptions, UsageOptions
 from minicluster_hub.storage.options import StorageOptions
@@ -228,8 +228,8 @@ class MiniclusterHub(
     # --- parts by their options ---------------------------------------------------------------
 
     @property
-    def limits(self) -> Limits:
-        return Limits(
+    def limits(self) -> LifecycleLimits:
+        return LifecycleLimits(
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             start_timeout_s=self.start_timeout_s,
             keep_warm_s=self.keep_warm_s,

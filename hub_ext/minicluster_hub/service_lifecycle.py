@@ -19,7 +19,7 @@ from minicluster_hub.web.context import Context
 
 async def run(context: Context, election: LeaderElection) -> None:
     """Stand by, then lead. Raises NotLeading when another service leads, and errors of the reconciler."""
-    await election.taken()
+    await election.wait_for_lead()
     context.log.info("this job service leads from now on")
     _clear_caches(context)
     # Only now: until here, the uploads under way were those of another leader.
@@ -30,7 +30,7 @@ async def run(context: Context, election: LeaderElection) -> None:
     slots_changed = context.reconciler.slots_changed
     idle_watch = IdleWatch(store, context.status_cache, slots_changed, context.idle_limits, clock, log)
     await _while_all_run(
-        election.kept(),
+        election.keep_lead(),
         _then_wait(_begin(context, election)),
         context.reconciler.run(),
         files.run(),

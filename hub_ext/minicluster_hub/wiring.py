@@ -33,7 +33,7 @@ from minicluster_hub.hub.dns_client import client_options
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.listeners import Sockets
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
@@ -139,7 +139,7 @@ def make_reconciler(
     service_url: str,
     policy_manager: PolicyManager,
     accounting: UsageAccounting,
-    limits: Limits,
+    limits: LifecycleLimits,
     log: logging.Logger,
     clock: Callable[[], float],
     data_set_tracker: DataSetTracker,

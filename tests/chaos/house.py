@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 from minicluster.wire import JobSpec, JobSubmit, NodeRange
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import GangTarget
 from minicluster_hub.jobs.states import JobEvent
@@ -20,7 +20,7 @@ from .faulty_store import FaultyStore, Killed, StoreUnavailable
 from .machines import ChaosEngine, Machines
 from .virtual_time import VirtualLoop
 
-LIMITS = Limits(keep_warm_s=5.0, start_timeout_s=120.0, pull_timeout_s=600.0)
+LIMITS = LifecycleLimits(keep_warm_s=5.0, start_timeout_s=120.0, pull_timeout_s=600.0)
 STARTED_AT = 1_800_000_000.0
 
 

@@ -19,7 +19,7 @@ from minicluster.wire import (
 from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import NodeView, TaskView
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
@@ -74,7 +74,7 @@ def control_loop(store, engine, **parts):
         "service_url": "http://127.0.0.1:1/",
         "policy_manager": PolicyManager(store, BUILT_IN, clock, log),
         "accounting": UsageAccounting(store, WEEK_S, {}),
-        "limits": Limits(),
+        "limits": LifecycleLimits(),
         "log": log,
         "clock": clock,
         "data_set_tracker": DataSetTracker("secret", clock),
@@ -93,7 +93,7 @@ async def service(store, machines, kind=MemoryEngine, own=None, **limits):
         engine,
         policy_manager=PolicyManager(store, BUILT_IN, time.time, logging.getLogger("minicluster-test"), own),
         # Silence is tested where there is no clock; here a busy machine would make it.
-        limits=Limits(**{"heartbeat_timeout_s": 600.0, "boot_timeout_s": 600.0, **limits}),
+        limits=LifecycleLimits(**{"heartbeat_timeout_s": 600.0, "boot_timeout_s": 600.0, **limits}),
     )
     loop = asyncio.create_task(reconciler.run())
     reconciler.loop = loop

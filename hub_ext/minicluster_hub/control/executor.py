@@ -1,6 +1,6 @@
-"""Carries out what was decided: the only one that changes tasks, gangs and jobs for the reconciler.
+"""Carries out the reconciler's actions: nothing else in the loop changes tasks, gangs and jobs.
 
-What the engine takes its time for runs in the background: one thing at a time for each task and lighthouse.
+Slow calls of the engine run in the background, one at a time for each task and lighthouse.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Executor:
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     def carry_out(self, action: Action) -> None:
-        """Do it, or begin it if the engine takes its time."""
+        """Carry an action out, or begin it if the engine takes time for it."""
         match action:
             case MarkStarted(task):
                 self._liveness.hear(task.id)
@@ -196,7 +196,7 @@ class Executor:
             if gang_state := self._status_cache.gang_states.get(gang_id):
                 self._fail(gang_state, error, None)
         self._wake()
-        # One that dies at once is not started again and again.
+        # A pause, so that one that dies at once is not restarted in a tight loop.
         await asyncio.sleep(RETRY_S)
 
     def _begin(self, doing: str, key: Key, work: Coroutine[Any, Any, None]) -> None:
@@ -205,7 +205,7 @@ class Executor:
         task.add_done_callback(lambda done: self._done(Operation(doing, *key), done))
 
     async def _as_leader(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it, unless another service has taken over between the decision and now."""
+        """Do the work, unless another service has taken the lead since the decision."""
         try:
             self._store.confirm_lead()
         except BaseException:

@@ -1,4 +1,4 @@
-"""When waiting jobs may start: worked out beside the loop that acts, for it takes longer than a tick."""
+"""Forecasts when waiting jobs start, in a thread: it takes longer than a tick of the reconciler."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.reservations.keeping import Kept
 
 PAUSE_S = 5.0
-"""Between two forecasts, at least: the queue may change a hundred times a second."""
+"""Least pause between two forecasts: the queue may change a hundred times a second."""
 _RESTS = 3
-"""Times as long as a forecast took: of a long queue it costs seconds of the core that requests need."""
+"""Pause between forecasts, in multiples of the last one's time: a long queue costs seconds of CPU."""
 _ROUNDED_TO_S = 60.0
 
 
 class ForecastWorker:
-    """`starts`: of waiting jobs, as far as one can tell. `latest`: if all jobs run to their time limits.
-    `told`: called when they have changed.
+    """`starts`: when waiting jobs are expected to start, in seconds since the epoch, where that is known.
+
+    `latest`: the same if all jobs run to their time limits. `on_change`: called when `starts` changed.
     """
 
-    def __init__(self, policy_manager: PolicyManager, told: Callable[[], None], log: logging.Logger) -> None:
+    def __init__(
+        self, policy_manager: PolicyManager, on_change: Callable[[], None], log: logging.Logger
+    ) -> None:
         self.starts: Starts = {}
         self.latest: Starts = {}
         self._policy_manager = policy_manager
-        self._told = told
+        self._on_change = on_change
         self._log = log
         self._newest: Kept | None = None
         self._work: asyncio.Task[None] | None = None
 
-    def look(self, kept: Kept) -> None:
-        """Foretell from what claims leave now, unless something newer comes before its turn."""
+    def update(self, kept: Kept) -> None:
+        """Forecast from what reservations leave free now; a newer call replaces one that has not begun."""
         self._newest = kept
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
@@ -55,19 +58,19 @@ class ForecastWorker:
                 time.monotonic(),
             )
             if isinstance(policy, CustomPolicy):
-                starts, self.latest = {}, {}  # It answers one question at a time: those of the plans.
+                starts, self.latest = {}, {}  # It answers one question at a time, and plans come first.
             else:
                 starts, self.latest = await asyncio.to_thread(self._forecast, kept, policy, placement)
             if starts != self.starts:
                 self.starts = starts
-                self._told()
+                self._on_change()
             await asyncio.sleep(max(PAUSE_S, _RESTS * (time.monotonic() - began)))
 
     def _forecast(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
         """Return when waiting jobs are expected to start, and by when at the latest.
 
-        Of starts after a claim begins, or too late for a claim to come, nothing is said: the forecast knows
-        only what claims leave now.
+        The forecast knows only the slots that reservations leave free now. So it leaves out starts after a
+        reservation begins, and those that would run into one.
         """
         snapshot, name = kept.snapshot, self._policy_manager.active.choice.policy
         try:

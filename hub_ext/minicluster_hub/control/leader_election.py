@@ -1,7 +1,7 @@
-"""Whether this job service acts or stands by: takes the lead when nobody has it, and keeps it.
+"""Leader election among job services on one database: take the lead when it is free, then keep it.
 
-A service is the leader as long as it renewed its lease in time by its own clock, which
-goes on while it is frozen: one that was frozen knows at once that it may be the leader no more.
+A service leads as long as it has renewed its lease in time, by its own clock. That clock runs on while the
+service is frozen, so that it knows at once afterwards that its lease may be over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Answer = TypeVar("_Answer")
 
 
 class LeaderElection:
-    """`leads`: this service acts now. `leader_url`: of the one that does, "" if it is not known."""
+    """`leads`: whether this service acts now. `leader_url`: the other leader's URL, "" if none is known."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class LeaderElection:
     ) -> None:
         self.leader_url = ""
         self.moved = asyncio.Event()
-        """Set, and a new one made, when another service leads, or this one."""
+        """Set, and replaced by a new event, whenever the leader changes."""
         self.stands_by = asyncio.Event()
-        """Set once another service was found to lead."""
+        """Set once this service has found another one leading."""
         self._leadership = leadership
         self._log = log
         self._clock = clock
         self._lease_until = -math.inf
         self._ready = False
-        # The database may let us wait; one thread, since the leadership has one session.
+        # The database may block. One thread, since the leadership has one session.
         self._thread = ThreadPoolExecutor(1, "leadership")
 
     @property
@@ -49,7 +49,7 @@ class LeaderElection:
         return self._ready and self._clock() < self._lease_until
 
     async def take(self) -> bool:
-        """Become the leader unless another service is; return whether this one is now."""
+        """Become the leader unless another service is; return whether this service leads."""
         if self._leadership is None:
             self._lease_until = math.inf
             return True
@@ -60,17 +60,17 @@ class LeaderElection:
             self.stands_by.set()
         return took
 
-    async def taken(self) -> None:
-        """Return when this service is the leader."""
-        while not await self.take():  # noqa: ASYNC110 - another process has it, which rings no bell here
+    async def wait_for_lead(self) -> None:
+        """Wait until this service leads."""
+        while not await self.take():  # noqa: ASYNC110 - another process holds it and sets no event here
             await asyncio.sleep(LOOK_S)
 
     def begin(self) -> None:
-        """Say that the leader has looked around, and may be asked."""
+        """Note that the first observation is made, so that requests can be answered."""
         self._ready = True
 
-    async def kept(self) -> None:
-        """Keep the lead, for ever. Raises NotLeading."""
+    async def keep_lead(self) -> None:
+        """Renew the lease until cancelled. Raises NotLeading."""
         if self._leadership is None:
             await asyncio.get_running_loop().create_future()
         while True:
@@ -78,7 +78,7 @@ class LeaderElection:
             await asyncio.sleep(RENEW_S if renewed else LOOK_S)
 
     async def close(self) -> None:
-        """Give the lead to whom wants it."""
+        """Give up the lead, so that another service can take it."""
         self._lease_until = -math.inf
         if self._leadership is not None:
             await self._in_thread(self._leadership.close)
@@ -87,14 +87,14 @@ class LeaderElection:
     # --- asking the database ------------------------------------------------------------------
 
     async def _try(self, ask: Callable[[Leadership], bool]) -> bool:
-        """Ask, and take the lease from before the question when the answer is yes."""
+        """Ask the database. If the answer is yes, the lease counts from before the question."""
         leadership = self._leadership
         assert leadership is not None  # noqa: S101
         asked_at = self._clock()
         try:
             leads = await self._in_thread(lambda: ask(leadership))
         except StoreUnavailable as error:
-            self._log.warning("who leads cannot be asked; trying again: %s", error)
+            self._log.warning("the database did not say who leads; trying again: %s", error)
             return False
         if leads:
             self._lease_until = asked_at + leadership.lease_s
@@ -103,8 +103,8 @@ class LeaderElection:
     def _take(self, leadership: Leadership) -> bool:
         if leadership.take():
             return True
-        claim = leadership.look()
-        self._loop.call_soon_threadsafe(self._see, "" if claim.age_s > leadership.lease_s else claim.holder)
+        row = leadership.look()
+        self._loop.call_soon_threadsafe(self._see, "" if row.age_s > leadership.lease_s else row.holder)
         return False
 
     def _renew(self, leadership: Leadership) -> bool:

@@ -1,4 +1,4 @@
-"""Keeps the scheduler's decisions in the store: who gets slots, and who makes room for others."""
+"""Stores the scheduler's decisions: which jobs get slots, and which gangs release theirs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minicluster_hub.store import GangTaken, SlotTaken, Store
 
 
 class Leasing:
-    """See the module. pause_growth: called with a job that lost a node."""
+    """pause_growth: called with the id of a job that lost a node."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Leasing:
         self._log = log
 
     def apply(self, decision: Decision, now: float) -> bool:
-        """Keep a decision; return whether anything was done. What it raises concerns its job alone."""
+        """Store a decision; return whether anything changed. A failure counts against its job alone."""
         kind, number = (
             ("gang", decision.gang_id) if isinstance(decision, (Trim, Reclaim)) else ("job", decision.job_id)
         )
@@ -49,10 +49,10 @@ class Leasing:
         if self._quarantine.waits(operation):
             return False
         with self._quarantine.isolate(operation, number if kind == "job" else None):
-            return self._keep(decision, now)
+            return self._store_decision(decision, now)
         return False
 
-    def _keep(self, decision: Decision, now: float) -> bool:
+    def _store_decision(self, decision: Decision, now: float) -> bool:
         try:
             match decision:
                 case Admit(job_id, places):
@@ -83,7 +83,7 @@ class Leasing:
         self._store.drop_tasks(gang_id, [task.id for task in tasks if task.node in nodes], now)
 
     def _resize(self, job_id: int, places: Places, why: str, now: float) -> None:
-        """Have a fault-tolerant job go on with what it keeps; any other starts again from its snapshot."""
+        """Let a fault-tolerant job go on with its remaining tasks; any other restarts from its snapshot."""
         gang_state = next(
             one for one in self._status_cache.gang_states.values() if one.job and one.job.id == job_id
         )

@@ -1,8 +1,8 @@
 """How long each agent has been silent, as far as the service itself was listening.
 
-A service that was frozen, or busy with one thing for a while, has heard nobody: the reports wait in its
-sockets. A service whose database is away cannot tell who speaks. Such a time must not count as the agents'
-silence, or the service would take all of them for lost.
+A service that was frozen, or busy with one thing for a while, has read no reports: they wait in its sockets.
+A service whose database is away cannot tell which agent reports. Such a time must not count as the agents'
+silence: the service would take all of them for lost.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 LOOK_S = 0.25
 """How often the service notes that it listens, while there are agents."""
 INATTENTIVE_S = 1.0
-"""After a longer time between two such notes, silence counts from the second one on."""
+"""If two such notes are further apart, silence counts only from the second one."""
 
 
 class Liveness:
     """Times in seconds by `clock`, which is monotonic: jumps of the machine's time do no harm.
 
-    unreached: the addresses that a task's agent said it does not reach, by task.
+    unreached: by task, the addresses that its agent reported as out of reach.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,11 +33,11 @@ class Liveness:
         self._listening_since, self._noted = self._since(), self._clock()
 
     def miss(self) -> None:
-        """Note that an agent may have spoken and could not be understood: all silence counts from now on."""
+        """Note that a report may have been lost: all silence counts from now on."""
         self._listening_since = self._clock()
 
     def hear(self, task_id: int, unreached: tuple[str, ...] = ()) -> bool:
-        """Note that a task's agent spoke; return whether it reaches others than before."""
+        """Note a report of a task's agent; return whether the addresses out of its reach changed."""
         self._heard[task_id] = self._clock()
         changed = self.unreached.get(task_id, ()) != unreached
         if changed:
@@ -50,7 +50,7 @@ class Liveness:
         self.unreached = {task_id: them for task_id, them in self.unreached.items() if task_id in task_ids}
 
     def silence_s(self, task_ids: Iterable[int]) -> dict[int, float]:
-        """Return the silence of each of these tasks."""
+        """Return the silence of each of these tasks, in seconds."""
         now, since = self._clock(), self._since()
         return {task_id: now - max(self._heard.get(task_id, since), since) for task_id in task_ids}
 

@@ -60,12 +60,12 @@ class Operation:
 
 
 def operation_of(action: Action) -> Operation:
-    """Return what an action is called when it fails."""
+    """Return the operation that names an action in logs."""
     return Operation(_DOING[type(action)], *key_of(action))
 
 
 def key_of(action: Action) -> Key:
-    """Return what an action is done for."""
+    """Return the key of what an action changes."""
     match action:
         case StartTask(task) | MarkStarted(task) | EndTask(task) | MarkEnded(task):
             return task_key(task.id)
@@ -90,7 +90,7 @@ def job_of(operation: Operation, world: World) -> int | None:
 
 
 def all_keys(world: World, seen_tasks: Iterable[int], seen_lighthouses: Iterable[int]) -> set[Key]:
-    """Return all that an operation can be done for."""
+    """Return the keys of all jobs, gangs, tasks and lighthouses that there are."""
     gangs = {gang.id for gang in world.gangs}
     return {
         *(("job", job.id) for job in world.jobs),

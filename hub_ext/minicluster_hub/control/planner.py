@@ -1,4 +1,4 @@
-"""Asks the scheduler what may start, and keeps its decisions in the store."""
+"""Asks the scheduler which jobs start where, and stores its decisions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from minicluster.wire import JobSpec, JobState
 from minicluster_hub.control.forecast_worker import ForecastWorker
 from minicluster_hub.control.leasing import Leasing
 from minicluster_hub.control.quarantine import Quarantine
-from minicluster_hub.control.scheduler_input import Circumstances, snapshot_of
+from minicluster_hub.control.scheduler_input import SchedulerFacts, snapshot_of
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.jobs.gang_state import ClusterState, Limits, silent_nodes
+from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silent_nodes
 from minicluster_hub.jobs.records import GangTarget, JobRecord, World
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
@@ -37,9 +37,9 @@ from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 
 GROWTH_PAUSE_S = 5.0
-"""How long a job that lost a node, or a node that was to join it, gets no other one."""
+"""How long a job gets no further node after it lost one, or after one could not join it."""
 REFUSED_GROWTH_PAUSE_S = 60.0
-"""The same after one that could not join: it would be tried again, with the same end."""
+"""The same after a node was refused: another try at once would end in the same way."""
 _PLAIN = JobRecord(
     0,
     "",
@@ -57,16 +57,16 @@ _PLAIN = JobRecord(
     None,
     None,
 )
-"""A job at which no policy can take offence."""
+"""A job that no policy fails on."""
 
 MOST = 100
-"""If so many were at fault, it would rather be the planning itself."""
+"""If more jobs than these seem at fault, the planning itself is."""
 _Job = TypeVar("_Job")
 _Raises = Callable[[Sequence[_Job]], bool]
 
 
 class JobsAtFault(Exception):
-    """Planning raises because of these jobs: it works without them. The cause is what it raised."""
+    """Planning raises with these jobs and works without them. __cause__: what it raised."""
 
     def __init__(self, jobs: Sequence[JobRecord]) -> None:
         super().__init__(f"planning raises at jobs {', '.join(str(job.id) for job in jobs)}")
@@ -74,7 +74,7 @@ class JobsAtFault(Exception):
 
 
 class Planner:
-    """Starts jobs by leasing slots: what follows is the reconciler's business."""
+    """Starts jobs by leasing slots for them; the reconciler does the rest."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Planner:
         status_cache: StatusCache,
         policy_manager: PolicyManager,
         accounting: UsageAccounting,
-        limits: Limits,
+        limits: LifecycleLimits,
         log: logging.Logger,
         quarantine: Quarantine,
         clock: Callable[[], float] = time.monotonic,
@@ -103,11 +103,11 @@ class Planner:
         self._held_out_until: Mapping[int, float] = {}
         self._forecast = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
-        """Jobs that lost a node a moment ago: look again soon."""
+        """Jobs that lost a node a moment ago: plan again soon."""
         self.again_at: float | None = None
-        """When the plan may be another one though nothing happens."""
+        """When the plan may change without any event, in seconds since the epoch."""
         self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
-        """What was last planned for: without the jobs that quotas and claims hold back."""
+        """The last snapshot planned for, without the jobs that quotas and reservations hold back."""
         self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
         self.reservations = ReservationBook(store, log)
 
@@ -122,7 +122,7 @@ class Planner:
 
     def _plan(self, state: ClusterState) -> bool:
         now = state.observation.now
-        self._within, self._kept = self._look(state)
+        self._within, self._kept = self._limited(state)
         self.snapshot = snapshot = self._kept.snapshot
         for urgent in first(self._kept, self._policy_manager.placement):
             if self._apply(urgent, now):
@@ -134,7 +134,7 @@ class Planner:
             self._explain()
             self._status_cache.show_closed(self.reservations.closed(now))
         if snapshot.waiting:
-            self._forecast.look(self._kept)
+            self._forecast.update(self._kept)
         return done
 
     def _apply(self, decisions: Sequence[Decision], now: float) -> bool:
@@ -171,7 +171,7 @@ class Planner:
             raise
 
     def _raises(self, state: ClusterState) -> bool:
-        """Whether planning for this state raises; nothing is done. A lab's own policy is not asked again."""
+        """Whether planning for this state raises; changes nothing. A custom policy is not asked again."""
         policy_manager = self._policy_manager
         try:
             _, kept = self._left(self._snapshot(state))
@@ -184,8 +184,8 @@ class Planner:
             return True
         return False
 
-    def _look(self, state: ClusterState) -> tuple[Within, Kept]:
-        """Return what quotas leave of what there is, and what claims leave of that."""
+    def _limited(self, state: ClusterState) -> tuple[Within, Kept]:
+        """Return the snapshot within the quotas, and what reservations leave of that."""
         snapshot = self._snapshot(state)
         self.reservations.attend(snapshot)
         return self._left(snapshot)
@@ -218,9 +218,9 @@ class Planner:
         return tuple(decision for one in schedules for decision in one.decisions)
 
     def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
-        """Return what the policy wants, and if that is nothing, what it wants until the next claims begin.
+        """Return what the policy wants; if that is nothing, what it wants until the next reservations begin.
 
-        A lab's own policy answers one question at a time: the first one.
+        A custom policy answers one question at a time: only the first is asked.
         """
         policy_manager, kept = self._policy_manager, self._kept
         own = isinstance(policy_manager.policy, CustomPolicy)
@@ -237,7 +237,7 @@ class Planner:
         return [moment for moment in moments if moment is not None]
 
     def kept_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
-        """Return the slots that claims keep from a notebook server that may hold some until then, and why."""
+        """Return the slots that reservations keep from an owner's notebook server until then, and why."""
         return self._kept.against.kept_from(owner, ends_at, self.reservations.groups_of)
 
     def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
@@ -251,7 +251,7 @@ class Planner:
         self.settling = _settling(world, observation.now - self._engine.settle_s) if away else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
         lost = {gang_state.gang.id for gang_state in state.gang_states if gang_state.lost}
-        about = Circumstances(
+        about = SchedulerFacts(
             lost,
             away,
             self._no_growth,
@@ -264,14 +264,14 @@ class Planner:
         return snapshot_of(world, self._engine.nodes(), observation.now, about)
 
     def _ending_s(self, world: World, now: float) -> dict[int, float]:
-        """Return for how long gangs have been ending, as far as this service has seen it."""
+        """Return for how many seconds gangs have been ending since this service first saw it."""
         ending = [gang.id for gang in world.gangs if gang.target is GangTarget.END]
         self._ending_since = {gang_id: self._ending_since.get(gang_id, now) for gang_id in ending}
         return {gang_id: now - since for gang_id, since in self._ending_since.items()}
 
 
 def _settling(world: World, since: float) -> frozenset[int]:
-    """Return the jobs that lost a node after that moment, and wait for others."""
+    """Return the queued jobs that lost a node after that moment."""
     lost = (job for job in world.jobs if job.state is JobState.QUEUED and job.gang_id is not None)
     return frozenset(job.id for job in lost if job.state_since > since)
 
@@ -280,9 +280,9 @@ def _settling(world: World, since: float) -> frozenset[int]:
 
 
 def at_fault(jobs: Sequence[_Job], plain: _Job, raises: _Raises[_Job]) -> tuple[_Job, ...]:
-    """Return the jobs without which `raises` is false; none if it is not because of them.
+    """Return the jobs without which `raises` is false; none if the jobs are not the cause.
 
-    plain: a job that cannot be to blame.
+    plain: a job that is known to be harmless.
     """
     found: list[_Job] = []
     if raises([plain]):
@@ -296,7 +296,7 @@ def at_fault(jobs: Sequence[_Job], plain: _Job, raises: _Raises[_Job]) -> tuple[
 
 
 def _last_of_shortest(jobs: Sequence[_Job], raises: _Raises[_Job]) -> int:
-    """Return the index of the last one of the fewest jobs, from the first on, that raise together."""
+    """Return the index of the last job in the shortest prefix of `jobs` that raises."""
     low, high = 1, len(jobs)
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
-"""How fast trainings make progress: kept in memory, from the records that pass through the service.
+"""How fast trainings progress, measured from the records that pass through the service; in memory only.
 
-After a restart of the service the rates come from the end of each open job's last records; the rates with
-other numbers of replicas are measured anew.
+After a restart of the service they are read from the end of each open job's last records. Rates with other
+numbers of replicas are measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Recall = Callable[[int, int], bytes]
 
 
 class _Move:
-    """A job that moves: since when it releases its slots, how long that took, when it got other slots."""
+    """A job on its way to other slots. since: when it began to release its own.
+
+    ending_s: how long that took. began_at: when it got the new slots.
+    """
 
     def __init__(self, since: float) -> None:
         self.since = since
@@ -40,7 +43,7 @@ class _Move:
 
 
 class ProgressRates:
-    """`recall`: returns records that came before the service began. For the service's one event loop."""
+    """`recall`: reads records from before the service started. Call it in the service's event loop only."""
 
     def __init__(self, recall: Recall = lambda _job_id, _attempt: b"") -> None:
         self._recall = recall
@@ -84,7 +87,7 @@ class ProgressRates:
         return job if rate is None else with_rate(job, rate)
 
     def _remember(self, job: JobRecord) -> None:
-        """Take what the newest attempt logged, if it logged anything."""
+        """Read the records of a job's newest attempt, if there are any."""
         if not job.attempts or not job.world_size:
             return
         replicas = job.world_size // job.spec.ranks_on_each_node

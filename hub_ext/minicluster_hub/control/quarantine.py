@@ -1,6 +1,6 @@
-"""Failures of one job, kept apart from all other jobs: tried again with pauses, until the job is given up.
+"""Keeps a failure that concerns one job from all others: retries with pauses, then gives the job up.
 
-Failures are kept in memory: another leader tries everything anew.
+Failures are in memory only: another leader tries everything again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from minicluster_hub.jobs.records import GangRecord
 from minicluster_hub.store import NotLeading, Store, StoreFull, StoreUnavailable
 
 MOST_TRIES = 5
-"""After so many failures in a row the job is ended; an operation without a job is only reported."""
+"""After this many failures in a row the job is ended; an operation without a job is only reported."""
 LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class OperationFailure:
     """An operation that fails. tries: failures in a row. why: what the last one raised, for a log."""
 
     operation: Operation
@@ -31,7 +31,7 @@ class Failure:
     why: str
 
     def job_error(self) -> JobError:
-        """Return the error of the job that is given up for it."""
+        """Return the error of the job that is given up because of it."""
         message = (
             f"the cluster itself failed with this job: {self.operation} failed {self.tries} times in a row"
         )
@@ -51,7 +51,7 @@ class Quarantine:
         self._retry_s = retry_s
         self._clock = clock
         self._log = log
-        self._failures: dict[Operation, Failure] = {}
+        self._failures: dict[Operation, OperationFailure] = {}
         self._began_at = clock()
 
     def begin_tick(self, there: Callable[[], Collection[Key]]) -> None:
@@ -98,7 +98,7 @@ class Quarantine:
         tries = 1 if before is None else before.tries + 1
         why = f"{type(error).__name__}: {error}"
         pause_s = min(LONGEST_PAUSE_S, self._retry_s * 2 ** min(tries - 1, 30))
-        self._failures[operation] = Failure(operation, job_id, tries, self._clock() + pause_s, why)
+        self._failures[operation] = OperationFailure(operation, job_id, tries, self._clock() + pause_s, why)
         news = before is None or before.why != why
         self._log.error(
             "%s failed (%s in a row); trying again in %g s: %s",
@@ -125,16 +125,16 @@ class Quarantine:
         for operation in [one for one in self._failures if one.doing == doing and not self.waits(one)]:
             del self._failures[operation]
 
-    def hopeless(self) -> tuple[Failure, ...]:
+    def hopeless(self) -> tuple[OperationFailure, ...]:
         """Return the failures of jobs that failed so often that they are to be given up."""
         failures = self._failures.values()
         return tuple(one for one in failures if one.job_id is not None and one.tries >= MOST_TRIES)
 
-    def set_aside(self) -> tuple[Failure, ...]:
-        """Return what failed as often, with or without a job: administrators must look at it."""
+    def set_aside(self) -> tuple[OperationFailure, ...]:
+        """Return all operations that failed too often, with or without a job, for administrators."""
         return tuple(one for one in self._failures.values() if one.tries >= MOST_TRIES)
 
     def next_in_s(self) -> float | None:
-        """Return in how many seconds an operation may be tried that could not be when this tick began."""
+        """Return in how many seconds the next waiting operation may be tried again."""
         later = [one.again_at for one in self._failures.values() if one.again_at > self._began_at]
         return max(0.0, min(later) - self._clock()) if later else None

@@ -1,4 +1,4 @@
-"""The one loop that acts: observes the cluster, asks the pure parts what must happen, saves, then does it.
+"""The one loop that acts: observes the cluster, lets the pure parts decide, saves, then acts.
 
 It sleeps until something wakes it (a handler that stored something, an engine that saw something)
 or the next deadline is due. Killed at any moment, it goes on from the store.
@@ -26,11 +26,11 @@ from minicluster_hub.control.operations import (
     operation_of,
 )
 from minicluster_hub.control.planner import JobsAtFault, Planner
-from minicluster_hub.control.quarantine import Failure, Quarantine
+from minicluster_hub.control.quarantine import OperationFailure, Quarantine
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import Action, MarkStarted
-from minicluster_hub.jobs.gang_state import ClusterState, Limits, Observation
+from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import TaskView, World
 from minicluster_hub.jobs.states import JobEvent
@@ -55,7 +55,7 @@ class Reconciler:
         engine: Engine,
         *,
         service_url: str,
-        limits: Limits,
+        limits: LifecycleLimits,
         clock: Callable[[], float],
         log: logging.Logger,
         awake: asyncio.Event,
@@ -109,17 +109,17 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
-            # However often it is woken, the loop leaves half of its time to everything else.
+            # However often the loop is woken, half of the time stays for everything else.
             await asyncio.sleep(min(LONGEST_REST_S, time.monotonic() - began))
 
     async def _listen(self) -> None:
-        """Note that the loop turns, more often while there are agents."""
+        """Note regularly that the event loop runs, more often while there are agents."""
         while True:
             await asyncio.sleep(LOOK_S if self.status_cache.world.tasks else IDLE_LOOK_S)
             self._liveness.note()
 
     async def _open(self) -> None:
-        """Open the engine, however long Docker, say, is away; `doctor` shows that nobody answers."""
+        """Open the engine; try again as long as, say, Docker is away. `doctor` shows that nobody answers."""
         while True:
             try:
                 return await self._engine.open()
@@ -159,12 +159,12 @@ class Reconciler:
         self.wake()
 
     def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
-        """Note that a task's agent spoke, and which addresses of its attempt it does not reach."""
+        """Note a report of a task's agent, and which addresses of its attempt it does not reach."""
         if self._liveness.hear(task_id, unreached):
             self.wake()
 
     def missed(self) -> None:
-        """Note that agents may have spoken while the database could not tell who they are."""
+        """Note that reports may have come while the database could not identify their agents."""
         self._liveness.miss()
 
     def _engine_changed(self) -> None:
@@ -215,7 +215,7 @@ class Reconciler:
         return state
 
     def _attend(self, world: World, views: Mapping[int, TaskView]) -> None:
-        """Note that the service listens; an agent whose node fetches its image, say, is not silent."""
+        """Note that the service listens. An agent whose node still pulls an image is not silent."""
         self._liveness.note()
         self._liveness.keep_only({task.id for task in world.tasks})
         for task_id, view in views.items():
@@ -242,7 +242,7 @@ class Reconciler:
         return not busy and not self.quarantine.waits(operation_of(action))
 
     def _plan(self, state: ClusterState) -> bool:
-        """Plan for all jobs but those that just made planning fail; return whether to observe again."""
+        """Plan for all jobs except those that just made planning fail; return whether to observe again."""
         left_out = self.quarantine.waiting_jobs(PLACING)
         if left_out:
             jobs = tuple(job for job in state.world.jobs if job.id not in left_out)
@@ -261,13 +261,13 @@ class Reconciler:
             return True
 
     def _give_up_hopeless(self, world: World) -> bool:
-        """End the jobs with which nothing works; return whether any was ended."""
+        """End the jobs that fail again and again in the service itself; return whether any was ended."""
         open_jobs = {job.id for job in world.jobs}
         hopeless = {one.job_id: one for one in self.quarantine.hopeless() if one.job_id in open_jobs}
         ended = [self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id]
         return any(ended)
 
-    def _give_up(self, job_id: int, failure: Failure) -> bool:
+    def _give_up(self, job_id: int, failure: OperationFailure) -> bool:
         operation = Operation(ENDING, "job", job_id)
         if self.quarantine.waits(operation):
             return False

@@ -1,4 +1,4 @@
-"""The world as the scheduler is told it: who waits, who runs and may be moved, and what is free."""
+"""Builds the scheduler's snapshot: which jobs wait, which run and may be moved, which slots are free."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, 
 from minicluster_hub.scheduling.progress_rate import MOVE_S
 
 COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
-"""States of jobs that will wait again in a moment: they have their place in the order now."""
+"""States of jobs that will be queued again in a moment: they have a place in the order already."""
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What the scheduler is told beside the world.
+class SchedulerFacts:
+    """What the scheduler needs beside the world.
 
-    unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
+    unusable: gangs that cannot take a job, since a task is lost. away: nodes whose agents are silent, though
     their engine still counts them as up. not_growing: jobs that get no more nodes for now.
-    settling: jobs that lost a node a moment ago. min_run_s: so long a job that started is left alone.
-    usage: what each owner has had. attained: what jobs had in earlier attempts, in slots x seconds.
-    known: puts in what a job's training told of its progress.
+    settling: jobs that lost a node a moment ago. min_run_s: how long a started job is not preempted.
+    usage: what each owner has used. attained: what jobs used in earlier attempts, in slot seconds.
+    known: adds the progress rate that a job's training reported.
     """
 
     unusable: Collection[int] = ()
@@ -47,9 +47,9 @@ class Circumstances:
 
 
 def snapshot_of(
-    world: World, nodes: Sequence[NodeView], now: float, about: Circumstances = Circumstances()
+    world: World, nodes: Sequence[NodeView], now: float, about: SchedulerFacts = SchedulerFacts()
 ) -> Snapshot:
-    """Return what the scheduler is told."""
+    """Return the scheduler's snapshot."""
     up = {
         node.name: range(len(node.slot_kinds)) for node in nodes if node.open and node.name not in about.away
     }
@@ -81,7 +81,7 @@ def snapshot_of(
 
 
 def _holding(world: World) -> Iterator[ServerRecord]:
-    """Yield the notebook servers that hold slots: some have given them back."""
+    """Yield the notebook servers that hold slots; others have released theirs."""
     holders = {lease.server_id for lease in world.leases}
     return (server for server in world.servers if server.id in holders)
 
@@ -91,7 +91,7 @@ def _take(free: FreeSlots, held: Sequence[tuple[str, int]]) -> None:
 
 
 def _ended_soon(world: World) -> set[int]:
-    """Return the gangs whose slots are being freed, or soon wait for another job."""
+    """Return the gangs whose slots are free soon, or are warm soon."""
     ending = {job.gang_id for job in world.jobs if job.state in ENDING and job.gang_id is not None}
     return ending | {gang.id for gang in world.gangs if gang.target is GangTarget.END}
 
@@ -102,14 +102,14 @@ def _growing(world: World, not_growing: Collection[int]) -> Iterator[int]:
             yield job.id
 
 
-def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstances) -> Iterator[JobView]:
-    """Yield the jobs that wait and those that hold slots; others are about to be over."""
+def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: SchedulerFacts) -> Iterator[JobView]:
+    """Yield the jobs that wait and those that hold slots; all others are ending."""
     kept = {(snapshot.job_id, snapshot.attempt_id) for snapshot in world.snapshots}
     for job in world.jobs:
         waits = job.state is JobState.QUEUED or job.state in COMES_BACK
         places = () if waits or job.state in ENDING else _places(tasks.get(job.gang_id or 0, []))
         if waits or places:
-            # One of an earlier attempt is not enough: moved again and again, a job would never get on.
+            # An earlier attempt's is not enough: a job that is moved again and again would never progress.
             goes_on = (job.id, job.attempt_id) in kept
             can_move = goes_on or _can_shrink(job, places)
             steady_s = about.min_run_s if can_move and job.state is JobState.RUNNING else inf
@@ -117,12 +117,12 @@ def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstan
 
 
 def _can_shrink(job: JobRecord, places: Places) -> bool:
-    """Whether it may lose nodes without having to start again."""
+    """Whether it may lose nodes without a restart."""
     least = job.spec.chunks.min if job.spec.chunks else 1
     return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
-def _job(job: JobRecord, places: Places, steady_s: float, about: Circumstances, *, goes_on: bool) -> JobView:
+def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts, *, goes_on: bool) -> JobView:
     chunks = job.spec.chunks
     limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
     return JobView(

@@ -1,7 +1,7 @@
 """Stacks of the ranks of running jobs, on request, and which ranks make no progress ("quiet").
 
-Kept in memory: after a restart the agents say it again. A request is a number in the orders of a job's tasks
-(`look` on the wire); an agent answers each new number once, in a report.
+In memory only: after a restart the agents report again. A request is a number in the orders of a job's tasks
+(`look` on the wire). An agent answers each new number once, in a report.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minicluster_hub.support.notifier import Notifier
 
 
 @dataclass
-class StackRequest:
+class StackDumpRequest:
     """One request for the stacks of a job's ranks. waits_for: the tasks that have not answered."""
 
     number: int
@@ -38,11 +38,11 @@ class _Quiet:
 
 
 class StackDumps:
-    """`notifier` notifies a job's id when the job becomes quiet, or is quiet no more."""
+    """`notifier` notifies a job's id when the job becomes quiet or stops being quiet."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
-        self._requests: dict[int, StackRequest] = {}
+        self._requests: dict[int, StackDumpRequest] = {}
         self._quiet: dict[int, _Quiet] = {}
         # Agents must not take the numbers of a restarted service for those that they have answered.
         self._number = time.time_ns() // 1_000_000
@@ -52,16 +52,16 @@ class StackDumps:
         request = self._requests.get(job_id)
         return request.number if request else 0
 
-    def begin(self, job_id: int, tasks: Collection[int]) -> StackRequest:
+    def begin(self, job_id: int, tasks: Collection[int]) -> StackDumpRequest:
         """Return the request that is under way, or a new one, which changes the orders of these tasks."""
         request = self._requests.get(job_id)
         if request is None or not request.open:
             self._number += 1
-            request = self._requests[job_id] = StackRequest(self._number, set(tasks))
+            request = self._requests[job_id] = StackDumpRequest(self._number, set(tasks))
         return request
 
-    def end(self, request: StackRequest) -> None:
-        """Note that nobody waits for it any more: the next one who asks gets a new one."""
+    def end(self, request: StackDumpRequest) -> None:
+        """Close a request that nobody waits for any more: the next caller gets a new one."""
         request.complete.set()
 
     def is_quiet(self, job_id: int) -> bool:
@@ -70,7 +70,7 @@ class StackDumps:
         return quiet is not None and any(quiet.ranks.values())
 
     def hear(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
-        """Take a report on the job's newest attempt. What it says of other tasks' ranks does not count."""
+        """Take a report on the job's newest attempt; ignore what it says of other tasks' ranks."""
         request = self._requests.get(job_id)
         if request and request.open and report.look == request.number and task_id in request.waits_for:
             request.stacks |= {stack.rank: stack for stack in report.stacks if stack.rank in own_ranks}

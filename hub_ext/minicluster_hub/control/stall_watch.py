@@ -1,4 +1,4 @@
-"""Tells a job's owner, once each time, that ranks of the job make no progress any more, and why."""
+"""Tells a job's owner, once per stall, that ranks of the job make no progress, and why."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STALLED = "stalled"
 STALLS_OF_JOB = 64
 """Events of one job: a hostile agent could report its ranks quiet, and not, many times in a second."""
 _MOST_CHARS = 4000
-"""Names of functions are the job's own."""
+"""The names of functions in it are the job's own, of any length."""
 
 
 class StallWatch:
-    """Finds out why jobs became quiet, writes it into their history, and shows it while it lasts."""
+    """Finds out why jobs became quiet, writes the reason into their history, and shows it while it lasts."""
 
     def __init__(
         self, store: Store, status_cache: StatusCache, clock: Callable[[], float], log: logging.Logger
@@ -60,7 +60,7 @@ class StallWatch:
         try:
             self._keep(job_id, words(why))
         except StoreError as error:
-            self._log.warning("job %s: its story does not say that it stalled: %s", job_id, error)
+            self._log.warning("job %s: the stall was not written into its history: %s", job_id, error)
 
     def _keep(self, job_id: int, text: str) -> None:
         record = self._store.job(job_id)

@@ -1,6 +1,6 @@
-"""The newest observation for those who read: orders of tasks, jobs and nodes as people see them.
+"""The newest observation, for readers: the orders of tasks, and jobs and nodes as people see them.
 
-The reconciler shows each observation; handlers read it, and wait for notifications instead of asking again.
+The reconciler shows each observation. Handlers read it, and wait for notifications instead of polling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minicluster_hub.control.stack_dumps import StackDumps
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, Limits, together
+from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, together
 from minicluster_hub.jobs.orders import TaskOver, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
@@ -39,24 +39,24 @@ from minicluster_hub.support.notifier import NODES, NOTICES, Notifier
 
 _MOST_NOTES = 3
 STACKS_S = 3.0
-"""How long agents may take to say where their ranks are."""
+"""How long agents may take to answer with the stacks of their ranks."""
 
 MOST_JOBS = 1000
-"""Jobs whose texts are kept; each is a line of a list, without traceback and spec."""
+"""Most jobs whose JSON is cached; each is a line of a list, without traceback and spec."""
 
 
 class StatusCache:
     """`changes` notifies a job's id, or NODES, when what people see of it changed.
 
     `orders_notifier` notifies a task's id when its orders changed.
-    `observed` is set at the first observation: before it, living tasks would be told that they are over.
+    `observed` is set at the first observation: before it, agents of living tasks would get TaskOver.
     """
 
     def __init__(
         self,
         store: Store,
         engine: Engine,
-        limits: Limits,
+        limits: LifecycleLimits,
         data_set_tracker: DataSetTracker,
         progress_rates: ProgressRates,
         isolate: Isolate = together,
@@ -79,7 +79,7 @@ class StatusCache:
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
         self._versions: dict[int, str] = {}
-        self.overview = Overview(store.jobs_by_id, self.summaries, self.nodes)
+        self.overview = OverviewCache(store.jobs_by_id, self.summaries, self.nodes)
         self.changes.call_first(self.overview.forget)
 
     # --- shown by the reconciler --------------------------------------------------------------
@@ -152,7 +152,7 @@ class StatusCache:
         except TaskOver:
             return "over"
 
-    # --- asked by handlers --------------------------------------------------------------------
+    # --- read by handlers ---------------------------------------------------------------------
 
     def orders(self, task: TaskRecord) -> TaskOrders:
         """Return what the task should be doing now. Raises TaskOver."""
@@ -165,7 +165,7 @@ class StatusCache:
         return orders_for(task, gang_state, look=look, limits=self._limits, folders=folders)
 
     async def stacks(self, job_id: int) -> tuple[RankStack, ...]:
-        """Ask where the ranks of a running job are; ranks whose agents do not answer are AWAY."""
+        """Return the stacks of a running job's ranks; those whose agents do not answer are AWAY."""
         states = self.gang_states.values()
         gang_state = next((one for one in states if one.job and one.job.id == job_id), None)
         if gang_state is None:
@@ -190,7 +190,7 @@ class StatusCache:
             self.changes.notify(job_id)
 
     def environment(self) -> Versions | None:
-        """Return what ranks have, if the engine knows it before any ran."""
+        """Return the versions that ranks have, if the engine knows them before any rank ran."""
         return self.engine.environment()
 
     def node_views(self) -> tuple[NodeView, ...]:
@@ -238,7 +238,7 @@ class StatusCache:
         return shown.model_copy(update={"reason": data.message}) if data and data.message else shown
 
     def _notes_of(self, record: JobRecord) -> tuple[Sequence[str], int]:
-        """Return the notes on a job, while it runs the present ones, afterwards the first; and how many."""
+        """Return a running job's notes, or the first ones of a job that is over; and how many there are."""
         if record.state.terminal:
             return self._store.history.notes(record.id, _MOST_NOTES)
         running = record.state in (JobState.STARTING, JobState.RUNNING)
@@ -269,11 +269,11 @@ def _unseen(rank: RankRecord) -> RankStack:
     return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)
 
 
-# What everybody who watches the lists gets: read and written once for each change, however many watch.
+# What all watchers of the lists get: read and serialized once for each change, however many there are.
 
 
-class Overview:
-    """Texts in JSON, made for the first reader, kept until the job or the nodes change again.
+class OverviewCache:
+    """JSON texts, made for the first reader and cached until the job or the nodes change.
 
     records: reads jobs by their ids. summaries: how lists show them. nodes: all nodes, as they are now.
     """

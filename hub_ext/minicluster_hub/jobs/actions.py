@@ -1,4 +1,4 @@
-"""What the reconciler can be told to do: named actions, each of which can be repeated. Pure."""
+"""The reconciler's actions. Each can be repeated without harm. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MarkEnded:
 
 @dataclass(frozen=True, slots=True)
 class EndStray:
-    """End a task that the engine has and the store does not: of a store that was put back, say."""
+    """End a task that the engine has and the store does not, for example after a restored backup."""
 
     task_id: int
 
@@ -53,7 +53,7 @@ class DropTasks:
 
 @dataclass(frozen=True, slots=True)
 class StartLighthouse:
-    """Have the meeting point of a fault-tolerant job's ranks, again if it died."""
+    """Start the lighthouse where a fault-tolerant job's ranks meet, also again after it died."""
 
     gang_id: int
 
@@ -65,7 +65,7 @@ class EndLighthouse:
 
 @dataclass(frozen=True, slots=True)
 class DataReady:
-    """Keep that an attempt's data sets are on all its nodes."""
+    """Store that an attempt's data sets are on all its nodes."""
 
     job_id: int
     attempt_id: int
@@ -73,7 +73,7 @@ class DataReady:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """An event for a job's state machine. `losses`: its new count of them, None to leave it."""
+    """An event for a job's state machine. `losses`: the job's new count of losses; None: unchanged."""
 
     job_id: int
     event: JobEvent

@@ -1,4 +1,4 @@
-"""Which tasks of an attempt do not reach each other, told by their agents before any rank starts. Pure."""
+"""Connectivity check: which tasks of an attempt do not reach each other before ranks start. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Collection, Mapping, Sequence
 from minicluster_hub.jobs.records import TaskRecord
 
 Unreached = Mapping[int, Collection[str]]
-"""Which addresses a task's agent does not reach, by task."""
+"""By task, the addresses that its agent does not reach."""
 
 
 def store_address(task: TaskRecord) -> str:
-    """Return where a task is reached by the others of its gang: host:port."""
+    """Return the address at which the other tasks of its gang reach a task: host:port."""
     return f"{task.address}:{task.store_port or 0}"
 
 
 def apart(tasks: Sequence[TaskRecord], unreached: Unreached) -> tuple[TaskRecord, ...]:
-    """Return the tasks without which all others reach each other: first those with the most broken ways.
+    """Return the tasks to leave out so that all others reach each other: the worst connected first.
 
-    Of two that only miss each other, the newer one is it: the older one may have done some of the work.
+    If two tasks miss only each other, leave out the newer one: the older may have done some of the work.
     """
     by_address = {store_address(task): task for task in tasks}
     broken: set[frozenset[int]] = {
@@ -38,7 +38,7 @@ def apart(tasks: Sequence[TaskRecord], unreached: Unreached) -> tuple[TaskRecord
 
 
 def sentence(parted: Sequence[TaskRecord]) -> str:
-    """Return what the job's owner is told of tasks that are apart; "" if there are none."""
+    """Return the sentence for the job's owner on unreached tasks; "" if there are none."""
     if not parted:
         return ""
     nodes = sorted({task.node for task in parted})

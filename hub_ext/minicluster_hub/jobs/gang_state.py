@@ -1,4 +1,4 @@
-"""What the decisions are taken from: each gang with its tasks, its job and what is known of them: pure."""
+"""The state that decisions are made from: each gang with its tasks, its job and observations. Pure."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ from minicluster_hub.jobs.records import (
 from minicluster_hub.jobs.root_cause import is_consequence, root_cause
 
 ENDING = (JobState.STOPPING, JobState.FAILING, JobState.REQUEUING, JobState.YIELDING)
-"""The states in which an attempt is being cleared away."""
+"""States in which an attempt is being cleared away."""
 
 Isolate = Callable[[str, GangRecord], AbstractContextManager[object]]
-"""Keeps what is raised for one gang from all others; told what is done with it."""
+"""(what is done, gang) -> a context that keeps an exception for this gang from all others."""
 
 
 _Item = TypeVar("_Item")
 
 
 def together(_doing: str, _gang: GangRecord) -> AbstractContextManager[object]:
-    """Let everything pass: what is raised for one gang ends the whole."""
+    """Isolate nothing: an exception for one gang passes."""
     return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Times in seconds. `stop_patience_s` is over the agents' own escalation (5 s).
+class LifecycleLimits:
+    """Limits of a job's life cycle; times in seconds.
 
-    stopped_files_patience_s, failed_files_patience_s: the same where all ranks have ended and the agent
-        brings what they wrote. A stop has to be over within 12 s, all of it.
-    heartbeat_timeout_s: silence after which a task is lost. Agents speak each second.
-    boot_timeout_s: the same until an agent's first word: it has to be loaded, on a busy machine maybe.
-    suspect_timeout_s: the same, once other ranks have lost their connections.
-    quiet_after_s: time without progress of a rank after which its job's owner is told why; 0: never.
-    max_losses: attempts that end with a lost task and get no further than the one before.
+    stop_patience_s: how long an attempt may take to end; more than the agents' own escalation (5 s).
+    stopped_files_patience_s, failed_files_patience_s: the same if all ranks have ended and the agent uploads
+        what they wrote. A whole stop must be over within 12 s.
+    heartbeat_timeout_s: silence after which a task is lost. Agents report each second.
+    boot_timeout_s: the same before an agent's first report: on a busy machine it loads slowly.
+    suspect_timeout_s: the same once other ranks have lost their connections.
+    quiet_after_s: time without progress of a rank after which the job's owner is told why; 0: never.
+    max_losses: attempts in a row that may end with a lost task and no newer snapshot.
     meet_patience_s: how long the tasks of an attempt that needs all of them may fail to reach each other.
-    min_run_s: so long a job that has started keeps its slots, whatever the policy says.
-    awaited_s: so long tasks stay warm for a job that lost a node and waits for slots. Meanwhile they bring
-        its snapshots to its storage.
-    retry_s: the pause after something failed for one job that should not; each further time doubles it.
+    min_run_s: how long a started job keeps its slots, whatever the policy says.
+    awaited_s: how long tasks stay warm for a job that lost a node and waits for slots. Meanwhile they upload
+        its snapshots.
+    retry_s: the pause after an unexpected failure for one job; each further failure doubles it.
     """
 
     heartbeat_timeout_s: float = 3.0
@@ -74,7 +75,7 @@ class Limits:
     output: OutputLimits = OutputLimits()  # noqa: RUF009 - frozen
 
     def end_patience_s(self, state: JobState, *, brings: bool) -> float:
-        """How long an attempt may take to end. brings: its ranks have ended, see above."""
+        """Return how long an attempt may take to end. brings: only files are left to upload."""
         longer = {
             JobState.STOPPING: self.stopped_files_patience_s,
             JobState.FAILING: self.failed_files_patience_s,
@@ -85,10 +86,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known beside the store: the engine's view, the silence of each agent in seconds.
+    """What is known beside the store: the engine's views of tasks, and each agent's silence in seconds.
 
-    lighthouses: those of fault-tolerant jobs, by gang. data: how far the data sets are of jobs
-    that start, by gang. unreached: see meetings. down: nodes that take nothing just now.
+    lighthouses: by gang, of fault-tolerant jobs. data: by gang, how far the data sets of starting jobs are.
+    unreached: see connectivity. down: names of nodes that are down.
     """
 
     views: Mapping[int, TaskView]
@@ -104,12 +105,12 @@ class Observation:
 class GangState:
     """One gang with its tasks, its job if it has one, and the ranks of that job's newest attempt.
 
-    lost: tasks that have ended, or were silent for longer than their `patience_s`, which goes by task.
-    lighthouse: host:port of the ranks' meeting point, "" as long as there is none.
-    data: how far the data sets are of a job that starts, None where it has none.
-    apart: tasks of an attempt on its way that the others do not reach.
-    awaited_until: a job that lost a node waits to go on with these tasks, which hold its newest snapshots;
-        0: none does.
+    lost: tasks that have ended, or were silent for longer than their `patience_s` (seconds, by task).
+    lighthouse: host:port of the lighthouse, "" as long as there is none.
+    data: how far the data sets of a starting job are, None if it has none.
+    apart: tasks of a starting attempt that the others do not reach.
+    awaited_until: until when a job that lost a node may go on with these tasks, which hold its newest
+        snapshots; 0: no job waits for them.
     """
 
     gang: GangRecord
@@ -130,7 +131,7 @@ class GangState:
 
     @property
     def living_ranks(self) -> tuple[RankRecord, ...]:
-        """The ranks of tasks that the gang still holds: others went with a lost node."""
+        """The ranks of tasks that the gang still has; the others went with a lost node."""
         held = {task.id for task in self.tasks}
         return tuple(rank for rank in self.ranks if rank.task_id in held)
 
@@ -139,32 +140,31 @@ class GangState:
         """Whether the attempt runs, and goes on as long as it has one task."""
         return self.job is not None and self.job.spec.fault_tolerant and self.job.state is JobState.RUNNING
 
-    def idle_until(self, limits: Limits) -> float:
+    def idle_until(self, limits: LifecycleLimits) -> float:
         """Return until when a gang without a job is kept warm for its owner's next one."""
         idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
         return idle_since + limits.keep_warm_s
 
-    def warm_until(self, limits: Limits) -> float:
+    def warm_until(self, limits: LifecycleLimits) -> float:
         """Return until when a gang without a job is kept warm, for whichever job."""
         return max(self.idle_until(limits), self.awaited_until)
 
     def brings(self, task: TaskRecord) -> bool:
-        """Whether a task's ranks have ended, so that its agent has only to bring what they left."""
+        """Whether a task's ranks have ended, so that its agent has only their files left to upload."""
         mine = [rank.state for rank in self.ranks if rank.task_id == task.id]
         return bool(mine) and all(state is RankState.EXITED for state in mine)
 
     def cleared(self) -> bool:
-        """Nothing of the job's newest attempt is left on any node."""
+        """Whether nothing of the job's newest attempt is left on any node."""
         attempt = self.job.attempt_id if self.job else None
         return attempt is not None and all(
             task.state is TaskState.ENDED or task.cleared >= attempt for task in self.tasks
         )
 
     def starting_since(self, views: Mapping[int, TaskView]) -> float | None:
-        """Return since when its job waits for its tasks, and its data stands still; None while a node
-        fetches an image.
+        """Return since when the job waits without progress; None while a node pulls an image.
 
-        Fetching a large image takes as long as it takes; Docker itself tells when it cannot.
+        A pull may take any time: Docker itself reports one that failed.
         """
         if self.job is None or any(view.starting for task in self.tasks if (view := views.get(task.id))):
             return None
@@ -176,7 +176,7 @@ class GangState:
 class ClusterState:
     """What one tick of the control loop knows, derived once, for decisions, deadlines and views.
 
-    gang_states: of all gangs but those of which deriving it raised.
+    gang_states: of all gangs, except those for which deriving it raised.
     """
 
     world: World
@@ -185,14 +185,14 @@ class ClusterState:
 
     @classmethod
     def of(
-        cls, world: World, observation: Observation, limits: Limits, isolate: Isolate = together
+        cls, world: World, observation: Observation, limits: LifecycleLimits, isolate: Isolate = together
     ) -> ClusterState:
-        """Derive the state of each gang; what is raised for one is given to `isolate`."""
+        """Derive the state of each gang; `isolate` handles an exception for one of them."""
         return cls(world, observation, tuple(_gang_states(world, observation, limits, isolate)))
 
 
 def _gang_states(
-    world: World, observation: Observation, limits: Limits, isolate: Isolate
+    world: World, observation: Observation, limits: LifecycleLimits, isolate: Isolate
 ) -> Iterator[GangState]:
     jobs = {job.id: job for job in world.jobs}
     queued = (job for job in world.jobs if job.state is JobState.QUEUED)
@@ -221,7 +221,7 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], object]) -> Mapping[
     return groups
 
 
-def _observed(state: GangState, observation: Observation, limits: Limits) -> GangState:
+def _observed(state: GangState, observation: Observation, limits: LifecycleLimits) -> GangState:
     """Return the state of a gang with what was observed of it."""
     job, gang_id = state.job, state.gang.id
     suspicious = job is not None and lost_connections(job, state.ranks)
@@ -239,11 +239,11 @@ def _observed(state: GangState, observation: Observation, limits: Limits) -> Gan
 
 
 def silent_nodes(
-    world: World, observation: Observation, limits: Limits, ending_s: Mapping[int, float]
+    world: World, observation: Observation, limits: LifecycleLimits, ending_s: Mapping[int, float]
 ) -> frozenset[str]:
-    """Return the nodes of tasks that were given up as silent: a Swarm sees later what the silence told.
+    """Return the nodes of tasks that were given up as silent: a Swarm notices a dead node later.
 
-    ending_s: for how long gangs have been ending. Who spoke until then is silent because it was ended.
+    ending_s: for how long gangs have been ending. An agent that reported until then was ended.
     """
     return frozenset(
         task.node
@@ -256,11 +256,11 @@ def silent_nodes(
 
 
 def lost_connections(job: JobRecord, ranks: Iterable[RankRecord]) -> bool:
-    """Tell whether all that is known of a failing attempt is that ranks lost their connections."""
+    """Whether lost connections are all that is known of a failing attempt."""
     return job.state is JobState.FAILING and job.error is None and is_consequence(root_cause(ranks))
 
 
-def _patience_s(task: TaskRecord, limits: Limits, *, suspicious: bool) -> float:
+def _patience_s(task: TaskRecord, limits: LifecycleLimits, *, suspicious: bool) -> float:
     if task.state is not TaskState.READY:
         return limits.boot_timeout_s
     return limits.suspect_timeout_s if suspicious else limits.heartbeat_timeout_s

@@ -1,4 +1,4 @@
-"""The error that a failed job is told by: who waited for whom at its end, which is lost afterwards: pure."""
+"""The error shown for a failed job, with which rank waited for which at its end. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from minicluster_hub.jobs.root_cause import is_consequence, root_cause
 _TIMED_OUT = ("Timed out waiting", "Watchdog caught collective operation timeout", "Socket Timeout")
 
 
-def final_error(told: JobError | None, ranks: Sequence[RankRecord]) -> JobError | None:
-    """Return a job's error. told: what it failed of, None when that is the affair of its ranks."""
-    error = told or root_cause(ranks)
+def final_error(known: JobError | None, ranks: Sequence[RankRecord]) -> JobError | None:
+    """Return a job's error. known: the error stored already, None if its ranks have to explain it."""
+    error = known or root_cause(ranks)
     if error is None:
         return None
     stacks = [_last(rank) for rank in ranks]
-    known = [stack for stack in stacks if stack is not None]
-    if known and len(known) == len(ranks) and (error.kind is ErrorKind.TIMEOUT or _tells(error, known)):
-        error = _explained(error, known)
+    seen = [stack for stack in stacks if stack is not None]
+    if seen and len(seen) == len(ranks) and (error.kind is ErrorKind.TIMEOUT or _tells(error, seen)):
+        error = _explained(error, seen)
     return error.model_copy(update={"stack": None})
 
 
 def _tells(error: JobError, stacks: Sequence[RankStack]) -> bool:
-    """Tell whether where the ranks were says more than the error: some waited, and others did not come."""
+    """Whether the ranks' locations explain more than the error: some waited, and others did not come."""
     places = {location_of(stack) if stack.sight is RankSight.SEEN else None for stack in stacks}
     waited = any(place is not None and place.kind is LocationKind.RANKS for place in places)
-    # A connection also breaks by itself; one whose rank had ended did not.
+    # A connection can break by itself, but not if its rank had ended.
     return waited and len(places) > 1 and (_timed_out(error) or (is_consequence(error) and None in places))
 
 
@@ -38,24 +38,21 @@ def _timed_out(error: JobError) -> bool:
 
 
 def _last(rank: RankRecord) -> RankStack | None:
-    """Return where a rank was at last, None when nobody knows."""
+    """Return a rank's last known location, None if there is none."""
     error = rank.error
     if error is None:
         ended = rank.state is RankState.EXITED
         return RankStack(rank=rank.rank, sight=RankSight.ENDED) if ended else None
     if error.stack is None:
         return None
-    # What failed because others did not come was waiting, whatever it did to wait.
+    # A rank that failed because others did not come was waiting, whatever its stack shows.
     quiet_s = 2 * BUSY_S if is_consequence(error) or _timed_out(error) else error.stack.quiet_s
     return error.stack.model_copy(update={"quiet_s": quiet_s})
 
 
 def _explained(error: JobError, stacks: Sequence[RankStack]) -> JobError:
     why = explain(stacks)
-    said = f"{error.message}. At its end: " if error.kind is ErrorKind.TIMEOUT else _in_vain(error)
+    timed_out = error.kind is ErrorKind.TIMEOUT
+    said = f"{error.message}. At its end: " if timed_out else f"Rank {error.rank} waited in vain: "
     message = f"{said}{why.sentence[:1].lower()}{why.sentence[1:]}"
     return error.model_copy(update={"message": message, "hint": why.hint or error.hint})
-
-
-def _in_vain(error: JobError) -> str:
-    return f"Rank {error.rank} waited in vain: "

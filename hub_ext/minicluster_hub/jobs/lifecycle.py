@@ -1,4 +1,4 @@
-"""What must happen next, decided from the stored world and what the engine sees: pure.
+"""Decides what must happen next, from the stored world and the observation. Pure.
 
 `decide` returns named actions; the reconciler carries them out. Each can be repeated.
 """
@@ -26,7 +26,7 @@ from minicluster_hub.jobs.gang_state import (
     ClusterState,
     GangState,
     Isolate,
-    Limits,
+    LifecycleLimits,
     Observation,
     lost_connections,
     together,
@@ -44,8 +44,8 @@ from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
-def decide(state: ClusterState, limits: Limits, isolate: Isolate = together) -> tuple[Action, ...]:
-    """Return what must happen next; nothing for a gang of which deciding raises, if that is isolated."""
+def decide(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = together) -> tuple[Action, ...]:
+    """Return what must happen next; nothing for a gang whose exception `isolate` handles."""
     world, observation = state.world, state.observation
     known = {task.id for task in world.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in observation.views if task_id not in known]
@@ -57,9 +57,9 @@ def decide(state: ClusterState, limits: Limits, isolate: Isolate = together) -> 
     return (*actions, *_lighthouse_actions(world, observation))
 
 
-def _actions_of(gang_state: GangState, observation: Observation, limits: Limits) -> Iterator[Action]:
+def _actions_of(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> Iterator[Action]:
     if gang_state.job is not None and gang_state.job.unreadable:
-        return  # Its end was decided above, and nothing of its scene is certain.
+        return  # Its end was decided above, and nothing of its state is certain.
     yield from _task_actions(gang_state, observation)
     if gang_state.job is not None:
         yield from _job_actions(gang_state, gang_state.job, observation, limits)
@@ -67,7 +67,7 @@ def _actions_of(gang_state: GangState, observation: Observation, limits: Limits)
 
 
 def _lighthouse_actions(world: World, observation: Observation) -> Iterator[Action]:
-    """Keep one alive for the gang of each fault-tolerant job, as long as it is the job's."""
+    """Keep a lighthouse alive for each gang that is bound to a fault-tolerant job."""
     jobs = {job.id: job for job in world.jobs}
     wanted = {
         gang.id for gang in world.gangs if gang.job_id in jobs and jobs[gang.job_id].spec.fault_tolerant
@@ -93,7 +93,9 @@ def _task_actions(gang_state: GangState, observation: Observation) -> Iterator[A
             yield StartTask(task)
 
 
-def _gang_actions(gang_state: GangState, observation: Observation, limits: Limits) -> Iterator[Action]:
+def _gang_actions(
+    gang_state: GangState, observation: Observation, limits: LifecycleLimits
+) -> Iterator[Action]:
     gang = gang_state.gang
     if gang.target is GangTarget.END:
         return
@@ -107,7 +109,7 @@ def _gang_actions(gang_state: GangState, observation: Observation, limits: Limit
 
 
 def _job_actions(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[Action]:
     if job.state in ENDING:
         loss = lost_task(gang_state, job, observation) if lost_connections(job, gang_state.ranks) else None
@@ -125,9 +127,9 @@ def _job_actions(
 
 
 def _progress(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Happened | None:
-    """Return the one event that a starting or running job's scene shows, the gravest first."""
+    """Return the one event of a starting or running job that its gang shows, the gravest first."""
     ranks = gang_state.living_ranks
     failed = [rank for rank in ranks if rank.error is not None]
     if failed:
@@ -150,7 +152,7 @@ def _progress(
 
 
 def _agents_failure(gang_state: GangState, job: JobRecord) -> Happened | None:
-    """Return what an agent says of itself; one that was only to join a running attempt is dropped."""
+    """Return the failure that an agent reported; one that was to join a running attempt is dropped."""
     task = next((task for task in gang_state.tasks if task.failure is not None), None)
     if task is None or task.failure is None or gang_state.tolerates_loss:
         return None
@@ -164,7 +166,7 @@ def _data_failure(gang_state: GangState, job: JobRecord) -> Happened | None:
 
 
 def _overdue(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Happened | None:
     since = gang_state.starting_since(observation.views)
     if (
@@ -173,13 +175,12 @@ def _overdue(
         and observation.now - since > limits.start_timeout_s
     ):
         error = _not_ready(gang_state, limits)
-        message = error.message
-        return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
+        return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
     moved_at = max(job.state_since, gang_state.data.moved_at if gang_state.data else 0.0)
     if job.state is JobState.STARTING and observation.now - moved_at > limits.pull_timeout_s:
         message = f"the nodes did not get the image within {limits.pull_timeout_s / 60:.0f} minutes"
         error = JobError(
-            kind=ErrorKind.START, message=message, hint="An admin's `doctor` tells which link is slow."
+            kind=ErrorKind.START, message=message, hint="Ask an admin to run `doctor`: it finds slow links."
         )
         return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
     limit = job.spec.timeout_s
@@ -190,19 +191,21 @@ def _overdue(
     return None
 
 
-def _not_ready(gang_state: GangState, limits: Limits) -> JobError:
+def _not_ready(gang_state: GangState, limits: LifecycleLimits) -> JobError:
     waited = f"{limits.start_timeout_s:.0f} s"
     if gang_state.data is not None and not gang_state.data.ready and gang_state.assembled:
-        message = f"the data sets did not get on for {waited}: {gang_state.data.message}"
-        return JobError(kind=ErrorKind.START, message=message, hint="An admin's `doctor` looks at the nodes.")
+        message = f"the data sets made no progress for {waited}: {gang_state.data.message}"
+        return JobError(
+            kind=ErrorKind.START, message=message, hint="Ask an admin to run `doctor`: it checks the nodes."
+        )
     message = f"the tasks were not ready after {waited}"
     return JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")
 
 
-# When to look again without being woken: pure.
+# When to decide again without an event. Pure.
 
 
-def next_deadline(state: ClusterState, limits: Limits, isolate: Isolate = together) -> float | None:
+def next_deadline(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = together) -> float | None:
     """Return in how many seconds `lifecycle.decide` may say something new without any event, or None."""
     waits: list[float] = []
     for gang_state in state.gang_states:
@@ -213,7 +216,7 @@ def next_deadline(state: ClusterState, limits: Limits, isolate: Isolate = togeth
     return max(0.05, min(waits)) if waits else None
 
 
-def _gang_waits(gang_state: GangState, observation: Observation, limits: Limits) -> Iterator[float]:
+def _gang_waits(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> Iterator[float]:
     if gang_state.gang.job_id is None:
         ends_s = [
             until - observation.now
@@ -226,7 +229,7 @@ def _gang_waits(gang_state: GangState, observation: Observation, limits: Limits)
 
 
 def _job_waits(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[float]:
     now, since = observation.now, gang_state.starting_since(observation.views)
     if job.state in ENDING:

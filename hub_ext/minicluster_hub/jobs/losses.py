@@ -1,4 +1,4 @@
-"""What follows from tasks that are lost or do not answer: go on without them, start again, give up. Pure."""
+"""What follows from lost or silent tasks: go on without them, restart, or give up. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from minicluster.wire import DISK_FULL_EXIT, ErrorKind, JobError, JobState, RankState
 from minicluster_hub.jobs.actions import DropTasks, EndGang, Happened
 from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import ENDING, GangState, Limits, Observation
+from minicluster_hub.jobs.gang_state import ENDING, GangState, LifecycleLimits, Observation
 from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
 def without_unusable(
-    gang_state: GangState, observation: Observation, limits: Limits
+    gang_state: GangState, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[DropTasks | EndGang]:
-    """Part with the tasks that cannot go on; the others stay together, warm and with their snapshots."""
+    """Drop the tasks that cannot go on; the others stay together, warm and with their snapshots."""
     late = _late(gang_state, observation, limits)
     gone = {task.id for task in (*gang_state.lost, *gang_state.apart)}
     if gang_state.tolerates_loss:
@@ -32,7 +32,7 @@ def without_unusable(
 
 
 def lost_task(gang_state: GangState, job: JobRecord, observation: Observation) -> Happened | None:
-    """Return what a lost task means for its job; None when none is lost, or the others go on."""
+    """Return the event of a job that lost a task; None if none is lost, or the others go on."""
     others_go_on = gang_state.tolerates_loss and len(gang_state.lost) < len(gang_state.tasks)
     if not gang_state.lost or others_go_on:
         return None
@@ -55,11 +55,11 @@ def lost_task(gang_state: GangState, job: JobRecord, observation: Observation) -
 
 
 def unreached_task(
-    gang_state: GangState, job: JobRecord, observation: Observation, limits: Limits
+    gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Happened | None:
-    """Return what it means for a job on its way that tasks do not reach each other, None as long as it waits.
+    """Return the event of a starting job whose tasks do not reach each other; None while it waits for them.
 
-    It goes on without them if it can. Else they get some time: a machine that comes back needs it.
+    If the other tasks are enough, it goes on without them. Otherwise it waits: a machine may come back.
     """
     if job.state is not JobState.STARTING or not gang_state.apart:
         return None
@@ -73,13 +73,13 @@ def unreached_task(
     return Happened(job.id, JobEvent.TASK_LOST, sentence(gang_state.apart), losses=losses)
 
 
-def given_up(job: JobRecord, limits: Limits) -> Happened | None:
+def given_up(job: JobRecord, limits: LifecycleLimits) -> Happened | None:
     """Return the failure of a queued job that lost too many attempts, None for any other."""
     if job.state is not JobState.QUEUED or job.losses < limits.max_losses:
         return None
     words = f"{job.losses} attempts in a row lost a task and got no further than the one before"
     hint = (
-        "Its story names the nodes; an admin's `doctor` tells whether they reach each other. "
+        "Its history names the nodes; an admin's `doctor` checks whether they reach each other. "
         "With mc.checkpoint() a job goes on from where it was."
     )
     error = JobError(kind=ErrorKind.LOST, message=words, hint=hint)
@@ -107,19 +107,21 @@ def image_retired(job: JobRecord, world: World) -> Happened | None:
 
 
 def _filled_disk(task: TaskRecord, observation: Observation) -> bool:
-    """Tell whether an agent was ended for it that does not say so itself: it is of an earlier release."""
+    """Whether a full disk ended an agent that does not report it, since it is of an earlier release."""
     view = observation.views.get(task.id)
     return view is not None and view.exit_code == DISK_FULL_EXIT
 
 
-def _is_no_use(task: TaskRecord, gang_state: GangState, observation: Observation, limits: Limits) -> bool:
-    """Tell whether a warm task that a job waits to go on with is on a node that takes nothing, for long."""
+def _is_no_use(
+    task: TaskRecord, gang_state: GangState, observation: Observation, limits: LifecycleLimits
+) -> bool:
+    """Whether a warm task that a job waits for is on a node that is down, for longer than tasks stay warm."""
     awaited = gang_state.awaited_until > observation.now
     return awaited and task.node in observation.down and gang_state.idle_until(limits) <= observation.now
 
 
-def _late(gang_state: GangState, observation: Observation, limits: Limits) -> list[TaskRecord]:
-    """Return the tasks that had their time to clear an ending attempt away."""
+def _late(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> list[TaskRecord]:
+    """Return the tasks that did not clear an ending attempt away in time."""
     job = gang_state.job
     if job is None or job.state not in ENDING:
         return []
@@ -131,7 +133,7 @@ def _late(gang_state: GangState, observation: Observation, limits: Limits) -> li
 
 
 def _joins_in_vain(task: TaskRecord, gang_state: GangState) -> bool:
-    """Tell whether a task that was to join cannot, or comes too late: it would train on alone."""
+    """Whether a task that was to join cannot, or comes too late and would train on alone."""
     ranks = [rank for rank in gang_state.living_ranks if rank.task_id == task.id]
     waits = all(rank.state is RankState.PENDING for rank in ranks)
     if waits and (task.failure or _lacks_data([task], gang_state) or _has_finished(gang_state.living_ranks)):
@@ -142,7 +144,7 @@ def _joins_in_vain(task: TaskRecord, gang_state: GangState) -> bool:
 
 
 def _lacks_data(tasks: Iterable[TaskRecord], gang_state: GangState) -> str:
-    """Return why a data set will not come to one of these tasks' nodes, "" when nothing is known of that."""
+    """Return why a data set cannot come to one of these tasks' nodes, "" if none is known to be missing."""
     if gang_state.data is None:
         return ""
     lacking = gang_state.data.lacking
@@ -154,5 +156,5 @@ def _has_finished(ranks: Iterable[RankRecord]) -> bool:
 
 
 def _got_further(gang_state: GangState, job: JobRecord) -> bool:
-    """Tell whether the attempt left a snapshot that the next one can go on from."""
+    """Whether the attempt left a snapshot that the next one can go on from."""
     return any(snapshot.attempt_id == job.attempt_id for snapshot in gang_state.snapshots)

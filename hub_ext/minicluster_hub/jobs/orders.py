@@ -1,4 +1,4 @@
-"""What each task should be doing, computed from the stored world: pure, and the same after a restart."""
+"""What each task should be doing, computed from the stored world, so the same after a restart. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.jobs.connectivity import store_address
-from minicluster_hub.jobs.gang_state import GangState, Limits
+from minicluster_hub.jobs.gang_state import GangState, LifecycleLimits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 
-_LIMITS = Limits()
+_LIMITS = LifecycleLimits()
 _NO_FOLDERS: Mapping[str, str] = {}
 
 _STOP_MODES = {
@@ -30,13 +30,12 @@ def orders_for(
     gang_state: GangState,
     *,
     look: int = 0,
-    limits: Limits = _LIMITS,
+    limits: LifecycleLimits = _LIMITS,
     folders: Mapping[str, str] = _NO_FOLDERS,
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskOver when its gang is being ended.
 
-    look: see TaskOrders. limits: the cluster's own, for a job that asks for nothing else. folders: see
-    RunOrder.data.
+    look: see TaskOrders. limits: the cluster's defaults for a job that sets none. folders: see RunOrder.data.
     """
     if gang_state.gang.target is GangTarget.END:
         raise TaskOver(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
@@ -55,10 +54,10 @@ def _waits_for_data(job: JobRecord) -> bool:
     return starts and bool(job.spec.data) and job.data_attempt_id != job.attempt_id
 
 
-def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: Limits) -> RunOrder:
+def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: LifecycleLimits) -> RunOrder:
     first = gang_state.tasks[0]
     mine = [rank for rank in gang_state.ranks if rank.task_id == task.id]
-    # In the order of their ranks; those that were lost on the way keep their places.
+    # In the order of their ranks; lost tasks keep their positions.
     gang = list(dict.fromkeys(rank.task_id for rank in gang_state.ranks))
     return RunOrder(
         attempt=job.attempt_id or 0,

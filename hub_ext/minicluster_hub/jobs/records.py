@@ -13,8 +13,8 @@ from minicluster.wire import BlobInfo, ImageState, JobError, JobSpec, JobState, 
 
 
 class TaskState(StrEnum):
-    """NEW: has a row and leases. STARTED: the engine was told. READY: its agent can run ranks.
-    ENDED: seen gone; its leases are free."""
+    """NEW: has a row and leases. STARTED: the engine started it. READY: its agent can run ranks.
+    ENDED: nothing of it runs; its leases are free."""
 
     NEW = "new"
     STARTED = "started"
@@ -35,8 +35,8 @@ class JobRecord:
 
     losses: attempts in a row that ended with a lost task and got no further than the one before.
     data_attempt_id: the attempt for which the data sets are on all nodes.
-    removed_at: when what is large of it was removed: blobs, snapshots, logs.
-    unreadable: why the spec in its row cannot be read, if so: `spec` stands in for it."""
+    removed_at: when its blobs, snapshots and logs were removed.
+    unreadable: why the stored spec cannot be read; `spec` is then a placeholder. "": it can be read."""
 
     id: int
     owner: str
@@ -126,11 +126,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """A notebook server's place. `name` is "" for a user's unnamed server; `until` as in wire.ServerPlace.
+    """A notebook server's placement. `name` is "" for a user's unnamed server; `until`: see wire.ServerPlace.
 
-    created_at: when it got its place, or its GPUs once more. gpus: the ids of those that it sees.
-    warned_at: when its owner was told that they are idle. reclaimed_at: since when they are to go back,
-    or have gone; then the slots are not its own any more.
+    created_at: when it was placed, or got GPUs again. gpus: the ids of the GPUs that it sees.
+    warned_at: when its owner was warned that they are idle. reclaimed_at: when they were reclaimed; from then
+    on the slots are not its own.
     """
 
     id: int
@@ -217,8 +217,8 @@ class EventRecord:
 class NodeView:
     """A node as its engine sees it. `slot_kinds[i]` is "cpu" or "gpu".
 
-    closed: why it takes nothing new, in words; "": it does. cpus, memory_bytes: of all its slots together;
-    0: not known.
+    closed: why it takes no new tasks, in words; "": it takes some. cpus, memory_bytes: of all slots together;
+    0: unknown.
     """
 
     name: str
@@ -259,7 +259,7 @@ class ReservationRecord:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that is not over, read in one transaction: what the reconciler decides from.
+    """Everything that is not over, read in one transaction: the input of the reconciler's decisions.
 
     snapshots: the complete ones of open jobs, by job and step.
     refused_images: references of those that no job may start in.
@@ -292,15 +292,15 @@ class UseRecord:
 
     @property
     def holder(self) -> tuple[int | None, int | None, int | None]:
-        """What tells it from others that hold slots at the same time."""
+        """The key of the holder: no other one that holds slots at the same time has it."""
         return self.task_id, self.job_id, self.server_id
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task that the engine knows. `detail`: the last words of one that ended by itself.
+    """A task as its engine sees it. `detail`: the last output of one that ended by itself.
 
-    starting: it is on its way (its node pulls the image, say), so its agent is silent for good reason.
+    starting: it is on its way (its node pulls the image, say), so its agent cannot report yet.
     clean: nothing is left of it, no process and no container. A task whose agent died is neither
     alive nor clean until `Engine.end` has swept it.
     node_lost: it did not end by itself, its node went away.
@@ -319,7 +319,7 @@ class TaskView:
 class LighthouseView:
     """The lighthouse of a gang with a fault-tolerant job. address: host:port, the same after a restart.
 
-    alive: it runs, or is on its way. detail: the last words of one that ended.
+    alive: it runs, or is on its way. detail: the last output of one that ended.
     """
 
     gang_id: int
@@ -330,7 +330,7 @@ class LighthouseView:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`expected_start_at` is None where nobody can tell."""
+    """Why a job waits. `position` is in the queue. `expected_start_at` is None if it is not known."""
 
     job_id: int
     position: int

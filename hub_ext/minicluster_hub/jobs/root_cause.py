@@ -1,4 +1,4 @@
-"""Which of several failed ranks is the one to blame: pure."""
+"""Which of several failed ranks is the root cause. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CONNECTION_LOST = (
     "DistNetworkError",
     "DistStoreError",
 )
-"""What a rank says when another one has gone: a consequence, hardly ever the cause."""
+"""Words of a rank's error after another rank has gone: a consequence, hardly ever the cause."""
 
 
 def root_cause(ranks: Iterable[RankRecord]) -> JobError | None:
-    """Return the error of the rank that failed first; after those of lost connections come ended ranks."""
+    """Return the error of the rank that failed first. Lost connections rank behind it, killed ranks last."""
     errors = [rank.error for rank in ranks if rank.error is not None]
     return min(errors, key=_blame, default=None)
 
 
 def is_consequence(error: JobError | None) -> bool:
-    """Tell whether an error speaks of another rank's end, also where the cell wrapped it in its own."""
+    """Whether an error is about another rank's end, also if the cell wrapped it in another."""
     said = "" if error is None else f"{error.message}\n{error.traceback}"
     return any(words in said for words in CONNECTION_LOST)
 

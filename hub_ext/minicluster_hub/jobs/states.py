@@ -19,19 +19,21 @@ class JobEvent(StrEnum):
     TASK_LOST = "task-lost"
     RANKS_SUCCEEDED = "ranks-succeeded"
     PREEMPTED = "preempted"
-    """The scheduler wants it on other slots, or on none: it goes on later from its newest snapshot."""
+    """The scheduler moves it to other slots or suspends it; it goes on from its newest snapshot."""
     CLEARED = "cleared"
     """Nothing of the attempt is left on any node."""
     GIVEN_UP = "given-up"
-    """The service itself fails with this job, again and again: it ends as it is, and its gang is ended."""
+    """The service itself fails with this job again and again: the job fails, and its gang is ended."""
 
 
 class TransitionImpossible(Exception):
-    """An event came in a state that has no place for it: a defect in the caller."""
+    """An event came in a state that does not allow it: a defect in the caller."""
 
     def __init__(self, job_id: int, state: JobState, event: JobEvent, history: list[str]) -> None:
-        story = ", ".join(history) or "none"
-        super().__init__(f"job {job_id} is {state} and cannot take the event {event}; events so far: {story}")
+        events = ", ".join(history) or "none"
+        super().__init__(
+            f"job {job_id} is {state} and cannot take the event {event}; events so far: {events}"
+        )
 
 
 _S, _E = JobState, JobEvent
@@ -53,7 +55,7 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STOPPING, _E.CLEARED): _S.STOPPED,
     (_S.FAILING, _E.CLEARED): _S.FAILED,
     (_S.FAILING, _E.STOP_ASKED): _S.FAILING,
-    # What failed was the connection to a node that turns out to be lost.
+    # The failure was a lost connection, and its node turns out to be lost.
     (_S.FAILING, _E.TASK_LOST): _S.REQUEUING,
     (_S.STOPPING, _E.STOP_ASKED): _S.STOPPING,
     (_S.REQUEUING, _E.CLEARED): _S.QUEUED,

@@ -1,4 +1,4 @@
-"""From records to the messages that people get: jobs, nodes and places of notebook servers."""
+"""From records to wire messages: jobs, nodes and placements of notebook servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BRIEF_CHARS = 500
 class IdleGpus:
     """GPUs that a notebook server does not use; see wire.SlotUse.
 
-    held_bytes: of GPU memory, where that is too much for others to use these GPUs.
+    held_bytes: GPU memory that the server holds, if it is too much for others to use these GPUs; else 0.
     """
 
     idle_since: float
@@ -49,14 +49,14 @@ def brief(job: Job) -> Job:
     """Return a job as lists show it: with the message of its error, without the traceback."""
     if job.error is None:
         return job
-    told = {"message": shortened(job.error.message, _BRIEF_CHARS), "traceback": "", "stack": None}
-    return job.model_copy(update={"error": job.error.model_copy(update=told)})
+    short = {"message": shortened(job.error.message, _BRIEF_CHARS), "traceback": "", "stack": None}
+    return job.model_copy(update={"error": job.error.model_copy(update=short)})
 
 
 def node_list(
     nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus], closed: Mapping[str, str]
 ) -> NodeList:
-    """Return the nodes with who holds their slots.
+    """Return the nodes and who holds their slots.
 
     idle: of notebook servers, by their ids. closed: why nodes take nothing new, by name.
     """

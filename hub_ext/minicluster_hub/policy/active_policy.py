@@ -19,7 +19,7 @@ from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import POLICIES
 from minicluster_hub.scheduling.scheduler import Schedule, schedule
 from minicluster_hub.store import Store
-from minicluster_hub.store.users.policies import Chosen
+from minicluster_hub.store.users.policies import StoredPolicy
 
 BUILT_IN = PolicyChoice(policy="backfill", placement="pack")
 """The choice of a cluster whose settings name none."""
@@ -28,7 +28,7 @@ LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
 AWAY_S = 5.0
 """While the sandbox of custom policies does not answer, the time between two attempts to reach it."""
 _HINT = "nothing was changed; try the file with `simulate --policy FILE.py`, correct it, and choose it again"
-_LAST_RESORT = Chosen(None, ActivePolicy(choice=LAST_RESORT))
+_LAST_RESORT = StoredPolicy(None, ActivePolicy(choice=LAST_RESORT))
 _NOTHING: Mapping[int, Places] = {}
 
 
@@ -57,7 +57,7 @@ class PolicyManager:
         self.custom = custom or CustomPolicies()
         self.changed: Callable[[], None] = lambda: None
         self._store = store
-        self._default = self._chosen = Chosen(None, ActivePolicy(choice=default))
+        self._default = self._chosen = StoredPolicy(None, ActivePolicy(choice=default))
         self._clock = clock
         self._log = log
         self.policy, self.placement = build(default, self.custom)
@@ -74,7 +74,7 @@ class PolicyManager:
 
     @property
     def active(self) -> ActivePolicy:
-        return self._chosen.told
+        return self._chosen.policy
 
     # Planning.
 
@@ -200,21 +200,21 @@ class PolicyManager:
 
     # Activating a choice, and withdrawing it.
 
-    def _newest(self) -> Chosen:
-        return self._store.policies.in_force() or self._default
+    def _newest(self) -> StoredPolicy:
+        return self._store.policies.active() or self._default
 
-    def _activate(self, chosen: Chosen, policy: Policy, placement: Placement) -> None:
+    def _activate(self, chosen: StoredPolicy, policy: Policy, placement: Placement) -> None:
         before = self.policy
         self._chosen, self.policy, self.placement, self.loaded = chosen, policy, placement, True
         self._plan, self._away = None, ""
         close(before)
 
-    def _activate_built_in(self, *others: Chosen) -> None:
+    def _activate_built_in(self, *others: StoredPolicy) -> None:
         """Activate the newest choice, or the first of the others, if it is built in and can be built."""
         for chosen in others or (self._newest(),):
-            if chosen.told.choice.policy in POLICIES:
+            if chosen.policy.choice.policy in POLICIES:
                 with contextlib.suppress(ChoiceRefused):
-                    self._activate(chosen, *build(chosen.told.choice))
+                    self._activate(chosen, *build(chosen.policy.choice))
                     return
 
     async def _load(self) -> None:
@@ -222,7 +222,7 @@ class PolicyManager:
         while not self.loaded:
             chosen = self._newest()
             try:
-                policy, placement = await self._built(chosen.told.choice)
+                policy, placement = await self._built(chosen.policy.choice)
             except SandboxAway as away:
                 if not self.loaded:
                     self._substitute(chosen, away)
@@ -251,9 +251,9 @@ class PolicyManager:
             self._loading = None
         return policy, placement
 
-    def _withdraw(self, failed: Chosen, why: str) -> None:
+    def _withdraw(self, failed: StoredPolicy, why: str) -> None:
         """Have the choice before it loaded; before that of the settings there is only LAST_RESORT."""
-        name = failed.told.choice.policy
+        name = failed.policy.choice.policy
         self._log.error("the policy %s is taken back: %s", name, why)
         if failed.id is not None:
             self._store.policies.take_back(failed.id, f"{name} was taken back: {why}")
@@ -262,11 +262,11 @@ class PolicyManager:
             self._default_trouble = f"{name}, which the cluster's settings name, was taken back: {why}"
         self.loaded = False
 
-    def _substitute(self, chosen: Chosen, away: SandboxAway) -> None:
+    def _substitute(self, chosen: StoredPolicy, away: SandboxAway) -> None:
         """Activate the newest choice that needs no sandbox, until the sandbox answers again."""
         before = self._away
         self._activate_built_in(*self._store.policies.standing(), self._default, _LAST_RESORT)
-        name, instead = chosen.told.choice.policy, self.active.choice.policy
+        name, instead = chosen.policy.choice.policy, self.active.choice.policy
         self._away = f"{name} does not decide: {away}. Until it does, {instead} decides"
         if self._away != before:
             self._log.warning("%s", self._away)

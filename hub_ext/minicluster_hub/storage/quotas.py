@@ -15,7 +15,7 @@ from typing import Self
 
 from minicluster.wire import FILE_BYTES, KIND_NAMES, StorageKind
 from minicluster_hub.storage.disk_space import DiskSpace
-from minicluster_hub.store.storage.storage import StorageRows
+from minicluster_hub.store.storage.storage import StorageQueries
 
 _LOOK_BYTES = 16 << 20
 _READING_SHARE = 20
@@ -50,7 +50,7 @@ class Storage:
     """limit_of: bytes that an owner may keep. data_limit_bytes: the same of data sets; 0: no extra limit."""
 
     def __init__(
-        self, rows: StorageRows, limit_of: Callable[[str], int], disk: DiskSpace, data_limit_bytes: int = 0
+        self, rows: StorageQueries, limit_of: Callable[[str], int], disk: DiskSpace, data_limit_bytes: int = 0
     ) -> None:
         self.disk = disk
         self.limit_of = limit_of

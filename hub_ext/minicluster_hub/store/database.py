@@ -52,13 +52,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with self.told(), self._reading.begin() as connection:
+        with self.translating_errors(), self._reading.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is kept as a whole or, when the block raises, not at all."""
-        with self.told(), self._writing.begin() as connection:
+        with self.translating_errors(), self._writing.begin() as connection:
             if self.fence is not None:
                 self.fence(connection)
             yield connection
@@ -71,7 +71,7 @@ class Database:
         self._engine.dispose()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def translating_errors(self) -> Iterator[None]:
         """Turn the driver's errors into ours. A broken key passes: it is the caller's answer."""
         try:
             yield

@@ -39,8 +39,8 @@ class SlotTaken(StoreError):
     """A slot of the placement is held already. Nothing was changed; decide anew."""
 
     def __init__(self, refused: str, slots: Iterable[str]) -> None:
-        told = ", ".join(slots) or "one of its slots was asked for twice or was just taken"
-        super().__init__(f"{refused}: {told}")
+        held = ", ".join(slots) or "one of its slots was asked for twice or was just taken"
+        super().__init__(f"{refused}: {held}")
 
 
 class HomeMoved(StoreError):

@@ -7,29 +7,29 @@ from typing import Self
 from sqlalchemy import select
 
 from minicluster_hub.store.database import Database, open_database
-from minicluster_hub.store.jobs.artifacts import Artifacts
-from minicluster_hub.store.jobs.environments import Environments
+from minicluster_hub.store.jobs.artifacts import ArtifactQueries
+from minicluster_hub.store.jobs.environments import EnvironmentQueries
 from minicluster_hub.store.jobs.gangs import GangQueries
-from minicluster_hub.store.jobs.history import JobHistory
+from minicluster_hub.store.jobs.history import HistoryQueries
 from minicluster_hub.store.jobs.jobs import JobQueries
-from minicluster_hub.store.jobs.old_jobs import OldJobs
+from minicluster_hub.store.jobs.old_jobs import OldJobQueries
 from minicluster_hub.store.jobs.reports import ReportQueries
-from minicluster_hub.store.jobs.snapshots import Snapshots
+from minicluster_hub.store.jobs.snapshots import SnapshotQueries
 from minicluster_hub.store.jobs.world import WorldQueries
-from minicluster_hub.store.leadership import Competing
+from minicluster_hub.store.leadership import LeadershipQueries
 from minicluster_hub.store.schema import upgrade
-from minicluster_hub.store.storage.blobs import OwnedBlobs
-from minicluster_hub.store.storage.datasets import DataSets
-from minicluster_hub.store.storage.images import ImageRows
-from minicluster_hub.store.storage.storage import StorageRows
-from minicluster_hub.store.users.notices import Notices
-from minicluster_hub.store.users.owners import AllowanceRows, Owners, UsageRows
-from minicluster_hub.store.users.policies import Policies
+from minicluster_hub.store.storage.blobs import BlobQueries
+from minicluster_hub.store.storage.datasets import DataSetQueries
+from minicluster_hub.store.storage.images import ImageQueries
+from minicluster_hub.store.storage.storage import StorageQueries
+from minicluster_hub.store.users.notices import NoticeQueries
+from minicluster_hub.store.users.owners import AllowanceQueries, OwnerQueries, UsageQueries
+from minicluster_hub.store.users.policies import PolicyQueries
 from minicluster_hub.store.users.reservations import ReservationQueries
-from minicluster_hub.store.users.servers import IdleServers, ServerQueries
+from minicluster_hub.store.users.servers import IdleServerQueries, ServerQueries
 
 
-class Store(Competing, JobQueries, GangQueries, ReportQueries, WorldQueries, ServerQueries):
+class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, WorldQueries, ServerQueries):
     """All state that must outlive the service. Every method may raise StoreUnavailable.
 
     Calls take about a millisecond and block; times are seconds since the epoch. What the loop that acts needs
@@ -38,22 +38,22 @@ class Store(Competing, JobQueries, GangQueries, ReportQueries, WorldQueries, Ser
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self.history = JobHistory(database)
-        self.snapshots = Snapshots(database)
-        self.artifacts = Artifacts(database)
-        self.datasets = DataSets(database)
-        self.images = ImageRows(database)
-        self.environments = Environments(database)
-        self.blobs = OwnedBlobs(database)
-        self.old_jobs = OldJobs(database)
-        self.storage = StorageRows(database)
-        self.policies = Policies(database)
-        self.owners = Owners(database)
-        self.allowances = AllowanceRows(database)
+        self.history = HistoryQueries(database)
+        self.snapshots = SnapshotQueries(database)
+        self.artifacts = ArtifactQueries(database)
+        self.datasets = DataSetQueries(database)
+        self.images = ImageQueries(database)
+        self.environments = EnvironmentQueries(database)
+        self.blobs = BlobQueries(database)
+        self.old_jobs = OldJobQueries(database)
+        self.storage = StorageQueries(database)
+        self.policies = PolicyQueries(database)
+        self.owners = OwnerQueries(database)
+        self.allowances = AllowanceQueries(database)
         self.reservations = ReservationQueries(database)
-        self.usage = UsageRows(database)
-        self.idle = IdleServers(database)
-        self.notices = Notices(database)
+        self.usage = UsageQueries(database)
+        self.idle = IdleServerQueries(database)
+        self.notices = NoticeQueries(database)
 
     @classmethod
     def open(cls, url: str) -> Self:

@@ -128,7 +128,7 @@ class Leadership:
     @contextmanager
     def _in_session(self) -> Iterator[Connection]:
         """A transaction of the session that has the lock. After an error the session is a new one."""
-        with self._database.told():
+        with self._database.translating_errors():
             try:
                 session = self._session or self._open()
                 with session.begin():
@@ -162,7 +162,7 @@ def _try_lock(connection: Connection) -> bool:
     return connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}).scalar_one()
 
 
-class Competing(DatabasePart):
+class LeadershipQueries(DatabasePart):
     """The part of the store that knows of other services on the same database."""
 
     _leadership: Leadership | None = None

@@ -61,7 +61,7 @@ class Entitlements:
 
     def _load(self) -> tuple[AllowancesInForce, Quotas]:
         if self._active is None:
-            self._active = self._with_quotas(self._store.allowances.in_force() or self._default)
+            self._active = self._with_quotas(self._store.allowances.active() or self._default)
         return self._active
 
     def _with_quotas(self, chosen: AllowancesInForce) -> tuple[AllowancesInForce, Quotas]:

@@ -17,7 +17,7 @@ from minicluster_hub.http_server import make_server
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.registry import Registries
-from minicluster_hub.jobs.gang_state import Limits
+from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.sender import NoticeSender
@@ -43,7 +43,7 @@ from .client import PREFIX, Api, Events
 from .hub import HubApi, MemoryEngine
 
 # Agents that a test plays speak when it has them speak; what silence means is tested where there is no clock.
-_SILENCE_IS_NO_LOSS = Limits(
+_SILENCE_IS_NO_LOSS = LifecycleLimits(
     heartbeat_timeout_s=10 * WITHIN_S, suspect_timeout_s=10 * WITHIN_S, boot_timeout_s=10 * WITHIN_S
 )
 

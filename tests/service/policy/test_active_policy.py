@@ -170,7 +170,7 @@ async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
 async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite, own, choice, told):
     async with service(sqlite, Machines(), own=own(LAST_FIRST)) as reconciler:
         await refuses(reconciler, choice, told)
-        assert sqlite.policies.in_force() is None
+        assert sqlite.policies.active() is None
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -178,7 +178,7 @@ async def test_a_file_that_is_no_policy_is_refused_and_changes_nothing(sqlite, o
     source, told = REFUSED[kind]
     async with service(sqlite, Machines(), own=own(source)) as reconciler:
         await refuses(reconciler, OURS, told)
-        assert sqlite.policies.in_force() is None
+        assert sqlite.policies.active() is None
 
 
 async def refuses(reconciler, choice, told):

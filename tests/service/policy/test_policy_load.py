@@ -56,7 +56,7 @@ async def test_a_choice_that_is_made_while_another_one_loads_in_vain_stays(sqlit
         again.wake()
         report = again.policy_manager.report()
         assert (report.in_force.choice.policy, report.trouble) == ("backfill", "")
-        assert sqlite.policies.in_force().told.choice.policy == "backfill"
+        assert sqlite.policies.active().policy.choice.policy == "backfill"
 
 
 @pytest.mark.parametrize(

@@ -64,4 +64,4 @@ async def test_nothing_is_put_in_force_while_the_container_is_away(sqlite, folde
         with pytest.raises(ChoiceRefused) as refused:
             await reconciler.choose_policy(OURS, "root")
     assert refused.value.code == "sandbox_away" and "does not answer at" in str(refused.value)
-    assert sqlite.policies.in_force() is None
+    assert sqlite.policies.active() is None

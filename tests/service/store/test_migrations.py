@@ -85,7 +85,7 @@ def test_a_policy_that_came_as_source_gives_way_to_the_one_before_it_and_says_so
             told = "INSERT INTO policies (choice, chosen_by, since, ended) VALUES (:choice, 'root', 3.0, '')"
             connection.execute(text(told), row)
     store = Store.open(database_url)
-    assert store.policies.in_force().told.choice.policy == "srtf"
+    assert store.policies.active().policy.choice.policy == "srtf"
     assert store.policies.trouble().startswith("ours was taken back: it came as source, which is not taken")
     assert "ours.py into the folder of policies" in store.policies.trouble()
     store.close()

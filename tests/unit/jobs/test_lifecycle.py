@@ -8,7 +8,7 @@ from minicluster.runtime.agent.artifacts import TIME_LEFT_S
 from minicluster.runtime.agent.attempt import ESCALATION
 from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
-from minicluster_hub.jobs.gang_state import Limits, Observation
+from minicluster_hub.jobs.gang_state import LifecycleLimits, Observation
 from minicluster_hub.jobs.records import GangTarget, RankRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.root_cause import root_cause
 from minicluster_hub.jobs.states import JobEvent
@@ -117,24 +117,24 @@ def test_agents_that_do_not_end_their_ranks_are_ended():
 @pytest.mark.parametrize(
     ("state", "patience_s"),
     [
-        (JobState.STOPPING, Limits().stopped_files_patience_s),
-        (JobState.FAILING, Limits().failed_files_patience_s),
-        (JobState.REQUEUING, Limits().stop_patience_s),
+        (JobState.STOPPING, LifecycleLimits().stopped_files_patience_s),
+        (JobState.FAILING, LifecycleLimits().failed_files_patience_s),
+        (JobState.REQUEUING, LifecycleLimits().stop_patience_s),
     ],
 )
 def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, patience_s):
     def after(waited_s):
         return world(job(state, state_since=NOW - waited_s), READY, EXITED)
 
-    assert acts(after(patience_s - 0.1), limits=Limits()) == ()
-    assert deadline_s(after(patience_s - 0.1), observation(), Limits()) <= 0.2
-    (ended,) = acts(after(patience_s + 0.1), limits=Limits())
+    assert acts(after(patience_s - 0.1), limits=LifecycleLimits()) == ()
+    assert deadline_s(after(patience_s - 0.1), observation(), LifecycleLimits()) <= 0.2
+    (ended,) = acts(after(patience_s + 0.1), limits=LifecycleLimits())
     assert isinstance(ended, EndGang)
 
 
 def test_an_agent_gives_up_files_before_the_service_gives_up_the_agent():
     for state, mode in ((JobState.STOPPING, StopMode.INTERRUPT), (JobState.FAILING, StopMode.ABORT)):
-        assert TIME_LEFT_S[mode] + 0.5 < Limits().end_patience_s(state, brings=True)
+        assert TIME_LEFT_S[mode] + 0.5 < LifecycleLimits().end_patience_s(state, brings=True)
 
 
 def test_tasks_that_never_came_up_are_ended_with_their_job():
@@ -197,4 +197,4 @@ def test_nothing_to_wait_for_means_no_timer():
 
 def test_limits_leave_room_for_the_agents_own_escalation():
     longest_s = max(sum(step.wait_s for step in steps) for steps in ESCALATION.values())
-    assert Limits().stop_patience_s > longest_s + 1
+    assert LifecycleLimits().stop_patience_s > longest_s + 1

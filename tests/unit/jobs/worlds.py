@@ -8,7 +8,7 @@ from typing import Any
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
 from minicluster_hub.jobs.actions import Action, Happened
-from minicluster_hub.jobs.gang_state import ClusterState, GangState, Limits, Observation
+from minicluster_hub.jobs.gang_state import ClusterState, GangState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import (
     GangRecord,
@@ -24,7 +24,7 @@ from minicluster_hub.jobs.records import (
 from minicluster_hub.jobs.states import JobEvent
 
 NOW = 5000.0
-LIMITS = Limits()
+LIMITS = LifecycleLimits()
 SPEC = JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=2, max=2))
 TOLERANT = SPEC.model_copy(update={"fault_tolerant": True})
 FAILURE = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: no", rank=1, at=4999.0)
@@ -118,12 +118,16 @@ def gang_state_of(here: World, seen: Observation | None = None) -> GangState:
     return gang_state
 
 
-def acts(here: World, seen: Observation | None = None, limits: Limits = LIMITS) -> tuple[Action, ...]:
+def acts(
+    here: World, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
+) -> tuple[Action, ...]:
     """Return what is decided."""
     return decide(ClusterState.of(here, seen or observation(), limits), limits)
 
 
-def deadline_s(here: World, seen: Observation | None = None, limits: Limits = LIMITS) -> float | None:
+def deadline_s(
+    here: World, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
+) -> float | None:
     """Return in how many seconds to look again."""
     return next_deadline(ClusterState.of(here, seen or observation(), limits), limits)
 

@@ -37,7 +37,7 @@ _MEMORY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuHolder:
     """A service's task. gpus: the ids that Swarm assigned. waits: why it has none, in Docker's words."""
 
     key: Key
@@ -103,7 +103,7 @@ class SwarmGpuHolds(GpuHolds):
         """Tell whether something of it is there. On a node that is down it is listed until that is back."""
         return any(one.key == key and self._view.is_up(one.node_id) for one in await self._holders())
 
-    async def _holders(self) -> list[Holder]:
+    async def _holders(self) -> list[GpuHolder]:
         return [holder_of(one) for one in await self._docker.call("tasks", filters=label_filter(ROLE))]
 
 
@@ -112,12 +112,12 @@ def holder_name(owner: str, name: str) -> str:
     return f"{CLUSTER}-{ROLE}-{server_name(owner, name).removeprefix(f'{CLUSTER}-server-')}"
 
 
-def holder_of(raw: Mapping[str, Any]) -> Holder:
+def holder_of(raw: Mapping[str, Any]) -> GpuHolder:
     """Return one from a task as Docker lists it: pure."""
     marks = raw["Spec"]["ContainerSpec"]["Labels"]
     named = (one.get("NamedResourceSpec") or {} for one in raw.get("GenericResources") or ())
     status = raw.get("Status") or {}
-    return Holder(
+    return GpuHolder(
         key=(marks[OWNER_LABEL], marks[SERVER_LABEL]),
         node_id=str(raw.get("NodeID", "")),
         gpus=tuple(str(one["Value"]) for one in named if one.get("Kind") == GPU_KIND),

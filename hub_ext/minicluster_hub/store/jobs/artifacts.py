@@ -14,8 +14,8 @@ from minicluster_hub.store.tables.main import ARTIFACTS, EVENTS, JOBS
 from minicluster_hub.store.tables.storage import JOB_FILES
 
 
-class Artifacts(DatabasePart):
-    """What the service asks of jobs' files: one transaction per method."""
+class ArtifactQueries(DatabasePart):
+    """One transaction per method."""
 
     def listed(self, job_id: int, limit: int, after: tuple[int, str] = (-1, "")) -> list[Artifact]:
         """Return so many of a job's files by task and path, in the primary key's order.
@@ -28,18 +28,20 @@ class Artifacts(DatabasePart):
         with self._database.read() as connection:
             return [_artifact(row) for row in connection.execute(query)]
 
-    def fitting(self, job_id: int, told: Sequence[ArtifactReport], most: int) -> tuple[ArtifactReport, ...]:
+    def fitting(
+        self, job_id: int, reports: Sequence[ArtifactReport], most: int
+    ) -> tuple[ArtifactReport, ...]:
         """Return those of these files with which a job has so many at most; those that it has stay."""
         here = ARTIFACTS.c.job_id == job_id
         with self._database.read() as connection:
             left = most - connection.execute(select(func.count()).where(here)).scalar_one()
-            if len(told) <= left:
-                return tuple(told)
+            if len(reports) <= left:
+                return tuple(reports)
             places = select(ARTIFACTS.c.path, ARTIFACTS.c.part).where(here)
             known = {(row.path, row.part) for row in connection.execute(places)}
-        new = {(one.path, one.part): None for one in told if (one.path, one.part) not in known}
+        new = {(one.path, one.part): None for one in reports if (one.path, one.part) not in known}
         taken = {*known, *list(new)[: max(0, left)]}
-        return tuple(one for one in told if (one.path, one.part) in taken)
+        return tuple(one for one in reports if (one.path, one.part) in taken)
 
     def find(self, job_id: int, path: str, part: int | None = None) -> Artifact | None:
         """Return a job's file: of this task, or of the first task that has it."""
@@ -54,8 +56,8 @@ class Artifacts(DatabasePart):
         """Return the notes on what of a job's output folders did not come."""
         query = select(EVENTS.c.text).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
         with self._database.read() as connection:
-            told = connection.execute(query.order_by(EVENTS.c.id)).scalars()
-            return tuple(text for text in told if text.startswith(LEFT))
+            notes = connection.execute(query.order_by(EVENTS.c.id)).scalars()
+            return tuple(note for note in notes if note.startswith(LEFT))
 
     def blobs(self, job_id: int) -> frozenset[str]:
         """Return the SHA-256 of all files of a job."""
@@ -77,15 +79,15 @@ class Artifacts(DatabasePart):
 
 
 def unknown(
-    connection: Connection, job_id: int, told: Sequence[ArtifactReport]
+    connection: Connection, job_id: int, reports: Sequence[ArtifactReport]
 ) -> tuple[ArtifactReport, ...]:
     """Return what of a report is not stored yet: a report may come twice."""
-    if not told:
+    if not reports:
         return ()
-    paths = [report.path for report in told]
+    paths = [report.path for report in reports]
     query = select(ARTIFACTS).where(ARTIFACTS.c.job_id == job_id, ARTIFACTS.c.path.in_(paths))
     known = {(row.path, row.part, row.sha256) for row in connection.execute(query)}
-    return tuple(one for one in told if (one.path, one.part, one.blob.sha256) not in known)
+    return tuple(one for one in reports if (one.path, one.part, one.blob.sha256) not in known)
 
 
 def add(connection: Connection, job_id: int, reports: Iterable[ArtifactReport], now: float) -> None:

@@ -9,8 +9,8 @@ from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.tables.main import ENVIRONMENTS
 
 
-class Environments(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class EnvironmentQueries(DatabasePart):
+    """One transaction per method."""
 
     def of(self, image: str | None) -> Versions | None:
         """Return what ranks in an image have (None: the engine's own); None when none ran there yet."""

@@ -23,7 +23,7 @@ LIVE_STATES = tuple(state.value for state in TaskState if state is not TaskState
 _LIVE_WITH_TOKEN = select(TASKS).where(
     TASKS.c.token_hash == bindparam("token_hash"), TASKS.c.state != TaskState.ENDED
 )
-"""Asked at each request of each agent: built once."""
+"""Runs at each request of each agent: built once."""
 
 
 class GangQueries(DatabasePart):
@@ -67,7 +67,7 @@ class GangQueries(DatabasePart):
             return _drop_tasks(connection, gang_id, task_ids, now)
 
     def end_gang(self, gang_id: int) -> None:
-        """Want the gang's tasks gone."""
+        """Set the gang's target to END."""
         with self._database.write() as connection:
             connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
 
@@ -79,7 +79,7 @@ class GangQueries(DatabasePart):
             return tuple(dict.fromkeys(connection.execute(of_attempt).scalars()))
 
     def arm_task(self, task_id: int, token_hash: str) -> None:
-        """Keep the hash of the task's newest token; older tokens are worth nothing then."""
+        """Store the hash of the task's newest token; older tokens become invalid."""
         task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
         with self._database.write() as connection:
             connection.execute(task.values(token_hash=token_hash))
@@ -178,7 +178,7 @@ def _drop_tasks(connection: Connection, gang_id: int, task_ids: Sequence[int], n
 
 
 def _count_ranks(connection: Connection, gang_id: int) -> None:
-    """Keep how many ranks a running job has, as its tasks come and go."""
+    """Update how many ranks a running job has."""
     living = (
         select(func.count())
         .select_from(RANKS.join(TASKS, RANKS.c.task_id == TASKS.c.id))

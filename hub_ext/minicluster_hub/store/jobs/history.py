@@ -1,4 +1,4 @@
-"""What lists and pages show of jobs' pasts, with few queries and no whole stories."""
+"""What lists and pages show of jobs' histories, with few queries and never a whole history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minicluster_hub.store.rows import portions, to_event
 from minicluster_hub.store.tables.main import EVENTS, RANKS, TASKS
 
 
-class JobHistory(DatabasePart):
+class HistoryQueries(DatabasePart):
     """Part of the store."""
 
     def last_event(self, job_id: int) -> EventRecord | None:

@@ -1,6 +1,6 @@
-"""What a job's rows take in the database: counted to its owner, small once it is removed, gone in the end.
+"""The size of a job's rows: counted to its owner, shrunk once the job is removed, dropped at last.
 
-The rows of tasks that a running gang lost stay: each stood for a start on a node.
+The rows of tasks that a running gang lost stay: each records a start on a node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_REMOVED = 1000
 """Removed jobs of one owner whose rows are kept. They count to nobody's quota."""
 _DROPPED_AT_ONCE = 100
 _LINES_LEFT = 20
-_CHATTER = ("note", "stalled")
+_TRANSIENT = ("note", "stalled")
 
 
 class _Octets(FunctionElement[int]):
@@ -55,7 +55,7 @@ def _octets_of_sqlite(element: _Octets, compiler: Any, **more: Any) -> str:
 
 
 def spec_bytes(spec: JobSpec) -> int:
-    """Return what the row of a new job takes, about."""
+    """Return the approximate size of a new job's row, in bytes."""
     return len(spec.model_dump_json().encode())
 
 
@@ -66,16 +66,16 @@ def add(connection: Connection, job_id: int, owner: str, spec: JobSpec) -> None:
 
 
 def count(connection: Connection, job_id: int) -> None:
-    """Count a job's rows anew: spec, story, errors of ranks and agents. A removed job has no such count."""
+    """Count a job's rows again: spec, history, errors of ranks and agents. A removed job has no count."""
     gangs = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id == job_id)
     errors = select(RANKS.c.error).join(ATTEMPTS, ATTEMPTS.c.id == RANKS.c.attempt_id)
-    told = (
+    of_job = (
         select(_Octets(JOBS.c.spec) + func.coalesce(_Octets(JOBS.c.error), 0))
         .where(JOBS.c.id == job_id)
         .scalar_subquery()
     )
     size = (
-        told
+        of_job
         + _bytes(EVENTS.c.text, select(EVENTS.c.text).where(EVENTS.c.job_id == job_id))
         + _bytes(RANKS.c.error, errors.where(ATTEMPTS.c.job_id == job_id))
         + _bytes(TASKS.c.failure, select(TASKS.c.failure).where(TASKS.c.gang_id.in_(gangs)))
@@ -89,14 +89,14 @@ def _bytes(column: ColumnElement[Any], rows: Select[Any]) -> ScalarSelect[int]:
 
 
 def shrink(connection: Connection, job_ids: Collection[int]) -> None:
-    """Leave of jobs that are removed what lists show, and the last lines of their stories."""
+    """Shrink removed jobs to what lists show and the last events of their histories."""
     query = select(JOBS.c.id, JOBS.c.attempt_id, JOBS.c.spec, JOBS.c.error).where(JOBS.c.id.in_(job_ids))
     for row in connection.execute(query).all():
         spec = JobSpec.model_validate_json(row.spec).model_copy(update={"env": {}, "parts": ()})
         values = {"spec": to_json(spec), "error": _brief(row.error)}
         connection.execute(update(JOBS).where(JOBS.c.id == row.id).values(values))
         _shrink_attempts(connection, row.id, row.attempt_id)
-        _shrink_story(connection, row.id)
+        _shrink_history(connection, row.id)
 
 
 def _brief(error: str | None) -> str | None:
@@ -116,9 +116,9 @@ def _shrink_attempts(connection: Connection, job_id: int, newest: int | None) ->
     connection.execute(update(TASKS).where(*over).values(failure=None))
 
 
-def _shrink_story(connection: Connection, job_id: int) -> None:
+def _shrink_history(connection: Connection, job_id: int) -> None:
     mine = EVENTS.c.job_id == job_id
-    connection.execute(delete(EVENTS).where(mine, EVENTS.c.kind.in_(_CHATTER)))
+    connection.execute(delete(EVENTS).where(mine, EVENTS.c.kind.in_(_TRANSIENT)))
     last = select(EVENTS.c.id).where(mine).order_by(EVENTS.c.id.desc()).offset(_LINES_LEFT).limit(1)
     edge = connection.execute(last).scalar()
     if edge is not None:
@@ -126,7 +126,7 @@ def _shrink_story(connection: Connection, job_id: int) -> None:
 
 
 def drop_oldest(connection: Connection, owner: str) -> None:
-    """Forget some removed jobs altogether where an owner has more of them than are kept."""
+    """Drop an owner's oldest removed jobs beyond MOST_REMOVED, some at a time."""
     keeps = (exists().where(table.c.job_id == JOBS.c.id) for table in (JOB_FILES, ARTIFACTS))
     removed = (JOBS.c.owner == owner, JOBS.c.removed_at.is_not(None), *(~one for one in keeps))
     newest_first = select(JOBS.c.id).where(*removed).order_by(JOBS.c.removed_at.desc(), JOBS.c.id.desc())

@@ -1,4 +1,4 @@
-"""Jobs and their stories: submitting, finding, the steps of the state machine."""
+"""Jobs and their histories: submitting, finding, the transitions of the state machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, LEA
 from minicluster_hub.store.users import notices
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
-_LINES_TOLD = 1000
+_EVENTS_SHOWN = 1000
 
 
 class JobQueries(DatabasePart):
@@ -145,7 +145,7 @@ def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> Jo
 
 
 def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobRecord]:
-    """Return those of these jobs that there are, with few queries for many."""
+    """Return those of these jobs that exist, with few queries for many."""
     found: list[JobRecord] = []
     for some in portions(sorted(job_ids)):
         query = select(JOBS).where(JOBS.c.id.in_(some)).order_by(JOBS.c.id)
@@ -181,8 +181,8 @@ def step(
     """
     state = next_state(job.state, event)
     if state is None:
-        story = [line.kind for line in list_events(connection, job.id, 0, _LINES_TOLD)]
-        raise TransitionImpossible(job.id, job.state, event, story)
+        events = [line.kind for line in list_events(connection, job.id, 0, _EVENTS_SHOWN)]
+        raise TransitionImpossible(job.id, job.state, event, events)
     if state is job.state:
         return
     changes = {
@@ -212,7 +212,7 @@ def _changes(
         # The next attempt has a first error of its own; this one's stays in the history.
         changes["error"] = None
     if job.state is JobState.YIELDING and state is JobState.QUEUED:
-        changes["gang_id"] = None  # Its gang is as good as any other: it had to leave it.
+        changes["gang_id"] = None  # It was preempted there, so it does not wait for that gang.
     if state is JobState.RUNNING and job.started_at is None:
         changes["started_at"] = now
     if state.terminal:
@@ -229,7 +229,7 @@ def _result(connection: Connection, attempt_id: int | None) -> dict[str, Any]:
 
 
 def _release_gang(connection: Connection, job_id: int, now: float, *, end: bool) -> None:
-    """Leave the job's gang warm, for its owner's next job, or have it ended."""
+    """Leave the job's gang warm for its owner's next job, or end it."""
     gangs = update(GANGS).where(GANGS.c.job_id == job_id)
     target = {"target": GangTarget.END} if end else {}
     connection.execute(gangs.values(job_id=None, idle_since=now, **target))

@@ -1,4 +1,4 @@
-"""Jobs that ended long ago: what is large of them goes, and the rows of the oldest; see job_rows."""
+"""Jobs that ended long ago: removes their large parts, and the rows of the oldest; see job_rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from minicluster_hub.store.storage import blobs, storage
 from minicluster_hub.store.tables.blobs import JOB_BLOBS
 from minicluster_hub.store.tables.main import JOBS, SNAPSHOTS
 
-_STORY = "its cell, its result, its snapshots and its output were removed"
+_REMOVED = "its cell, its result, its snapshots and its output were removed"
 
 
-class OldJobs(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class OldJobQueries(DatabasePart):
+    """One transaction per method."""
 
     def ended_before(self, at: float, limit: int) -> list[int]:
         """Return the jobs that ended before a time and were not forgotten yet, at most so many."""
@@ -36,13 +36,13 @@ class OldJobs(DatabasePart):
             job_rows.shrink(connection, job_ids)
             connection.execute(update(JOBS).where(JOBS.c.id.in_(job_ids)).values(removed_at=now))
             for job_id in job_ids:
-                add_event(connection, job_id, "removed", _STORY, now)
+                add_event(connection, job_id, "removed", _REMOVED, now)
             owners = select(JOBS.c.owner).where(JOBS.c.id.in_(job_ids)).distinct()
             for owner in list(connection.execute(owners).scalars()):
                 job_rows.drop_oldest(connection, owner)
 
     def name_blobs(self, limit: int) -> int:
-        """Keep which blobs jobs take along that another release took in, of so many; return of how many."""
+        """Store which blobs jobs of an earlier release use, for `limit` jobs at most; return how many."""
         unnamed = (JOBS.c.removed_at.is_(None), ~exists().where(JOB_BLOBS.c.job_id == JOBS.c.id))
         with self._database.write() as connection:
             rows = connection.execute(select(JOBS.c.id, JOBS.c.spec).where(*unnamed).limit(limit)).all()

@@ -1,7 +1,7 @@
-"""What an agent says of itself, taken so that late and doubled messages do no harm.
+"""Agents' reports, stored so that late and repeated ones do no harm.
 
-`plan` compares a report with what is stored; only what goes forward is in the plan. Most reports
-are bare heartbeats, whose plan is empty: they never take the write lock.
+`_plan` compares a report with what is stored and contains only what is newer. Most reports are bare
+heartbeats with an empty plan: they never take the write lock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
 
 NOTES_OF_JOB = 256
-"""A large gang may tell one from each node, and a hostile one a new one each second."""
+"""Most notes of a job: a large gang may report one per node, a hostile one a new one each second."""
 ERRORS_CHARS = 4 << 20
-"""Of all ranks of an attempt, as JSON."""
+"""Most characters of the errors of all ranks of an attempt, as JSON."""
 _NEWEST_ATTEMPT = (
     select(ATTEMPTS, JOBS.c.removed_at)
     .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
@@ -31,7 +31,7 @@ _NEWEST_ATTEMPT = (
         == select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == bindparam("gang_id")).scalar_subquery()
     )
 )
-"""Asked at each report: built once."""
+"""Runs at each report: built once."""
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 
@@ -59,9 +59,9 @@ class ReportQueries(DatabasePart):
     """Agents' reports. Part of the store."""
 
     def report(self, task: TaskRecord, report: TaskReport, now: float) -> bool:
-        """Keep what goes forward in an agent's report; return whether anything did.
+        """Store what is newer in an agent's report; return whether anything was.
 
-        Notes go into the job's history once each. Chunks are the logs' business.
+        Notes go into the job's history once each. Output goes to storage.logs.
         """
         with self._database.read() as connection:
             changes = _plan(connection, task, report)
@@ -85,7 +85,7 @@ def _plan(connection: Connection, task: TaskRecord, report: TaskReport) -> Repor
     if task.state is TaskState.ENDED:
         return None
     newest = connection.execute(_NEWEST_ATTEMPT, {"gang_id": task.gang_id}).one_or_none()
-    if newest is None:  # Dropped from its gang as lost: nothing that it says counts.
+    if newest is None:  # Dropped from its gang as lost: its reports do not count.
         return None
     changes = _task_changes(task, report, newest.id)
     if report.attempt != newest.id or newest.removed_at is not None:
@@ -138,7 +138,7 @@ def _carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: f
 
 
 def _write_ranks(connection: Connection, changes: ReportPlan) -> None:
-    """Write how ranks stand. All errors of an attempt are read at each tick, so the last ones are brief."""
+    """Write the ranks' states. All errors of an attempt are read at each tick, so long ones are cut."""
     of_attempt = RANKS.c.attempt_id == changes.attempt_id
     written = select(func.coalesce(func.sum(func.length(RANKS.c.error)), 0)).where(of_attempt)
     room = ERRORS_CHARS - connection.execute(written).scalar_one()
@@ -166,7 +166,7 @@ def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> 
     if report.failure is not None and task.failure is None:
         # Each request of the task reads it again.
         changes["failure"] = to_json(report.failure.model_copy(update={"stack": None}))
-    # An agent cannot have cleared what was never asked of it.
+    # An agent cannot have cleared an attempt that it never had.
     cleared = min(report.cleared, newest_attempt)
     if cleared < task.cleared:
         return changes  # sent before another report that came first: its address is old, too
@@ -199,13 +199,13 @@ def _rank_changes(
 
 
 def _new_notes(connection: Connection, job_id: int, report: TaskReport) -> tuple[str, ...]:
-    """Return the notes that the job's history does not have: reports repeat theirs. It takes only so many."""
+    """Return the notes that are not in the job's history yet, NOTES_OF_JOB in all at most."""
     if not report.notes:
         return ()
     notes = dict.fromkeys(clean(note) for note in report.notes)
     of_job = (EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
-    told = set(connection.execute(select(EVENTS.c.text).where(*of_job, EVENTS.c.text.in_(notes))).scalars())
-    new = [note for note in notes if note not in told]
+    known = set(connection.execute(select(EVENTS.c.text).where(*of_job, EVENTS.c.text.in_(notes))).scalars())
+    new = [note for note in notes if note not in known]
     if not new:
         return ()
     room = NOTES_OF_JOB - connection.execute(select(func.count()).where(*of_job)).scalar_one()

@@ -26,8 +26,8 @@ _OF_OPEN_JOBS = (
 )
 
 
-class Snapshots(DatabasePart):
-    """What the service asks of a job's snapshots: one transaction per method."""
+class SnapshotQueries(DatabasePart):
+    """One transaction per method."""
 
     def listed(self, job_id: int) -> list[Snapshot]:
         """Return a job's complete snapshots as its owner sees them, the newest first."""
@@ -76,10 +76,10 @@ def listed(connection: Connection, job_id: int) -> list[Snapshot]:
 
 
 def unknown(
-    connection: Connection, job_id: int, attempt_id: int, told: Sequence[SnapshotReport]
+    connection: Connection, job_id: int, attempt_id: int, reports: Sequence[SnapshotReport]
 ) -> tuple[SnapshotReport, ...]:
     """Return what of a report is not stored yet: reports repeat theirs."""
-    mine = [report for report in told if report.attempt == attempt_id and report.part < report.parts]
+    mine = [report for report in reports if report.attempt == attempt_id and report.part < report.parts]
     if not mine:
         return ()
     known = {(row.step, row.part, row.attempt_id, row.sha256) for row in connection.execute(_rows_of(job_id))}

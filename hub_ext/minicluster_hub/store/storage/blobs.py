@@ -20,8 +20,8 @@ _RESULTS = (
 )
 
 
-class OwnedBlobs(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class BlobQueries(DatabasePart):
+    """One transaction per method."""
 
     def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
         """Keep that the owner has this blob. Again it only stays for some time from now on."""

@@ -23,8 +23,8 @@ class Swept:
     gone: frozenset[str]
 
 
-class DataSets(DatabasePart):
-    """What the service asks of data sets: one transaction per method."""
+class DataSetQueries(DatabasePart):
+    """One transaction per method."""
 
     def visible(self, owner: str | None) -> list[DataSetRecord]:
         """Return a user's own and those that others share; None: all."""

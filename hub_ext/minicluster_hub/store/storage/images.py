@@ -44,8 +44,8 @@ class ListedImage:
         return cls(image, first, len(packages) - len(first))
 
 
-class ImageRows(DatabasePart):
-    """What the service asks of the catalogue: one transaction per method."""
+class ImageQueries(DatabasePart):
+    """One transaction per method."""
 
     def all(self) -> list[ImageRecord]:
         """Return all images without their recipes.
@@ -244,8 +244,8 @@ def _first_packages(head: str) -> tuple[Pin, ...]:
     # What comes after the last whole one is no JSON.
     with suppress(ValueError):
         while len(found) < LISTED_PACKAGES and head.startswith(_HEAD):
-            told, end = decoder.raw_decode(head, at)
-            found.append(Pin.model_validate(told))
+            package, end = decoder.raw_decode(head, at)
+            found.append(Pin.model_validate(package))
             at = end + len(",")
     return tuple(found)
 

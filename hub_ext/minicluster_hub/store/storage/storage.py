@@ -34,8 +34,8 @@ Uses = dict[StorageKind, StorageUse]
 _NOTHING = ""
 
 
-class StorageRows(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class StorageQueries(DatabasePart):
+    """One transaction per method."""
 
     def used(self, owner: str) -> Uses:
         """Return what an owner has, by kind."""

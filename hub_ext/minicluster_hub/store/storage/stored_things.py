@@ -48,8 +48,8 @@ def remove_job(connection: Connection, job_id: int, by: str, now: float) -> list
         connection.execute(delete(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some)))
     connection.execute(update(JOBS).where(JOBS.c.id == job_id).values(removed_at=now))
     job_rows.shrink(connection, (job_id,))
-    story = f"its cell, its result, its snapshots, its files and its output were removed by {clean(by)}"
-    add_event(connection, job_id, "removed", story, now)
+    text = f"its cell, its result, its snapshots, its files and its output were removed by {clean(by)}"
+    add_event(connection, job_id, "removed", text, now)
     job_rows.drop_oldest(connection, owner)
     return gone
 

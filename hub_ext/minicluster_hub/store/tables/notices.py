@@ -6,7 +6,7 @@ from sqlalchemy import Boolean, Column, Float, Index, Integer, String, Table, Te
 
 from minicluster_hub.store.tables.main import METADATA
 
-# What an owner wants to be told of, and where. `events`: JSON. `trouble`: why the last notice was not sent.
+# Which notices an owner wants, and where to send them. `events`: JSON. `trouble`: why the last was not sent.
 NOTICE_WISHES = Table(
     "notice_wishes",
     METADATA,

@@ -6,7 +6,7 @@ from sqlalchemy import Column, Float, Index, Integer, Table, Text
 
 from minicluster_hub.store.tables.main import METADATA
 
-# What ordered the jobs, and from when on: the newest that did not end is in force.
+# What ordered the jobs, and from when on: the newest that did not end is active.
 # `ended`: why it was taken back by itself.
 POLICIES = Table(
     "policies",
@@ -46,7 +46,7 @@ OWNER_GROUPS = Table(
     Column("seen_at", Float, nullable=False),
 )
 
-# What admins gave to whom (quotas, weights), one after the other; JSON: the newest is in force.
+# What admins gave to whom (quotas, weights), one after the other; JSON: the newest is active.
 ALLOWANCES = Table(
     "allowances",
     METADATA,

@@ -1,7 +1,7 @@
-"""Notices: who wants which, and an outbox of those that are still to be sent.
+"""Notices: which owner wants which, and an outbox of those that are still to be sent.
 
-A notice is written in the transaction that it tells of, and deleted once it was sent: a service that is
-killed in between sends it again with the same id, and none is lost.
+A notice is written in the transaction of its event, and deleted once it was sent. A service that is killed
+in between sends it again with the same id: none is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minicluster_hub.store.tables.notices import NOTICE_EMAILS, NOTICE_WISHES, N
 
 WEBHOOK, EMAIL = "webhook", "email"
 MOST_WAITING = 100
-"""Notices of one owner and channel; who makes more of them than can be sent does not fill the database."""
+"""Most notices of one owner and channel, so that unsent ones do not fill the database."""
 _EVENTS = {
     JobState.RUNNING: NoticeEvent.STARTED,
     JobState.SUCCEEDED: NoticeEvent.ENDED,
@@ -35,19 +35,19 @@ _OWN_WORDS = {
     ErrorKind.EXIT: "ended the process",
     ErrorKind.START: "did not start",
 }
-"""Of failures whose messages may have words of the user's code or of a container in them."""
+"""Used for failures whose messages may contain text of the user's code or of a container."""
 NoticeQueue = tuple[str, str]
 """An owner and a channel."""
 
 CODE_S = 24 * 3600.0
 MOST_TRIES = 5
-"""A code that is older, or was guessed at so often, is good for nothing."""
+"""A code that is older, or had this many wrong tries, is invalid."""
 _E = NOTICE_EMAILS.c
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeMessage:
-    """A notice on its way. tries: how often it was tried in vain."""
+    """A notice in the outbox. tries: how many tries to send it failed."""
 
     id: int
     queue: NoticeQueue
@@ -56,32 +56,32 @@ class NoticeMessage:
     due_at: float
 
 
-class Notices(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class NoticeQueries(DatabasePart):
+    """One transaction per method."""
 
     def wishes(self, owner: str) -> tuple[NoticeWishes, str]:
-        """Return what an owner wants to be told of, and why the last notice did not get there."""
+        """Return which notices an owner wants, and why the last one was not sent."""
         with self._database.read() as connection:
             row = connection.execute(_wishes_of(owner)).one_or_none()
         return (NoticeWishes(), "") if row is None else (_wishes(row), row.trouble)
 
     def is_confirmed(self, owner: str, address: str) -> bool:
-        """Say whether an owner has shown that an e-mail address is the owner's own."""
+        """Whether an owner has confirmed an e-mail address."""
         with self._database.read() as connection:
             return is_confirmed(connection, owner, address)
 
     def expect_code(self, owner: str, address: str, code: str, now: float) -> None:
-        """Keep the code that was sent to an address."""
+        """Store the code that was sent to an address."""
         with self._database.write() as connection:
             expect(connection, owner, address, code, now)
 
     def confirm(self, owner: str, code: str, now: float) -> bool:
-        """Confirm the address that the code went to; say whether it did."""
+        """Confirm the address that the code was sent to; return whether the code was right."""
         with self._database.write() as connection:
             return confirm(connection, owner, code, now)
 
     def wish(self, owner: str, wishes: NoticeWishes) -> None:
-        """Keep what an owner wants to be told of from now on."""
+        """Store which notices an owner wants from now on."""
         events = json.dumps(sorted(set(wishes.events)))
         values = {"events": events, "webhook": wishes.webhook, "email": wishes.email, "trouble": ""}
         with self._database.write() as connection:
@@ -100,7 +100,7 @@ class Notices(DatabasePart):
         with self._database.write() as connection:
             return _write(connection, owner, notice)
 
-    # --- for who sends them ---------------------------------------------------------------------
+    # --- for the sender ---------------------------------------------------------------------------
 
     def queues(self) -> list[NoticeQueue]:
         """Return the owners and channels with something to send."""
@@ -142,7 +142,7 @@ class Notices(DatabasePart):
 def of_step(
     connection: Connection, job: JobRecord, state: JobState, now: float, reason: str, error: JobError | None
 ) -> None:
-    """Write the notice of a job that comes into a state, if its owner wants it."""
+    """Write the notice of a job that enters a state, if its owner wants it."""
     event = _EVENTS.get(state)
     if event is None:
         return
@@ -179,7 +179,7 @@ def _set_trouble(connection: Connection, owner: str, trouble: str) -> None:
 
 
 def _failure(error: JobError) -> str:
-    """Say why a job failed without a word of its code: notices leave the cluster."""
+    """Return why a job failed, without text of its code: notices leave the cluster."""
     own = _OWN_WORDS.get(error.kind)
     if own is None:
         return clean(error.message)
@@ -200,7 +200,7 @@ def _wishes(row: AnyRow) -> NoticeWishes:
     return NoticeWishes(events=json.loads(row.events), webhook=row.webhook, email=row.email)
 
 
-# Whose address is whose: an owner shows it by the code that a mail brought there.
+# E-mail addresses: an owner confirms one with the code that was mailed to it.
 
 
 def is_confirmed(connection: Connection, owner: str, address: str) -> bool:
@@ -209,20 +209,20 @@ def is_confirmed(connection: Connection, owner: str, address: str) -> bool:
 
 
 def goes_there() -> ColumnElement[Any]:
-    """What has to hold of a row of wishes beside it so that mails go to its address."""
+    """Return the condition on a row of wishes under which mails go to its address."""
     wishes = NOTICE_WISHES.c
     return and_(_E.owner == wishes.owner, _E.address == wishes.email, _E.confirmed)
 
 
 def expect(connection: Connection, owner: str, address: str, code: str, now: float) -> None:
-    """Keep the code that is on its way to an address; an earlier one is good no more."""
+    """Store the code that is on its way to an address; it replaces an earlier one."""
     connection.execute(delete(NOTICE_EMAILS).where(_E.owner == owner))
     values = {"address": address, "confirmed": False, "code_sha256": _hash(code), "sent_at": now, "tries": 0}
     connection.execute(insert(NOTICE_EMAILS).values(owner=owner, **values))
 
 
 def confirm(connection: Connection, owner: str, code: str, now: float) -> bool:
-    """Confirm the address that the code went to; say whether it did. A wrong one counts as a try."""
+    """Confirm the address that the code was sent to; return whether it was right. A wrong one counts."""
     mine = NOTICE_EMAILS.update().where(_E.owner == owner)
     fresh = and_(_E.code_sha256 == _hash(code), _E.sent_at > now - CODE_S, _E.tries < MOST_TRIES)
     done = connection.execute(mine.where(fresh).values(confirmed=True, code_sha256=""))

@@ -1,7 +1,7 @@
 """The groups of owners: JupyterHub's own, as it named them when the owner last submitted a job.
 
 `store.owners.groups_of("ada")` answers at any time, after a restart of the service too. The scheduler, the
-quotas and the accounts all ask here.
+quotas and usage accounting all read them here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Groups = tuple[str, ...]
 """Names of groups, in the order of the alphabet."""
 
 
-class Owners(DatabasePart):
-    """What the service asks of them: one transaction per method, and none for what is known already."""
+class OwnerQueries(DatabasePart):
+    """One transaction per method; reads are cached."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -43,7 +43,7 @@ class Owners(DatabasePart):
         return self._known
 
     def note(self, owner: str, groups: Iterable[str], now: float) -> bool:
-        """Keep an owner's groups; return whether they are others than before."""
+        """Store an owner's groups; return whether they changed."""
         named = tuple(sorted({clean(name) for name in groups}))
         if named == self.groups_of(owner):
             return False
@@ -53,7 +53,7 @@ class Owners(DatabasePart):
         return True
 
     def forget_known(self) -> None:
-        """Read all of them again: another service may have written some."""
+        """Drop the cache: another service may have written."""
         self._known = None
 
 
@@ -63,13 +63,13 @@ def _write(connection: Connection, owner: str, values: Mapping[str, object]) -> 
         connection.execute(insert(OWNER_GROUPS).values(owner=owner, **values))
 
 
-# What admins gave to whom, one choice after the other: the newest is in force.
+# Quotas and weights that admins chose, one choice after the other: the newest is active.
 
 
-class AllowanceRows(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class AllowanceQueries(DatabasePart):
+    """One transaction per method."""
 
-    def in_force(self) -> AllowancesInForce | None:
+    def active(self) -> AllowancesInForce | None:
         """Return what an admin chose last, None if nobody ever did."""
         newest = select(ALLOWANCES).order_by(ALLOWANCES.c.id.desc()).limit(1)
         with self._database.read() as connection:
@@ -85,14 +85,14 @@ class AllowanceRows(DatabasePart):
             connection.execute(insert(ALLOWANCES).values(values))
 
 
-# Who held slots when: written as it changes, summed up for a period.
+# Who held slots when: written at each change, summed up for a period.
 
 
-class UsageRows(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class UsageQueries(DatabasePart):
+    """One transaction per method."""
 
     def since(self, moment: float, owner: str | None = None) -> list[UseRecord]:
-        """Return what an owner (None: anybody) held at that moment or after it, in the order of its begin."""
+        """Return what an owner (None: anybody) held at that moment or later, the earliest first."""
         query = select(USAGE).where(or_(USAGE.c.ended_at.is_(None), USAGE.c.ended_at > moment))
         if owner is not None:
             query = query.where(USAGE.c.owner == owner)

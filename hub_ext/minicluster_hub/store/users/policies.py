@@ -1,4 +1,4 @@
-"""The policies that ordered the jobs, one after the other: the newest that was not taken back is in force."""
+"""The chosen policies, one after the other: the newest that was not taken back is active."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from minicluster_hub.store.tables.scheduling import POLICIES
 
 _NEWEST = select(POLICIES).order_by(POLICIES.c.id.desc()).limit(1)
 _STANDING = select(POLICIES).where(POLICIES.c.ended == "").order_by(POLICIES.c.id.desc()).limit(100)
-_IN_FORCE = _NEWEST.where(POLICIES.c.ended == "")
+_ACTIVE = _NEWEST.where(POLICIES.c.ended == "")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What was chosen, with its row; without one it is what the cluster's settings say."""
+class StoredPolicy:
+    """A chosen policy. id: of its row; None: it comes from the cluster's settings."""
 
     id: int | None
-    told: ActivePolicy
+    policy: ActivePolicy
 
 
-class Policies(DatabasePart):
-    """What the service asks of them: one transaction per method."""
+class PolicyQueries(DatabasePart):
+    """One transaction per method."""
 
-    def in_force(self) -> Chosen | None:
+    def active(self) -> StoredPolicy | None:
         """Return what an admin chose last, None if nobody ever did or all of it was taken back."""
         with self._database.read() as connection:
-            row = connection.execute(_IN_FORCE).one_or_none()
+            row = connection.execute(_ACTIVE).one_or_none()
         return None if row is None else _chosen(row)
 
-    def standing(self) -> list[Chosen]:
+    def standing(self) -> list[StoredPolicy]:
         """Return the choices that were not taken back, the newest first."""
         with self._database.read() as connection:
             return [_chosen(row) for row in connection.execute(_STANDING)]
@@ -44,20 +44,20 @@ class Policies(DatabasePart):
             row = connection.execute(_NEWEST).one_or_none()
         return "" if row is None else row.ended
 
-    def choose(self, choice: PolicyChoice, by: str, now: float) -> Chosen:
-        """Put a choice in force."""
-        told = ActivePolicy(choice=choice, by=clean(by), since=now)
-        values = {"choice": choice.model_dump_json(), "chosen_by": told.by, "since": now, "ended": ""}
+    def choose(self, choice: PolicyChoice, by: str, now: float) -> StoredPolicy:
+        """Activate a choice."""
+        policy = ActivePolicy(choice=choice, by=clean(by), since=now)
+        values = {"choice": choice.model_dump_json(), "chosen_by": policy.by, "since": now, "ended": ""}
         with self._database.write() as connection:
-            return Chosen(add_row(connection, POLICIES, values), told)
+            return StoredPolicy(add_row(connection, POLICIES, values), policy)
 
     def take_back(self, chosen_id: int, why: str) -> None:
-        """End a choice: the newest of the others is in force again."""
+        """End a choice: the newest of the others becomes active again."""
         ended = update(POLICIES).where(POLICIES.c.id == chosen_id, POLICIES.c.ended == "")
         with self._database.write() as connection:
             connection.execute(ended.values(ended=clean(why) or "taken back"))
 
 
-def _chosen(row: AnyRow) -> Chosen:
+def _chosen(row: AnyRow) -> StoredPolicy:
     choice = PolicyChoice.model_validate_json(row.choice)
-    return Chosen(row.id, ActivePolicy(choice=choice, by=row.chosen_by, since=row.since))
+    return StoredPolicy(row.id, ActivePolicy(choice=choice, by=row.chosen_by, since=row.since))

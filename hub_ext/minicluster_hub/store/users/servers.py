@@ -1,4 +1,4 @@
-"""Places of notebook servers, with the slots that they hold, and the nodes that homes are on."""
+"""Placements of notebook servers with the slots that they hold, and the nodes of homes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ServerQueries(DatabasePart):
         now: float,
         given_up_home: str | None = None,
     ) -> ServerRecord:
-        """Keep a server's place and take its slots; the first one is also where its home stays.
+        """Store a server's placement and lease its slots; the first node is also where its home stays.
 
-        given_up_home: the node of a home that an empty one takes the place of.
+        given_up_home: the node of a former home, which an empty one replaces.
         Raises SlotTaken (a slot is held, or the server has a place already) and HomeMoved, with
         nothing changed.
         """
@@ -99,7 +99,7 @@ def _add(
 
 
 def _claim_home(connection: Connection, owner: str, node: str, given_up: str | None) -> None:
-    """Keep where a home is made; `given_up` is the node of a former one, which it takes the place of.
+    """Store the node of a home. given_up: the node of a former home, which it replaces.
 
     Raises HomeMoved when it is elsewhere, IntegrityError when it was made just now.
     """
@@ -117,18 +117,18 @@ def _home_of(connection: Connection, owner: str) -> str | None:
     return connection.execute(select(HOMES.c.node).where(HOMES.c.owner == clean(owner))).scalar_one_or_none()
 
 
-# Idle GPUs of notebook servers: whose owners know, and which are to go back.
+# Idle GPUs of notebook servers: whose owners were warned, and which are to be reclaimed.
 
 
-class IdleServers(DatabasePart):
-    """What the service keeps of them: one transaction per method. A server that has ended is left alone."""
+class IdleServerQueries(DatabasePart):
+    """One transaction per method. A server that has ended is left alone."""
 
     def warned(self, server_id: int, at: float | None) -> None:
-        """Keep when the owner was told; None: the GPUs are in use again."""
+        """Store when the owner was warned; None: the GPUs are in use again."""
         self._set(server_id, warned_at=at)
 
     def reclaim(self, server_id: int, now: float) -> None:
-        """Want the GPUs back. Their slots stay held until `freed`."""
+        """Note that the GPUs are reclaimed. Their slots stay leased until `freed`."""
         self._set(server_id, reclaimed_at=now)
 
     def freed(self, server_id: int) -> None:
@@ -137,7 +137,7 @@ class IdleServers(DatabasePart):
             connection.execute(delete(LEASES).where(LEASES.c.server_id == server_id))
 
     def held(self, server_id: int, gpus: Sequence[str]) -> None:
-        """Keep which GPUs a server sees."""
+        """Store the ids of the GPUs that a server sees."""
         self._set(server_id, gpus=json.dumps(list(gpus)))
 
     def again(
