@@ -243,12 +243,8 @@ def test_a_hub_killed_while_a_server_starts_loses_nothing(hub: SpawnerHub, user:
         hub.kill()
         assert start.exception() or start.result().status_code
     hub.start_again()
-    wait(
-        lambda: hub.remains() == EMPTY or (hub.server(user) or {}).get("ready"),
-        60,
-        f"the server runs or is gone: {hub.remains()}",
-    )
-    if not hub.server(user):
+    wait(lambda: (hub.server(user) or {"ready": True})["ready"], 60, "the server runs or is gone")
+    if not hub.server(user):  # The next start gives back what the hub had got for it.
         hub.run_server(user)
 
 
