@@ -30,6 +30,8 @@ _PORT = 18000
 STANDING = "MINICLUSTER_LAB"
 _ROLE = "--filter=label=org.minicluster.role"
 _DATA_DIR = "/srv/minicluster"
+WITHIN_S = 180
+"""Other parts of the suite run beside these tests."""
 NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
 
 
@@ -60,7 +62,7 @@ class SpawnerHub:
 
     def start(self) -> None:
         # An earlier one of that name is remembered for a moment after it was removed.
-        wait(self._make_network, 30, "the network is made")
+        wait(self._make_network, WITHIN_S, "the network is made")
         config = Path(__file__).with_name("spawner_hub_config.py")
         volumes = {
             "/var/run/docker.sock": "/var/run/docker.sock",
@@ -78,7 +80,7 @@ class SpawnerHub:
         self.wait_up()
 
     def wait_up(self) -> None:
-        wait(lambda: self._answers(), 60, "the hub answers")
+        wait(self._answers, WITHIN_S, "the hub answers")
 
     def kill(self) -> None:
         """Kill hub, proxy and job service at once."""
@@ -97,7 +99,7 @@ class SpawnerHub:
         for kind, role in [(kind, role) for kind in ("service", "secret") for role in left_over]:
             for left in self.docker(kind, "ls", f"{_ROLE}={role}", "--quiet").split():
                 self.docker(kind, "rm", left)
-        wait(self._without_network, 30, "the network is gone")
+        wait(self._without_network, WITHIN_S, "the network is gone")
 
     def _make_network(self) -> bool:
         words = ["docker", "network", "create", "--driver=overlay", "--attachable", NETWORK]
@@ -136,7 +138,9 @@ class SpawnerHub:
         """Start a server and wait until it is ready."""
         answer = self.start_server(user, server, **options)
         assert answer.status_code in (201, 202), answer.text
-        wait(lambda: (self.server(user, server) or {}).get("ready"), 60, f"the server of {user} is ready")
+        wait(
+            lambda: (self.server(user, server) or {}).get("ready"), WITHIN_S, f"the server of {user} is ready"
+        )
         found = self.server(user, server)
         assert found is not None
         return found
@@ -152,7 +156,7 @@ class SpawnerHub:
     def stop_server(self, user: str, server: str = "") -> None:
         path = f"/hub/api/users/{user}/servers/{server}" if server else f"/hub/api/users/{user}/server"
         assert self._http.delete(path).status_code in (202, 204)
-        wait(lambda: self.server(user, server) is None, 60, f"the server of {user} is stopped")
+        wait(lambda: self.server(user, server) is None, WITHIN_S, f"the server of {user} is stopped")
 
     def server(self, user: str, server: str = "") -> dict[str, Any] | None:
         answer = self._http.get(f"/hub/api/users/{user}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .spawner_hub import SpawnerHub, running_hub, wait
+from .spawner_hub import WITHIN_S, SpawnerHub, running_hub, wait
 
 pytestmark = pytest.mark.apart("it wants machines without a cluster")
 
@@ -24,4 +24,4 @@ def test_certificates_are_secrets_of_the_server(hub: SpawnerHub) -> None:
     assert {"server.json", "internal-ssl.key", "internal-ssl.crt", "internal-ssl.ca"} == set(files)
     assert hub.ask_server("tess", "GET", "api/status").status_code == 200
     hub.stop_server("tess")
-    wait(lambda: not any(hub.remains().values()), 20, f"nothing is left: {hub.remains()}")
+    wait(lambda: not any(hub.remains().values()), WITHIN_S, f"nothing is left: {hub.remains()}")
