@@ -66,7 +66,7 @@ class Distribute(Magics):
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
         """Run this cell on all ranks: `%%distribute --nodes 3`, then plain PyTorch."""
-        from minicluster.capture.cell_name import cell_name
+        from minicluster.origin import cell_name
         from minicluster.results.results import Result
         from minicluster.runs import run_cell
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from minicluster.wire import NotebookCell
@@ -46,3 +47,19 @@ def _kernel_id(kernel: Any) -> str:
     path = str(getattr(getattr(kernel, "parent", None), "connection_file", "") or "")
     found = _KERNEL_ID.search(path)
     return found.group(1)[:128] if found else ""
+
+
+# What a cell's job is called by itself: its notebook, and the cell's number as the notebook shows it.
+
+
+_LONGEST = 80
+
+
+def cell_name(number: int, names: Mapping[str, Any]) -> str:
+    """Return `quickstart [3]`, or nothing in a terminal. names: the notebook's own.
+
+    Jupyter tells the kernel its notebook in the environment, VS Code in a name.
+    """
+    told = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__") or ""
+    notebook = PurePath(str(told))
+    return f"{notebook.stem[:_LONGEST]} [{number}]" if notebook.suffix == ".ipynb" else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,19 +14,20 @@ from minicluster.capture import versions
 from minicluster.capture.bundle import pack_bundle
 from minicluster.capture.capture import Captured, CaptureLimits, NotebookContext, capture
 from minicluster.capture.cell import CellSource
+from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import Source, remember
 from minicluster.changes.applying import Sent
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
-from minicluster.client.sending import send
 from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
 from minicluster.display.tables import JobHandle
 from minicluster.display.view import RunView
 from minicluster.interrupts import NotebookKernel, StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
-from minicluster.publishing import installed
-from minicluster.publishing.site import user_site
+from minicluster.pickling.parts import holders
+from minicluster.pickling.pickling import parts_of, readable_size
+from minicluster.publishing import site
 from minicluster.results.result_file import ResultFile
 from minicluster.results.results import (
     Result,
@@ -108,9 +109,9 @@ def run_payload(
     image = None if notebook.service.outside else os.environ.get(IMAGE_VARIABLE)
     if options.sync_env:
         check_site(notebook.service)
-        payload = replace(payload, packages=installed.travelling())
+        payload = replace(payload, packages=site.travelling())
     elif image:
-        installed.tell(cell, notebook.namespace, notebook.service, options.image or image)
+        site.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blobs = send(notebook.service, payload, captured.names, notebook.namespace)
     spec = job_spec(options, blobs.payload_sha256, image, bundle, notebook.origin, blobs.parts)
     sent = Sent(captured.shared, captured.names, notebook.namespace) if payload.shared else None
@@ -129,7 +130,7 @@ def run_payload(
 
 def check_site(service: Service) -> None:
     """Refuse --sync-env where it would do nothing: a virtual environment has no user site."""
-    if service.outside and user_site() is None:
+    if service.outside and site.user_site() is None:
         raise OptionWrong(
             "--sync-env installs for the ranks what pip put into ~/.local, which this Python does not use.",
             "Choose an image with these packages: %distribute images shows them, --image NAME takes one.",
@@ -224,3 +225,43 @@ def job_page(job_id: int) -> str:
 def log_path(job_id: int, rank: int = 0) -> str:
     """Return the path of a rank's whole output, under the service's address."""
     return f"api/jobs/{job_id}/log?rank={rank}"
+
+
+# Uploads a cell in parts: only what the service lacks is sent, and a large upload is announced.
+
+
+ANNOUNCED_BYTES = 5_000_000
+
+
+@dataclass(frozen=True)
+class CellBlobs:
+    """The blobs of an uploaded cell. parts: large values that the payload refers to."""
+
+    payload_sha256: str
+    parts: tuple[str, ...]
+
+
+def send(
+    service: Service,
+    payload: CellPayload,
+    names: Mapping[str, Any],
+    namespace: dict[str, Any],
+) -> CellBlobs:
+    """Upload a cell. names, namespace: of what travels, to print whose bytes they are."""
+    in_order = service.hashes.of(payload.parts)
+    found = dict(zip(in_order, payload.parts, strict=True))
+    try:
+        missing = service.missing(tuple(found)) if found else set()
+    except ServiceError as error:
+        if error.code != "unknown_path":
+            raise
+        # A service of an earlier release takes cells in one piece only.
+        return CellBlobs(service.put_blob(payload.to_bytes()).sha256, ())
+    size = sum(found[sha256].size_bytes for sha256 in missing)
+    if size >= ANNOUNCED_BYTES:
+        whose = ", ".join(holders(names, missing, lambda value: parts_of(value, namespace)))
+        print(f"Sending {readable_size(size)}{f': {whose}' if whose else ''}")  # noqa: T201
+    for sha256 in missing:
+        service.put_part(found[sha256].data, sha256)
+    blob = service.put_blob(payload.without_parts(in_order))
+    return CellBlobs(blob.sha256, tuple(found))

@@ -142,7 +142,7 @@ async def test_the_panel_is_there_too(lab: Lab, ada: Visitor, tmp_path: Path) ->
     async with laptop_in(tmp_path) as laptop:
         await laptop.run(f"%distribute connect {lab.cluster.url}", token)
         await laptop.run(
-            "seen = []\nfrom minicluster.display.widget import LiveWidget\nopened = LiveWidget._open\n"
+            "seen = []\nfrom minicluster.display.panel import LiveWidget\nopened = LiveWidget._open\n"
             "def _open(self, view, now):\n"
             "    opened(self, view, now)\n    seen.append(self._widget.get_state())\n"
             "LiveWidget._open = _open"

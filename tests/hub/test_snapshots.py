@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from minicluster.train.snapshots import files
+from minicluster.train.snapshots import state
 
 from .jobs import submit
 
@@ -43,6 +43,6 @@ async def test_a_jobs_last_snapshot_is_in_its_storage_when_it_ends(
     assert len(archive) == newest["size_bytes"]
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(tmp_path)
-    tensors, _ = files.read(tmp_path)
+    tensors, _ = state.read_files(tmp_path)
     assert tensors["state.model.weight"].shape == (1, 2)
     assert (await grace_api.get(f"api/jobs/{job_id}/snapshots/8")).status_code == 404

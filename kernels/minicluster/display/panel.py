@@ -6,14 +6,17 @@ front ends show the picture, which is renewed from time to time, and a widget be
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import anywidget
+import traitlets
 from IPython.display import display
 
 from minicluster.display.render import mime_bundle
 from minicluster.display.view import RunView
-from minicluster.display.widget import LiveWidget
 
 JOB_TYPE = "application/vnd.minicluster.job+json"
 _RENEW_AFTER_S = (2.0, 120.0)
@@ -74,3 +77,80 @@ class PanelScreen:
         if job.origin is not None:
             named |= {"notebook": job.origin.notebook, "cell": job.origin.cell}
         return {JOB_TYPE: named, **mime_bundle(view, now)}
+
+
+# The live panel as a widget, for front ends without our extension. It needs its kernel.
+
+
+_WHOLE_AFTER_S = (0.3, 1.0, 2.0)
+_WHOLE_EVERY_S = 10.0
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class PanelWidget(anywidget.AnyWidget):
+    """The front end's part: a page reads `state` when it opens, and gets changes as messages."""
+
+    _esm = Path(__file__).with_name("panel.js")
+    _css = Path(__file__).with_name("panel.css")
+    state = traitlets.Any().tag(sync=True, to_json=lambda make, widget: make())
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Replace the text for front ends without widgets, which would show a Python object."""
+        bundle = super()._repr_mimebundle_()
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        return {_VIEW: data[_VIEW], "text/plain": "This front end shows no panel; add --plain."}, metadata
+
+
+class LiveWidget:
+    """Opens the widget and sends it the changes."""
+
+    def __init__(self, on_stop: Callable[[], None]) -> None:
+        self._on_stop = on_stop
+        self._widget: PanelWidget | None = None
+        self._handle: Any = None
+        self._number = 0
+        self._opened_at = 0.0
+        self._whole_at = 0.0
+        self._early = list(_WHOLE_AFTER_S)
+
+    def show(self, view: RunView, now: float) -> None:
+        if self._widget is None:
+            self._open(view, now)
+            return
+        change = view.snapshot(now) if self._whole_is_due(now) else {}
+        change = {**view.change(now), **change}
+        if change:
+            self._number += 1
+            self._widget.send({**change, "number": self._number})
+
+    def close(self) -> None:
+        """Remove it: no later front end could show it."""
+        if self._widget is None:
+            return
+        self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
+        # Else front ends that save the state of open widgets would keep both.
+        self._widget.layout.close()
+        self._widget.close()
+
+    def _open(self, view: RunView, now: float) -> None:
+        self._opened_at = self._whole_at = now
+        view.change(now)
+        # Called in whichever thread serves a page that opens the panel.
+        self._widget = PanelWidget(state=lambda: {**view.snapshot(time.time()), "number": self._number})
+        self._widget.on_msg(self._on_message)
+        self._handle = display(self._widget, display_id=True)
+
+    def _whole_is_due(self, now: float) -> bool:
+        """Whether to send everything: a page may have missed changes while it loaded."""
+        early = bool(self._early) and now - self._opened_at >= self._early[0]
+        if not early and now - self._whole_at < _WHOLE_EVERY_S:
+            return False
+        self._early = self._early[early:]
+        self._whole_at = now
+        return True
+
+    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
+        if isinstance(content, dict) and content.get("kind") == "stop":
+            self._on_stop()

@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
-from minicluster.train.snapshots import files, state
-from minicluster.train.snapshots.ranks import Ranks
-from minicluster.train.snapshots.session import session
+from minicluster.train.snapshots import state
+from minicluster.train.snapshots.session import Ranks, session
 from minicluster.train.snapshots.store import Archive, Key, SnapshotNotKept, SnapshotStore, StoredSnapshot
 
 _LOOK_S = 0.02
@@ -62,7 +61,7 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
     entry = _agreed(here.snapshot_store, here.ranks)
     if entry is None:
         return 0
-    tensors, rest = files.read(entry.folder)
+    tensors, rest = state.read_files(entry.folder)
     kept = state.put_together(rest, tensors)
     for name, part in named.items():
         if part is not None and name in kept["state"]:

@@ -78,6 +78,7 @@ from minicluster.wire.jobs import (
     JobSpec,
     JobState,
     JobSubmit,
+    JobWhy,
     MissingBlobs,
     Node,
     NodeList,
@@ -97,8 +98,15 @@ from minicluster.wire.policy import (
     WhatIfReport,
     WhatIfRow,
 )
-from minicluster.wire.reservations import DrainNode, MakeReservation, Reservation, ReservationList
-from minicluster.wire.servers import PlaceServer, ServerList, ServerPlace
+from minicluster.wire.slots import (
+    DrainNode,
+    MakeReservation,
+    PlaceServer,
+    Reservation,
+    ReservationList,
+    ServerList,
+    ServerPlace,
+)
 from minicluster.wire.stacks import RankSight, RankStack, StackFrame
 from minicluster.wire.storage import (
     FILE_BYTES,
@@ -124,7 +132,6 @@ from minicluster.wire.tasks import (
     TaskReport,
 )
 from minicluster.wire.usage import Ahead, MyQueue, QueuedJob, QuotaUse, Share, UsageReport, UsageRow
-from minicluster.wire.why import JobWhy
 
 __all__ = [
     "DISK_FULL_EXIT",

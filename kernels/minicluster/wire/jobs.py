@@ -248,3 +248,16 @@ class Node(Message):
 
 class NodeList(Message):
     nodes: tuple[Node, ...]
+
+
+# Why a job is stuck.
+
+
+class JobWhy(Message):
+    """GET api/jobs/ID/why: one sentence, and where each rank is while the job runs."""
+
+    job_id: int
+    state: JobState
+    sentence: str
+    hint: str = ""
+    ranks: tuple[RankStack, ...] = ()

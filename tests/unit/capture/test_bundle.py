@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from minicluster.capture.bundle import BundleNotSendable, pack_bundle
-from minicluster.capture.ignore import Ignored, IgnoreFileUnreadable
+from minicluster.capture.bundle import BundleNotSendable, Ignored, IgnoreFileUnreadable, pack_bundle
 from minicluster.capture.payload import PayloadDamaged, pack
 from minicluster.runtime.agent.preparation import unpack_bundle
 

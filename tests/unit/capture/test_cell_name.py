@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minicluster.capture.cell_name import cell_name
+from minicluster.origin import cell_name
 
 
 @pytest.mark.parametrize(

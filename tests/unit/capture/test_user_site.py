@@ -13,9 +13,8 @@ from minicluster.capture.cell import CellSource
 from minicluster.options import OptionWrong
 from minicluster.publishing.commands import NotPublished, packages_text
 from minicluster.publishing.commands import _check as check_publishing
-from minicluster.publishing.installed import not_in, notice, tell, used_additions
 from minicluster.publishing.pip import failing_line
-from minicluster.publishing.site import NotReplayable, additions, pins
+from minicluster.publishing.site import NotReplayable, additions, not_in, notice, pins, tell, used_additions
 from minicluster.runs import check_site
 from minicluster.wire import Image, ImageList, ImageState, Pin
 

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
-from minicluster.pickling.hashes import PartHashes
+from minicluster.client.client import PartHashes
 from minicluster.pickling.parts import PART_BYTES, PartsFile, PicklePart, digests, whole
 from minicluster.pickling.pickling import dumps, loads, pack_names
 from minicluster.pickling.sizes import MOST_PARTS
@@ -68,7 +68,7 @@ def test_what_did_not_change_is_not_hashed_again(monkeypatch):
     def sha256(data):
         return hashlib.sha256(data).hexdigest()
 
-    monkeypatch.setattr("minicluster.pickling.hashes.digests", counting)
+    monkeypatch.setattr("minicluster.client.client.digests", counting)
     parts = [
         PicklePart(0, memoryview(one)),
         PicklePart(PART_BYTES, memoryview(other)),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.runtime.node.gpu_use import GpuMeter
-from minicluster.runtime.node.nvml import Nvml, NvmlError
+from minicluster.runtime.node.gpu_use import GpuMeter, Nvml, NvmlError
 
 PLAYED = r"""
 typedef struct { unsigned long long at_us, value; } sample;

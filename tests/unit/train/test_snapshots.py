@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import minicluster as mc
-from minicluster.train.snapshots import files, session, state
+from minicluster.train.snapshots import session, state
 from minicluster.train.snapshots.session import SnapshotSchedule
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
 from minicluster.train.snapshots.store import Archive, SnapshotNotKept, SnapshotStore
@@ -197,8 +197,8 @@ def test_a_state_comes_back_with_all_its_forms(tmp_path: Path) -> None:
         "empty": torch.empty(0, 3),
     }
     parts = Parts(told)
-    files.write(tmp_path, parts.tensors, parts.rest)
-    tensors, rest = files.read(tmp_path)
+    state.write_files(tmp_path, parts.tensors, parts.rest)
+    tensors, rest = state.read_files(tmp_path)
     back = state.put_together(rest, tensors)
     assert back["groups"] == told["groups"]
     assert (back["none"], back["state"][7], list(back["state"])) == (None, {}, [0, 7])

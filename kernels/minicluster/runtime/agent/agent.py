@@ -6,10 +6,12 @@ It never imports torch, so that it answers within milliseconds whatever the rank
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from minicluster.capture import versions
 from minicluster.runtime import processes, system
@@ -18,7 +20,6 @@ from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.attempt import Attempt, AttemptContext
 from minicluster.runtime.agent.client import AgentClient, Backoff, ServiceAway, ServiceRefused, TaskEnded
 from minicluster.runtime.agent.parent import ForkedChild, Parent, Parents
-from minicluster.runtime.agent.reporter import Reporter
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.node import gpus
 from minicluster.runtime.settings import (
@@ -283,3 +284,70 @@ class StoreHost:
             parent, child = self._used
             parent.kill(child)
         self._used = None
+
+
+# When to report: at once when a state changes, soon when output flows, each second anyway.
+
+
+HEARTBEAT_S = 1.0
+SPACING_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Sends what `snapshot` returns, over and over, and hands the answers to `take`."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        snapshot: Callable[[], TaskReport],
+        take: Callable[[TaskReport, ReportAnswer], None],
+    ) -> None:
+        self._client = client
+        self._snapshot = snapshot
+        self._take = take
+        self._due = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._sent_at = 0.0
+
+    def state_changed(self) -> None:
+        """Have a report sent at once."""
+        self._urgent.set()
+        self._due.set()
+
+    def output_came(self) -> None:
+        """Have a report sent soon. Cheap: each read of a pipe calls it."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Report until cancelled. Raises TaskOver."""
+        backoff = Backoff()
+        while True:
+            await self._wait()
+            report = self._snapshot()
+            try:
+                answer = await self._client.report(report)
+            except (ServiceAway, ServiceRefused) as error:
+                log.warning("%s", error.message)
+                await backoff.wait()
+                self._due.set()
+                continue
+            backoff.reset()
+            self._take(report, answer)
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        await _set_before(self._due, self._sent_at + HEARTBEAT_S)
+        await _set_before(self._urgent, self._sent_at + SPACING_S)
+        self._due.clear()
+        self._urgent.clear()
+        self._sent_at = loop.time()
+
+
+async def _set_before(event: asyncio.Event, deadline: float) -> None:
+    """Wait for an event, but not beyond a time of the loop's clock."""
+    # Not wait_for(): before Python 3.12 it can swallow a cancellation.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(deadline):
+            await event.wait()
